@@ -31,7 +31,7 @@ refusals! {
     unknown_process_type(name: &str);
     unknown_state(name: &str);
     unknown_state_execution(id: &StateExecutionId);
-    unknown_queue(name: &str);
+    unknown_queue(name: &str, known: &str);
     already_started(process_id: &str, why: &str);
     not_running(process_id: &str, why: impl Into<String>);
     invalid_definition(what: impl std::fmt::Display);
@@ -39,6 +39,7 @@ refusals! {
     unknown_word(name: &str, word: &str, known: &[&str]);
     worker_failed(rpc_name: &str, what: impl AsRef<str>);
     worker_refused(rpc_name: &str, status: u16, failure: Failure);
+    key_of_another_rpc(key: &str);
     local_attributes_changed(rpc_name: &str);
     payload(name: &str, what: impl std::fmt::Display);
     over_quota(what: impl Into<String>);

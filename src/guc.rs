@@ -52,9 +52,9 @@ settings! {
     APPLY_TIMEOUT_MS: i32 = 250, 10..=60_000, Sighup, MS,
         c"xdb.apply_timeout", c"Longest time that a scheduler spends in users' tables in one turn, for all processes together.",
         c"What does not fit waits for the next turn. A table that takes so long in one use is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.";
-    RUNNERS: i32 = 2, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
+    RUNNERS: i32 = 3, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
         c"xdb.runners", c"Most runners of a database: processes that carry out the steps of slow tables.",
-        c"Each takes one of max_worker_processes while there is work for it. Default 2.";
+        c"Each takes one of max_worker_processes while there is work for it. Default 3.";
     ALLOW_SUPERUSER_PROCESSES: bool = false, Suset, NONE,
         c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
         c"Their steps would write users' tables with all rights. Default off.";

@@ -42,7 +42,7 @@ pub enum Outcome {
     Answer {
         /// One of the worker protocol, as the worker gives it: 200 is success.
         status: u16,
-        /// Seconds that the worker wants callers to wait, where it says so in whole ones.
+        /// Seconds that the worker wants callers to wait.
         retry_after: Option<u64>,
         /// The whole body.
         body: Vec<u8>,

@@ -265,14 +265,15 @@ SELECT
     pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'constraint')
         AS constraint_name,
     CASE WHEN s.call['incident'] IS NULL
-        THEN pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) END AS next_attempt_at
+        THEN pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) END AS next_attempt_at,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'context') AS context
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL
 UNION ALL
 -- No call of theirs can be made, or fail.
 SELECT p.process_id, p.execution_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    pg_catalog.format('the process type "%s" is not registered: register it again', p.process_type), NULL, NULL, NULL, NULL
+    pg_catalog.format('the process type "%s" is not registered: register it again', p.process_type), NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
 WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalog.<>) ALL (ARRAY(
     -- All there are: of the table a reader sees those of its own roles.
@@ -282,7 +283,7 @@ UNION ALL
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
     s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, c.held_at, NULL,
     'CallHeld', 'the call is held, because twice the server crashed while it was made or its answer was applied: '
-    'xdb.retry_now() has it made again', NULL, NULL, NULL, NULL
+    'xdb.retry_now() has it made again', NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
 JOIN xdb.crash_suspect AS c ON c.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
@@ -299,6 +300,7 @@ COMMENT ON COLUMN xdb.failures.failed_at IS 'When it failed, or was held.';
 COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
 COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; CallHeld for a call that is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
+COMMENT ON COLUMN xdb.failures.context IS 'The functions of the database that ran, innermost first, each with its line; null if none did.';
 COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
 COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';

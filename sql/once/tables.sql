@@ -332,13 +332,15 @@ CREATE TABLE xdb.rpc_answer (
     idempotency_key text NOT NULL,
     answered_at timestamptz NOT NULL,
     output jsonb,
+    digest text,
     PRIMARY KEY (execution_id, idempotency_key)
 );
-COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same key again gives the same answer, and the worker is not called.';
+COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same request with the key again gives the same answer, and the worker is not called.';
 COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was called.';
 COMMENT ON COLUMN xdb.rpc_answer.idempotency_key IS 'Key that the caller gave.';
 COMMENT ON COLUMN xdb.rpc_answer.answered_at IS 'When the key was used first.';
 COMMENT ON COLUMN xdb.rpc_answer.output IS 'Output of the RPC; null if it had none.';
+COMMENT ON COLUMN xdb.rpc_answer.digest IS 'SHA-256 of the name of the RPC and its input, in hexadecimal digits. Null: a version before 0.3.0 wrote the row.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.rpc_answer', '');
 
 CREATE TABLE xdb.local_attribute (

@@ -271,3 +271,8 @@ COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; n
 -- Functions of the database may answer all calls of a process type.
 ALTER TABLE xdb.process_type ALTER COLUMN worker_id DROP NOT NULL;
 COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs; null: functions of the database do.';
+
+-- A key stands for one RPC and one input.
+ALTER TABLE xdb.rpc_answer ADD COLUMN digest text;
+COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same request with the key again gives the same answer, and the worker is not called.';
+COMMENT ON COLUMN xdb.rpc_answer.digest IS 'SHA-256 of the name of the RPC and its input, in hexadecimal digits. Null: a version before 0.3.0 wrote the row.';

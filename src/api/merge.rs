@@ -135,7 +135,7 @@ fn merge_with(found: &Pending, request: &StartRequest, correlation: &Correlation
         MergedInput::Replace => new.cloned(),
         MergedInput::Merge => merged(old, new),
         MergedInput::Function(name) => {
-            match Caller::on_functions(|spi| MergeFunction::find(spi, name)?.call(spi, old, new))? {
+            match Caller::on_functions(|spi| MergeFunction::find(spi, name)?.call(old, new))? {
                 Some(made) => Some(made),
                 None => return Ok(None),
             }

@@ -139,9 +139,10 @@ fn check_type(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue
     if let Some(current) = &current {
         pause::refuse_type(current, clock::now())?;
     }
-    match current.map(|current| current.definition.clone()).unwrap_or_default().knows_queue(queue) {
+    let definition = current.map(|current| current.definition.clone()).unwrap_or_default();
+    match definition.knows_queue(queue) {
         true => Ok(()),
-        false => Err(error::unknown_queue(queue)),
+        false => Err(error::unknown_queue(queue, &definition.listed_queues())),
     }
 }
 

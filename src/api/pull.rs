@@ -333,7 +333,7 @@ fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
         let calls = caller.on_system_tables(|_, _| look_up())?;
         owners(&loaded)?.write(|spi| {
             tables.update(spi, meta, attributes)?;
-            calls.run(spi)
+            calls.run()
         })?;
     }
     caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))?;

@@ -247,7 +247,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     if worker.is_none()
         && let Some(what) = definition.needs_worker()
     {
-        return Err(error::invalid_definition(format!("{what} has no function, and there is no worker")));
+        return Err(error::invalid_definition(format!("{what}, and there is no worker")));
     }
     need_own_schema(worker.as_deref(), &mut definition)?;
     // Names of tables are looked up as the caller sees them.

@@ -23,6 +23,7 @@ use crate::store::{locks, process};
 use crate::transport::{Outcome, Request};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +40,8 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
-    let mut target = match find(caller, &process_id, execution, &rpc_name, idempotency_key.as_deref())? {
+    let key = idempotency_key.as_deref().map(|key| (key, digest(&rpc_name, input.as_ref())));
+    let mut target = match find(caller, &process_id, execution, &rpc_name, key)? {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
@@ -83,9 +85,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         apply(caller, &invocation, id, answer, &context, &mut tables, read)
     })?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
-    for warning in warnings {
-        pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
-    }
+    warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
     Ok(output.map_or(Value::Null, Value::Json))
 }
 
@@ -115,20 +115,30 @@ fn uses_tables(meta: &Meta, touched: impl Fn(&str) -> bool) -> bool {
     meta.mapping.iter().any(|table| table.attributes.keys().any(|attribute| touched(attribute)))
 }
 
+/// Stands for what an idempotency key is used for: the RPC and its input, as `jsonb` writes it. No input is the input null.
+fn digest(rpc_name: &str, input: Option<&Json>) -> String {
+    let request =
+        Sha256::new().chain_update(rpc_name).chain_update([0]).chain_update(input.map_or("null", Json::as_str));
+    request.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What is to be called, unless the idempotency key has its answer already.
 fn find(
     caller: Caller,
     process_id: &str,
     execution: Option<ExecutionId>,
     rpc_name: &str,
-    idempotency_key: Option<&str>,
+    key: Option<(&str, String)>,
 ) -> Result<Target> {
     caller.on_system_tables(|spi, registry| {
         let found = caller.find(spi, process_id, execution)?;
-        if let Some(key) = idempotency_key
-            && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
+        if let Some((key, digest)) = key
+            && let Some(first) = process::claim_rpc_key(spi, found.id, key, &digest, clock::now())?
         {
-            return Ok(Target::Answered(output));
+            return match first.digest.is_none_or(|first| first == digest) {
+                true => Ok(Target::Answered(first.output)),
+                false => Err(error::key_of_another_rpc(key)),
+            };
         }
         let target = target(spi, registry, process_id, rpc_name, found.id)?;
         Ok(Target::ToCall(Box::new(target)))
@@ -285,7 +295,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let execution = &target.loaded.before;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
-    let id = rpc_call_id(execution.id, &invocation);
+    let id = rpc_call_id(execution.id, rpc_name, &invocation);
     let (owner, shard) = (identity::role_name(target.loaded.meta.owner)?, target.loaded.meta.chosen_shard());
     // The call belongs to what its caller does.
     let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
@@ -316,7 +326,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() }
     };
     if let Some(function) = &target.config.function {
-        let text = Caller::on_users_tables(|spi| app_functions::rpc_answer(spi, function, &request.encode()))?;
+        let ask = || app_functions::answer(app_functions::find(function, 1)?, &request.encode());
+        let text = Caller::on_users_tables(|_| ask())?;
         let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
         let answer = answered(target, rpc_name, Outcome::Answer { status: 200, retry_after: None, body })?;
         let context = context(&answer);
@@ -343,7 +354,7 @@ fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnsw
     let failed = |what: String| error::worker_failed(rpc_name, what);
     match outcome {
         Outcome::Answer { status: 200, body, .. } => {
-            let answer = decode_rpc(&body, &calls::limits()).map_err(failed)?;
+            let answer = calls::decode_rpc_answer(&body).map_err(failed)?;
             let warnings = &answer.effects.warnings;
             match target.process_type.definition.strict_answers && !warnings.is_empty() {
                 true => Err(failed(warnings.join("; "))),
@@ -389,7 +400,7 @@ fn apply(
         let calls = caller.on_system_tables(|_, _| look_up())?;
         Caller::on_users_tables(|spi| {
             tables.update(spi, meta, &attributes)?;
-            calls.run(spi)
+            calls.run()
         })?;
     }
     caller.on_system_tables(|spi, _| {

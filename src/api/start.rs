@@ -126,7 +126,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
         writing.iter().zip(&calls).try_for_each(|((request, loaded), calls)| {
             let mode = request.options.global_attribute_conflict_mode;
             tables.start(spi, &loaded.meta, &request.start.global_attributes, mode)?;
-            calls.run(spi)
+            calls.run()
         })
     })
 }

@@ -315,10 +315,6 @@ fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallF
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
     let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
-    let most = guc::max_response_bytes();
-    if text.len() > most {
-        return invalid(format!("the answer has {} bytes, and xdb.max_response_size is {most}", text.len()));
-    }
     decode_answer(api, text.as_bytes()).unwrap_or_else(invalid)
 }
 
@@ -335,8 +331,22 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     decode_answer(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
 }
 
-/// Reads the body of an answer that is no failure; or says what is wrong with it.
+/// Refuses the body of an answer that is too large, whoever gives it. What comes over HTTP is not even read so far.
+fn check_answer_size(body: &[u8]) -> std::result::Result<(), String> {
+    let most = guc::max_response_bytes();
+    let too_large = || format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len());
+    if body.len() > most { Err(too_large()) } else { Ok(()) }
+}
+
+/// Reads the body of an answer to an RPC that is no failure; or says what is wrong with it.
+pub fn decode_rpc_answer(body: &[u8]) -> std::result::Result<RpcAnswer, String> {
+    check_answer_size(body)?;
+    decode_rpc(body, &limits())
+}
+
+/// The same of a state's call.
 pub fn decode_answer(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
+    check_answer_size(body)?;
     match api {
         Api::WaitUntil => decode_wait_until(body, &limits()).map(Answered::WaitUntil),
         Api::Execute => decode_execute(body, &limits()).map(|executed| match executed {
@@ -351,7 +361,7 @@ pub fn failed_by_policy(failure: Failure) -> Answered {
     Answered::Failed(failure, Further::ByPolicy)
 }
 
-pub fn limits() -> Limits {
+fn limits() -> Limits {
     Limits { max_payload_bytes: guc::max_payload_bytes() }
 }
 

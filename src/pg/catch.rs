@@ -112,6 +112,14 @@ impl PgError {
         self.detail.as_deref().filter(|_| self.detail_shows_no_rows)
     }
 
+    /// The functions that ran, innermost first, each with its line. What else CONTEXT has may show what others must not see: texts of
+    /// statements, and values of rows.
+    pub fn functions(&self) -> Option<String> {
+        let is_function = |line: &&str| line.starts_with("PL/") || line.starts_with("SQL function ");
+        let lines: Vec<_> = self.context.as_deref()?.lines().filter(is_function).take(MOST_FUNCTIONS).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+
     /// As somebody may see it who has no rights on the tables where it came up. DETAIL that may show rows of these is for the
     /// server's log then.
     pub fn for_others(mut self) -> Self {
@@ -220,6 +228,9 @@ pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
         Err(error)
     }
 }
+
+/// The most functions of a CONTEXT that are told.
+const MOST_FUNCTIONS: usize = 10;
 
 /// The most bytes that a field keeps. Whoever raises an error may make them as long as the server's memory lasts.
 const LONGEST: usize = 64 * 1024;

@@ -1,17 +1,17 @@
 //! Functions of users that answers and starts call, and those that merge inputs.
 //!
 //! A definition has their names and no oids. A function that is dropped and made again, or comes out of a dump, is the one that is
-//! meant; one that is called otherwise now is not there. Each call looks it up, as SQL does that names it.
+//! meant; one that is called otherwise now is not there. Each call looks it up, by its name and the types of its arguments, and what
+//! was found is called, whatever else has the name.
 //!
 //! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means. The `search_path` is pinned
 //! for all of them, whoever's session it is: code of one role finds nothing under its names that another one has put there.
 
-use super::catalog::quote;
 use super::table::statements;
 use crate::error;
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::identity::with_pinned_path;
-use crate::pg::param::{Jsonb, value};
+use crate::pg::param::value;
 use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
@@ -28,20 +28,16 @@ statements! {
             n.nspname LIKE 'pg\\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
                 AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid";
-    // By its name and argument types: what is found is called under the name that it has there.
-    MERGING = "SELECT n.nspname::text AS schema, p.proname::text AS name, \
-            p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits, \
+    // By its name and argument types.
+    MERGING = "SELECT p.oid, p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits, \
             pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS may_execute \
-        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-        WHERE p.oid = pg_catalog.to_regprocedure($1)";
+        FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regprocedure($1)";
 }
 
 /// A function that is to be called.
 #[derive(Debug)]
 pub struct Called {
     pub oid: u32,
-    /// As in SQL, with its schema.
-    name: String,
     /// The text of a JSON value.
     argument: String,
 }
@@ -67,43 +63,35 @@ impl Calls {
             // The engine has decided about the call: it is listed.
             let listed = definition.functions.get(&call.function);
             let name = listed.ok_or_else(|| PgError::internal("a function that is not listed is called"))?;
-            let oid = routine::of_jsonb(name, 2)?.ok_or_else(|| missing(name, 2))?;
+            let oid = find(name, 2)?;
             let argument = call.argument.as_ref().map_or("null", |argument| argument.as_str()).to_owned();
-            Ok(Called { oid, name: name.clone(), argument })
+            Ok(Called { oid, argument })
         });
         Ok(Self { called: called.collect::<Result<_>>()?, context: context()? })
     }
 
     /// Calls them. What they give is of no concern.
-    pub fn run(&self, spi: &Spi) -> Result<()> {
-        for Called { oid, name, argument } in &self.called {
+    pub fn run(&self) -> Result<()> {
+        for Called { oid, argument } in &self.called {
             now_in_table(*oid);
-            let sql =
-                format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb, $2::pg_catalog.text::pg_catalog.jsonb)");
-            let params = [value(argument.as_str()), value(self.context.as_str())];
-            with_pinned_path(|| spi.on_users_tables().run(&sql, &params))?;
+            with_pinned_path(|| routine::call(*oid, &[Some(argument), Some(&self.context)]))?;
         }
         Ok(())
     }
 }
 
 /// What a function answers to a request, as the text of its `jsonb`.
-pub fn answer(spi: &Spi, oid: u32, name: &str, request: &str) -> Result<Option<String>> {
+pub fn answer(oid: u32, request: &str) -> Result<Option<String>> {
     now_in_table(oid);
-    rpc_answer(spi, name, request)
+    with_pinned_path(|| routine::call(oid, &[Some(request)]))
 }
 
-/// What a function answers to an RPC, in a caller's transaction.
-pub fn rpc_answer(spi: &Spi, name: &str, request: &str) -> Result<Option<String>> {
-    let sql = format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.text");
-    let call = || spi.on_users_tables().first(&sql, &[value(request)], |row| row.at::<Option<String>>(0));
-    Ok(with_pinned_path(call)?.flatten())
-}
-
-/// As the server itself says it.
-pub fn missing(name: &str, arguments: usize) -> PgError {
-    let types = vec!["jsonb"; arguments].join(", ");
-    PgError::new(sqlstate(b"42883"), format!("function {name}({types}) does not exist"))
+/// The function that a definition names. An error like the server's own if there is none.
+pub fn find(name: &str, arguments: usize) -> Result<u32> {
+    routine::of_jsonb(name, arguments)?.ok_or_else(|| {
+        let types = vec!["jsonb"; arguments].join(", ");
+        PgError::new(sqlstate(b"42883"), format!("function {name}({types}) does not exist"))
+    })
 }
 
 /// What a function gives that is named in a definition.
@@ -160,7 +148,7 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
 
 /// A function that makes one input of two.
 pub struct MergeFunction {
-    sql: String,
+    oid: u32,
 }
 
 impl MergeFunction {
@@ -168,12 +156,8 @@ impl MergeFunction {
     pub fn find(spi: &Spi, function: &str) -> Result<Self> {
         let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
         let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
-            let (schema, name) = (row.get::<String>("schema")?, row.get::<String>("name")?);
-            Ok((
-                format!("{}.{}", quote(&schema), quote(&name)),
-                row.get::<bool>("fits")?,
-                row.get::<bool>("may_execute")?,
-            ))
+            let oid = row.get::<pg_sys::Oid>("oid")?.to_u32();
+            Ok((oid, row.get::<bool>("fits")?, row.get::<bool>("may_execute")?))
         });
         let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
         match found {
@@ -186,15 +170,13 @@ impl MergeFunction {
                 refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb"))
             }
             Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
-            Ok(Some((name, ..))) => Ok(Self { sql: format!("SELECT {name}($1::jsonb, $2::jsonb)::text AS merged") }),
+            Ok(Some((oid, ..))) => Ok(Self { oid }),
         }
     }
 
     /// What it makes of them, as whoever is the current user. Outer None: it does not want them merged.
-    pub fn call(&self, spi: &Spi, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
-        let params = [value(pending.map(Jsonb::from)), value(new.map(Jsonb::from))];
-        let merged =
-            spi.on_users_tables().first(self.sql.as_str(), &params, |row| row.get::<Option<String>>("merged"))?;
-        Ok(merged.flatten().map(Json::from_trusted))
+    pub fn call(&self, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
+        let merged = routine::call(self.oid, &[pending.map(Json::as_str), new.map(Json::as_str)])?;
+        Ok(merged.map(Json::from_trusted))
     }
 }

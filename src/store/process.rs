@@ -1,9 +1,10 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
+use super::from_json;
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
-use super::{from_json, versions};
+use super::versions::{self, of_schema};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
@@ -21,10 +22,10 @@ table! {
 }
 
 table! {
-    /// An idempotency key of an RPC with the first output.
+    /// An idempotency key of an RPC with the first output. A version before 0.3.0 has stored no digest.
     pub struct StoredRpcAnswer<'a> in "rpc_answer" {
         key { execution_id: ExecutionId, idempotency_key: &'a str }
-        other { answered_at: Timestamp, output: Option<Jsonb<'a>> }
+        other { answered_at: Timestamp, output: Option<Jsonb<'a>>, digest: Option<&'a str> }
     }
 }
 
@@ -82,9 +83,13 @@ statements! {
     RESULTS = "SELECT results::text, \
             CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END AS only \
         FROM xdb.process_execution WHERE execution_id = $1";
-    NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) VALUES ($1, $2, $3) \
+    NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at, digest) VALUES ($1, $2, $3, $4) \
         ON CONFLICT DO NOTHING";
-    ANSWER = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
+    NEW_KEY_OF_OLDER = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) \
+        SELECT $1, $2, $3 WHERE $4::text IS NOT NULL ON CONFLICT DO NOTHING";
+    ANSWER = "SELECT output::text, digest FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
+    ANSWER_OF_OLDER = "SELECT output::text, NULL::text AS digest FROM xdb.rpc_answer \
+        WHERE execution_id = $1 AND idempotency_key = $2";
     KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
     RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'";
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
@@ -321,14 +326,29 @@ pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_
     Ok(rows.into_iter().collect())
 }
 
-/// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if
-/// another transaction is using it, waits for that one.
-pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> Result<Option<Option<String>>> {
+/// What an idempotency key of an RPC was used for first.
+pub struct FirstAnswer {
+    pub output: Option<String>,
+    /// Of the request. None: a version before 0.3.0 has stored none.
+    pub digest: Option<String>,
+}
+
+/// Makes an idempotency key of an RPC this transaction's own, for the request with this digest. If the key was used before, gives the
+/// first answer; if another transaction is using it, waits for that one.
+pub fn claim_rpc_key(
+    spi: &Spi,
+    id: ExecutionId,
+    key: &str,
+    digest: &str,
+    now: Timestamp,
+) -> Result<Option<FirstAnswer>> {
     loop {
-        if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
+        let new = [value(id), value(key), value(now), value(digest)];
+        if spi.run(of_schema(&NEW_KEY, &NEW_KEY_OF_OLDER), &new)? == 1 {
             return Ok(None);
         }
-        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))? {
+        let read = |row: &Row| Ok(FirstAnswer { output: row.get("output")?, digest: row.get("digest")? });
+        if let Some(answer) = spi.first(of_schema(&ANSWER, &ANSWER_OF_OLDER), &[value(id), value(key)], read)? {
             return Ok(Some(answer));
         }
         // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.

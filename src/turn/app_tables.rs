@@ -219,7 +219,7 @@ impl<'a> AppTables<'a> {
         self.access(meta, &touched, &calls.called, Access::Write, |tables| {
             defer_nothing(spi)?;
             tables.update(spi, meta, attributes)?;
-            calls.run(spi)
+            calls.run()
         })
     }
 
@@ -405,6 +405,7 @@ fn error_of<T>(used: Used<T>) -> PgError {
 
 /// A refusal as a failed attempt of the call.
 pub fn refused(error: &PgError) -> Failure {
+    let context = error.functions();
     let error = error::explained(error.clone());
     let sql_state = error.sqlstate();
     let detail = match error.detail_for_others() {
@@ -417,5 +418,5 @@ pub fn refused(error: &PgError) -> Failure {
         table: error.table.clone(),
         constraint: error.constraint.clone(),
     };
-    Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
+    Failure { context, app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
 }

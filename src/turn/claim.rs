@@ -7,7 +7,7 @@ use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, NamedRole, Unfit};
-use super::role::{RUNNERS_CALLS, Role, max_runners};
+use super::role::{RUNNERS_CALLS, Role, function_runners, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::slow_tables::Kept;
@@ -16,6 +16,7 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
+use crate::pg::shmem::Slot;
 use crate::store::claim::{self, Due, Lease, LineClaim};
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
@@ -25,6 +26,7 @@ use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{NO_WORKER, ProcessType, Registry, TypeId, WorkerId};
 use crate::store::{StateKey, executions_of, lines, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
@@ -172,9 +174,34 @@ impl Claiming<'_, '_> {
         self.scans.claimed_functions = takes_functions;
         claims.more |= functions && other;
         candidates.retain(|call| is_function(call) == takes_functions);
-        if !takes_functions {
+        if takes_functions {
+            claims.more |= self.take_one_owner(candidates, &mut claims.drained);
+        } else {
             candidates.truncate(1);
         }
+    }
+
+    /// Leaves of calls that functions answer those of one owner, each owner's in turn: a function that hangs keeps no call of another
+    /// owner leased behind it. Says whether there are other owners' that this runner may call.
+    fn take_one_owner(&mut self, candidates: &mut Vec<(Due, bool)>, drained: &mut Option<BTreeSet<Line>>) -> bool {
+        let owners: BTreeSet<_> = candidates.iter().map(|(due, _)| due.line.owner).collect();
+        let after = self.scans.functions_of.map_or(Bound::Unbounded, Bound::Excluded);
+        let in_turn = owners.range((after, Bound::Unbounded)).chain(owners.iter());
+        let most = function_runners(self.turn.has_slow_steps);
+        let taken =
+            in_turn.copied().find(|owner| Slot::mine().is_none_or(|mine| mine.begin_functions_of(*owner, most)));
+        candidates.retain(|(due, _)| Some(due.line.owner) == taken);
+        if let Some(drained) = drained {
+            drained.retain(|line| line.worker != NO_WORKER || Some(line.owner) == taken);
+        }
+        self.scans.functions_of = taken.or(self.scans.functions_of);
+        taken.is_some() && owners.len() > 1
+    }
+
+    /// Whether this runner may call functions of a line's owner; see [`Slot::may_call_functions_of`].
+    pub(super) fn serves_owner(&self, line: Line) -> bool {
+        let most = function_runners(self.turn.has_slow_steps);
+        Slot::mine().is_none_or(|mine| mine.may_call_functions_of(line.owner, most))
     }
 
     /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
@@ -270,7 +297,7 @@ impl Claiming<'_, '_> {
             let functions = !self.turn.levels.is_empty() || heads.iter().any(is_due);
             let serves_workers = !functions || self.turn.role.serves(false, max_runners());
             heads.retain(|line, _| match line.worker {
-                NO_WORKER => self.serves_functions(),
+                NO_WORKER => self.serves_functions() && self.serves_owner(*line),
                 worker => serves_workers && self.registry.is_called(worker),
             });
         } else {
@@ -448,10 +475,8 @@ impl Claiming<'_, '_> {
             (None, true)
                 if is_for_function && process_type.definition.function_of(&state.id.state_id, api).is_none() =>
             {
-                Some(format!(
-                    "state \"{}\" has no function for this call, and its process type no worker",
-                    state.id.state_id
-                ))
+                let key = if api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
+                Some(format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id))
             }
             (None, true) => None,
             (None, false) => {

@@ -30,7 +30,7 @@ impl Claiming<'_, '_> {
     /// Whether calls in this line of a level are this process's to claim.
     fn is_claimed(&self, line: Line) -> bool {
         match self.turn.role.calls_functions() {
-            true => line.worker == NO_WORKER && self.serves_functions(),
+            true => line.worker == NO_WORKER && self.serves_functions() && self.serves_owner(line),
             false => self.registry.is_called(line.worker),
         }
     }

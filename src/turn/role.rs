@@ -4,6 +4,7 @@
 //! | | the scheduler | a runner |
 //! |---|---|---|
 //! | claims calls of | lane 0, and those of priorities | lane 1: processes with a slow table, and functions that answer in place of workers; of the latter by priority too |
+//! | of functions | | calls those of one owner at a time. The last runner that calls none is for owners whose functions no other one calls |
 //! | of several | | the first leaves functions to the others while there are steps of what is slow, the last one these while functions wait; the others, and one alone, take turns |
 //! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, or several functions of an owner that are quick; one call of a worker, or leases for several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
@@ -137,6 +138,12 @@ impl Role {
     pub fn is_told(self) -> bool {
         self.is_scheduler()
     }
+}
+
+/// Runners that call functions. `apart`: there are steps of what is slow, which the first one has.
+pub fn function_runners(apart: bool) -> usize {
+    let most = max_runners();
+    if apart && most > 1 { most - 1 } else { most }
 }
 
 /// How many functions are leased together, and called in one transaction.

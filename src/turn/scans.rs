@@ -33,6 +33,8 @@ pub struct Scans {
     pub suspect: Option<StateKey>,
     /// What a runner has claimed last were calls that functions answer.
     pub claimed_functions: bool,
+    /// The owner whose functions a runner has claimed last.
+    pub functions_of: Option<Owner>,
     /// When calls of workers that are gone were looked for last.
     pub adopted: Option<Instant>,
     pub pauses: Pauses,

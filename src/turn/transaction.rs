@@ -19,6 +19,7 @@ use crate::store::engine;
 use crate::store::instance::Ownership;
 use crate::store::lanes::{FIRST_FUNCTIONS_LANE, Lane};
 use crate::store::lines;
+use crate::store::registry::NO_WORKER;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Further, Timestamp};
@@ -143,6 +144,9 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             claim_in_parts(memory, session, submit)
         }
     };
+    if memory.role.calls_functions() && !memory.backlog.lines().any(|line| line.worker == NO_WORKER) {
+        session.slot.end_functions();
+    }
     if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
         let risky = memory.backlog.take_risky();
         if !risky.is_empty() {

@@ -182,6 +182,9 @@ pub struct Failure {
     pub error_type: Option<String>,
     /// What a person should read.
     pub detail: String,
+    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
 }
@@ -375,7 +378,7 @@ pub enum Rejection {
     /// The definition has no such state.
     UnknownState(String),
     /// The definition lists its local queues, and this one is not there.
-    UnknownQueue(String),
+    UnknownQueue { name: String, known: String },
     /// The definition lists its global queues, and this one is not there.
     UnknownGlobalQueue(String),
     /// The definition lists its local attributes, and this one is not there.
@@ -396,7 +399,10 @@ impl std::fmt::Display for Rejection {
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, and so no use for an input"),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
-            Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
+            Self::UnknownQueue { name, known } if known.is_empty() => {
+                write!(f, "unknown local queue \"{name}\": the process type lists none")
+            }
+            Self::UnknownQueue { name, known } => write!(f, "unknown local queue \"{name}\": known are {known}"),
             Self::UnknownGlobalQueue(name) => write!(f, "unknown global queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),

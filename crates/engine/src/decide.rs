@@ -648,7 +648,9 @@ impl Draft<'_> {
     fn check_queue(&self, queue: &str) -> Result<(), Rejection> {
         match self.context.definition.knows_queue(queue) {
             true => Ok(()),
-            false => Err(Rejection::UnknownQueue(queue.to_owned())),
+            false => {
+                Err(Rejection::UnknownQueue { name: queue.to_owned(), known: self.context.definition.listed_queues() })
+            }
         }
     }
 

@@ -90,13 +90,18 @@ impl Definition {
         of_state.or_else(|| self.rpcs.iter().flatten().find_map(of_rpc))
     }
 
-    /// Options of a state execution: its own over those that are registered.
+    /// Options of a state execution: its own over those that are registered. A function may take no longer than the registered
+    /// timeout: it occupies an engine process, which the functions of other roles wait for.
     pub fn options_of(&self, state_id: &str, own: Option<&StateConfig>) -> StateConfig {
         let registered = self.states.get(state_id).cloned().unwrap_or_default();
-        match own {
-            Some(own) => registered.overridden_by(own),
-            None => registered,
+        let Some(own) = own else { return registered };
+        let mut options = registered.overridden_by(own);
+        for api in [Api::WaitUntil, Api::Execute] {
+            if registered.function(api).is_some() && options.timeout(api) > registered.timeout(api) {
+                *options.timeout_seconds_mut(api) = *registered.clone().timeout_seconds_mut(api);
+            }
         }
+        options
     }
 
     /// The function of the database that a call of a state calls in place of a worker, if there is one.
@@ -112,15 +117,23 @@ impl Definition {
         of_states.chain(self.rpcs.iter_mut().flatten().filter_map(|(_, rpc)| rpc.function.as_mut()))
     }
 
-    /// The first state or RPC, in words, that only a worker can answer.
+    /// The first state or RPC that only a worker can answer, and the key of the function that would answer in its place, in words.
     pub fn needs_worker(&self) -> Option<String> {
-        let lacks = |state: &StateConfig| {
-            state.execute_function.is_none()
-                || !state.skip_wait_until.unwrap_or(false) && state.wait_until_function.is_none()
+        let lacks = |(id, state): (&String, &StateConfig)| match (&state.execute_function, &state.wait_until_function) {
+            (None, _) => Some(format!("state {id:?} has no executeFunction")),
+            (_, None) if !state.skip_wait_until.unwrap_or(false) => {
+                Some(format!("state {id:?} has neither waitUntilFunction nor \"skipWaitUntil\": true"))
+            }
+            _ => None,
         };
-        let state = self.states.iter().find(|(_, state)| lacks(state)).map(|(id, _)| format!("state {id:?}"));
         let rpc = || self.rpcs.iter().flatten().find(|(_, rpc)| rpc.function.is_none());
-        state.or_else(|| rpc().map(|(name, _)| format!("RPC {name:?}")))
+        let state = self.states.iter().find_map(lacks);
+        state.or_else(|| rpc().map(|(name, _)| format!("RPC {name:?} has no function")))
+    }
+
+    /// The local queues that it lists, in words.
+    pub fn listed_queues(&self) -> String {
+        listed(self.local_queues.iter().flatten().map(String::as_str))
     }
 
     /// Whether its processes may use this local queue.
@@ -265,5 +278,18 @@ fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> b
     match loading.into_iter().flat_map(|loading| &loading.names).find(|name| !known(name)) {
         Some(name) => Err(UnknownName { at: key.to_owned(), what: format!("names the unknown attribute {name:?}") }),
         None => Ok(()),
+    }
+}
+
+/// How many names a message lists.
+const LISTED_NAMES: usize = 20;
+
+/// Names with commas between them. Of a great many the first ones, and how many more there are.
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<_> = names.by_ref().take(LISTED_NAMES).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }

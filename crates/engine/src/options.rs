@@ -217,6 +217,13 @@ impl StateConfig {
         }
     }
 
+    pub(crate) fn timeout_seconds_mut(&mut self, api: Api) -> &mut Option<f64> {
+        match api {
+            Api::WaitUntil => &mut self.wait_until_api_timeout_seconds,
+            Api::Execute => &mut self.execute_api_timeout_seconds,
+        }
+    }
+
     /// How long a call may take.
     pub fn timeout(&self, api: Api) -> Duration {
         let set = match api {

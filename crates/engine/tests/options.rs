@@ -96,3 +96,40 @@ fn a_start_without_a_state_has_no_options_and_no_input_for_it() {
     start.starting_state_config = Some(Box::new(skipping()));
     assert!(matches!(world.decide(&Command::Start(start)), Err(Rejection::InvalidOptions(_))));
 }
+
+/// A function occupies an engine process: whoever starts a process, or answers one of its calls, may not have it wait for longer.
+#[test]
+fn the_time_of_a_function_can_be_shortened_and_not_lengthened() {
+    let seconds = |wait_until: Option<f64>, execute: Option<f64>| StateConfig {
+        wait_until_api_timeout_seconds: wait_until,
+        execute_api_timeout_seconds: execute,
+        ..plain()
+    };
+    let function = || Some("app.f".to_owned());
+    let calls = |registered: StateConfig| StateConfig {
+        wait_until_function: function(),
+        execute_function: function(),
+        ..registered
+    };
+    let of = |registered: StateConfig, own: StateConfig| {
+        let options = definition(&[("A", registered)]).options_of("A", Some(&own));
+        [Api::WaitUntil, Api::Execute].map(|api| options.timeout(api).as_std().as_secs_f64())
+    };
+    for (registered, own, expected) in [
+        (calls(seconds(Some(5.0), Some(60.0))), seconds(Some(3600.0), Some(3600.0)), [5.0, 60.0]),
+        (calls(seconds(Some(5.0), Some(60.0))), seconds(Some(1.0), Some(59.5)), [1.0, 59.5]),
+        (calls(seconds(Some(5.0), Some(60.0))), seconds(None, Some(3600.0)), [5.0, 60.0]),
+        // Where none is registered the default is the most.
+        (calls(seconds(None, None)), seconds(Some(11.0), Some(9.0)), [10.0, 9.0]),
+        (calls(seconds(None, Some(0.5))), seconds(None, None), [10.0, 0.5]),
+        // A worker's time is its own, also beside a function.
+        (seconds(Some(5.0), Some(60.0)), seconds(Some(3600.0), Some(3600.0)), [3600.0, 3600.0]),
+        (
+            StateConfig { execute_function: function(), ..seconds(None, None) },
+            seconds(Some(50.0), Some(50.0)),
+            [50.0, 10.0],
+        ),
+    ] {
+        assert_eq!(of(registered, own), expected);
+    }
+}

@@ -424,15 +424,16 @@ fn what_the_definition_does_not_list_is_refused() {
     let local = Effects { write_local_attributes: value(), ..Effects::default() };
     let global = Effects { write_global_attributes: value(), ..Effects::default() };
     let x = || "x".to_owned();
+    let unknown_queue = || Rejection::UnknownQueue { name: x(), known: "q".to_owned() };
     for (effects, rejection) in [
-        (publishing, Rejection::UnknownQueue(x())),
+        (publishing, unknown_queue()),
         (local, Rejection::UnknownLocalAttribute(x())),
         (global, Rejection::UnknownGlobalAttribute(x())),
     ] {
         assert_eq!(world.run(answer(&request, effects)), Err(rejection));
     }
     let waiting = CommandRequest { commands: vec![from_queue("x", 1, 1)], ..request.clone() };
-    assert_eq!(world.run(answer(&waiting, Effects::default())), Err(Rejection::UnknownQueue(x())));
+    assert_eq!(world.run(answer(&waiting, Effects::default())), Err(unknown_queue()));
     world.answer_wait_until(1, request);
     assert_eq!(world.run(execute(1, next(&["x"]))), Err(Rejection::UnknownState(x())));
     assert!(matches!(world.run(execute(1, next(&[]))), Err(Rejection::InvalidAnswer(_))));

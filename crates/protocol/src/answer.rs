@@ -10,7 +10,8 @@ use crate::scan::{Rules, scan};
 use crate::unknown::Unknown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::OffsetDateTime;
+use time::format_description::well_known::{Rfc2822, Rfc3339};
 use xdb_engine::*;
 
 /// What an answer may not exceed.
@@ -24,8 +25,8 @@ pub struct Limits {
 pub const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_ERROR_TYPE_CHARS: usize = 200;
 
-/// The status by which a worker says that it can't take a call now.
-const SERVICE_UNAVAILABLE: u16 = 503;
+/// The statuses by which a worker, or a proxy before it, says that it can't take a call now.
+const TAKES_NO_CALL: [u16; 2] = [429, 503];
 
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
@@ -177,16 +178,31 @@ fn kept_error_type(word: Option<String>) -> Option<String> {
     word.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty())
 }
 
-/// Whole seconds in the header `Retry-After` of a 503 by which the attempt does not count.
+/// The seconds that the value of the header `Retry-After` asks for: whole ones, or until a date of HTTP. A date is compared with the
+/// answer's own `Date`, else with `now` in Unix seconds. One that has just come asks for a second.
+pub fn retry_after_seconds(value: &str, date: Option<&str>, now: i64) -> Option<u64> {
+    let value = value.trim();
+    // A number alone: `parse` takes a sign too.
+    if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        return value.parse().ok();
+    }
+    let unix = |text: &str| OffsetDateTime::parse(text, &Rfc2822).ok().map(OffsetDateTime::unix_timestamp);
+    match unix(value)? - date.map(str::trim).and_then(unix).unwrap_or(now) {
+        -60..=0 => Some(1),
+        seconds => u64::try_from(seconds).ok(),
+    }
+}
+
+/// What the header `Retry-After` of a 429 or 503 may ask for, in seconds, so that the attempt does not count.
 const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
 
 /// What is known about an attempt that was answered with any status other than 200, and what the worker says about further ones.
-/// `retry_after` has the seconds of the header `Retry-After`. Every body is welcome.
+/// `retry_after` has the seconds of the header `Retry-After`, see [`retry_after_seconds`]. Every body is welcome.
 pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
     let Told { error_type, detail, further, says_further, warnings } =
         std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
     let further = match retry_after.filter(|seconds| REPEATS_AFTER.contains(seconds)) {
-        Some(seconds) if status == SERVICE_UNAVAILABLE && !says_further => {
+        Some(seconds) if TAKES_NO_CALL.contains(&status) && !says_further => {
             Further::Repeat(Duration::from_seconds(seconds as f64))
         }
         _ => further,

@@ -3,7 +3,7 @@
 //! Here are those that say nothing of a server: whoever offers the functions says the same.
 
 use std::fmt;
-use xdb_engine::{Failure, Pause, PauseMode, Rejection, StateExecutionId};
+use xdb_engine::{Failure, Pause, PauseMode, Rejection, StateExecutionId, listed};
 
 /// An error of a function, as its caller gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,9 +85,11 @@ pub fn unknown_state_execution(id: &StateExecutionId) -> Refusal {
     Refusal::new(b"XD003", format!("unknown state execution \"{id}\""))
 }
 
-pub fn unknown_queue(name: &str) -> Refusal {
+/// `known` are the queues that the process type lists.
+pub fn unknown_queue(name: &str, known: &str) -> Refusal {
+    let known = if known.is_empty() { "none".to_owned() } else { known.to_owned() };
     Refusal::new(b"XD004", format!("unknown local queue \"{name}\""))
-        .hint("The process type lists its queues in \"localQueues\".")
+        .hint(format!("The process type lists its queues in \"localQueues\": {known}."))
 }
 
 pub fn unknown_global_queue(name: &str) -> Refusal {
@@ -123,7 +125,7 @@ pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
         None => (word, ""),
     };
     let refusal = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
-    if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", known.join(", "))) }
+    if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", listed(known.iter().copied()))) }
 }
 
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
@@ -136,6 +138,13 @@ pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal 
     let kind = error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
     let refusal = worker_failed(rpc_name, format!("HTTP status {status}: {kind}{detail}"));
     Refusal { datatype: error_type, ..refusal }
+}
+
+/// An idempotency key has answered a request that is another one: of another RPC, or with another input.
+pub fn key_of_another_rpc(key: &str) -> Refusal {
+    Refusal::new(b"XD030", format!("idempotency key \"{key}\" was used for another RPC or another input"))
+        .detail("A key stands for one RPC and one input of a process execution.")
+        .hint("Use a new key for a new request. To repeat a request, use its key with the same input.")
 }
 
 pub fn local_attributes_changed(rpc_name: &str) -> Refusal {
@@ -170,7 +179,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState(name) => unknown_state(name),
-        Rejection::UnknownQueue(name) => unknown_queue(name),
+        Rejection::UnknownQueue { name, known } => unknown_queue(name, known),
         Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
         Rejection::UnknownLocalAttribute(_)
         | Rejection::UnknownGlobalAttribute(_)

@@ -22,10 +22,10 @@ pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, ap
     format!("{execution}/{}-{}/{api}", header_safe(&state_execution_id.state_id), state_execution_id.number)
 }
 
-/// The identity of one RPC: `<execution id>/rpc/<invocation>`. The caller sees to it that the invocation is unique, or
+/// The identity of one RPC: `<execution id>/rpc/<RPC>/<invocation>`. The caller sees to it that the invocation is unique, or
 /// the same where an RPC is repeated.
-pub fn rpc_call_id(execution: ExecutionId, invocation: &str) -> String {
-    format!("{execution}/rpc/{}", header_safe(invocation))
+pub fn rpc_call_id(execution: ExecutionId, rpc_name: &str, invocation: &str) -> String {
+    format!("{execution}/rpc/{}/{}", header_safe(rpc_name), header_safe(invocation))
 }
 
 /// The `Idempotency-Key`, by which a worker may keep the answer of a call: `<call id>/<generation>`, the same for attempts that

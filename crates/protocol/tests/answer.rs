@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{
     Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
-    decode_wait_until,
+    decode_wait_until, retry_after_seconds,
 };
 
 fn failure_of(status: u16, body: &[u8]) -> Failure {
@@ -476,7 +476,7 @@ fn a_decision_to_retry_fails_the_attempt_and_keeps_its_effects() {
         status: Some(200),
         error_type: Some("Busy".to_owned()),
         detail: "not\u{fffd}yet".to_owned(),
-        app_database_error: None,
+        ..Failure::default()
     };
     assert_eq!((failure, further), (expected, Further::After(Duration::from_seconds(2.0))));
     assert_eq!(effects.write_local_attributes["n"].as_str(), "1");
@@ -500,17 +500,45 @@ fn a_decision_to_retry_fails_the_attempt_and_keeps_its_effects() {
 }
 
 #[test]
-fn a_503_that_says_when_is_no_attempt() {
+fn a_503_or_429_that_says_when_is_no_attempt() {
     let further = |status, seconds, body: &str| decode_error(status, seconds, body.as_bytes()).1;
     let repeat = |seconds: f64| Further::Repeat(Duration::from_seconds(seconds));
     assert_eq!(further(503, Some(1), ""), repeat(1.0));
+    assert_eq!(further(429, Some(1), ""), repeat(1.0));
+    assert_eq!(further(429, Some(5), r#"{"retryAfterSeconds": 90}"#), Further::After(Duration::from_seconds(90.0)));
     assert_eq!(further(503, Some(60), r#"{"errorType": "Draining", "final": false}"#), repeat(60.0));
-    for (status, seconds) in [(503, None), (503, Some(0)), (503, Some(61)), (429, Some(5)), (500, Some(5))] {
+    for (status, seconds) in
+        [(503, None), (503, Some(0)), (503, Some(61)), (429, None), (429, Some(0)), (429, Some(61)), (500, Some(5))]
+    {
         assert_eq!(further(status, seconds, ""), Further::ByPolicy, "{status} {seconds:?}");
     }
     assert_eq!(further(503, Some(5), r#"{"final": true}"#), Further::Never);
     let asked = Further::After(Duration::from_seconds(90.0));
     assert_eq!(further(503, Some(5), r#"{"retryAfterSeconds": 90}"#), asked);
+}
+
+#[test]
+fn a_worker_says_when_in_seconds_or_by_a_date() {
+    let noon = "Sun, 06 Nov 1994 12:00:00 GMT";
+    let now = 784_123_200;
+    for (value, date, expected) in [
+        ("7", None, Some(7)),
+        (" 60 ", None, Some(60)),
+        ("+7", None, None),
+        ("", None, None),
+        ("Sun, 06 Nov 1994 12:00:30 GMT", None, Some(30)),
+        (" Sun, 06 Nov 1994 12:00:30 GMT ", Some("Sun, 06 Nov 1994 12:00:20 GMT"), Some(10)),
+        ("Sun, 06 Nov 1994 12:00:30 GMT", Some("yesterday"), Some(30)),
+        (noon, None, Some(1)),
+        ("Sun, 06 Nov 1994 11:59:00 GMT", None, Some(1)),
+        ("Sun, 06 Nov 1994 11:58:59 GMT", None, None),
+        ("Mon, 07 Nov 1994 12:00:00 GMT", Some(noon), Some(86_400)),
+        ("Sat, 06 Nov 9999 12:00:00 GMT", None, Some(252_613_382_400)),
+        ("1994-11-06T12:00:30Z", None, None),
+        ("tomorrow", None, None),
+    ] {
+        assert_eq!(retry_after_seconds(value, date, now), expected, "{value} {date:?}");
+    }
 }
 
 fn every_decoder(body: &[u8]) {

@@ -91,7 +91,7 @@ fn wait_until(call: Call) -> Value {
 }
 
 fn rpc(call: &Call, owner: Option<&str>) -> Value {
-    let call_id = rpc_call_id(EXECUTION, "click 991");
+    let call_id = rpc_call_id(EXECUTION, call.to, "click 991");
     let input = call.input.map(Json::from_trusted);
     let request = RpcRequest {
         context: CallContext { owner, ..context(None, &call_id) },

@@ -187,7 +187,7 @@ fn call_ids_are_safe_in_headers() {
     let evil = call_id(execution, &state("a\r\nb/%é", 1), Api::WaitUntil);
     assert_eq!(evil, format!("{uuid}/a%0D%0Ab%2F%25%C3%A9-1/wait-until"));
     assert_eq!(request_key(&evil, 4, None), format!("{evil}/4"));
-    assert_eq!(rpc_call_id(execution, "x y"), format!("{uuid}/rpc/x%20y"));
+    assert_eq!(rpc_call_id(execution, "ta/ke", "x y"), format!("{uuid}/rpc/ta%2Fke/x%20y"));
 }
 
 proptest! {

@@ -46,7 +46,7 @@ impl Simulator {
     /// Gives the answer to a call that was given out.
     pub fn answer(&mut self, answer: AnswerArguments) -> Result<Answered> {
         let AnswerArguments { call, status, headers, body } = answer;
-        let retry_after = retry_after(&headers);
+        let retry_after = retry_after(&headers, self.now);
         if call == 0 || call > self.last_call {
             return Err(invalid_argument("call", format_args!("there was no call {call}")));
         }
@@ -136,11 +136,11 @@ impl Simulator {
     }
 }
 
-/// Whole seconds in the header `Retry-After`.
-fn retry_after(headers: &BTreeMap<String, String>) -> Option<u64> {
-    let (_, value) = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("Retry-After"))?;
-    // A number alone: `parse` takes a sign too.
-    Some(value.trim()).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+/// The seconds that the header `Retry-After` asks for.
+fn retry_after(headers: &BTreeMap<String, String>, now: Timestamp) -> Option<u64> {
+    let header =
+        |name: &str| headers.iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
+    retry_after_seconds(header("Retry-After")?, header("Date"), now.0.div_euclid(1_000_000))
 }
 
 /// What follows from an answer of `execute`.

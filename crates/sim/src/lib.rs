@@ -92,7 +92,7 @@ pub struct Simulator {
     /// Executions by process id and request id.
     requests: BTreeMap<(String, String), ExecutionId>,
     /// First answers of RPCs by their idempotency keys.
-    rpc_answers: BTreeMap<(ExecutionId, String), Option<Json>>,
+    rpc_answers: BTreeMap<(ExecutionId, String), rpc::FirstAnswer>,
     queues: GlobalQueues,
     /// Calls that were given out and not answered, by number.
     open: BTreeMap<u64, OpenCall>,

@@ -25,7 +25,7 @@ impl Simulator {
         }
         self.refuse_message(run)?;
         if !self.definition(run).knows_queue(&queue) {
-            return Err(refusal::unknown_queue(&queue));
+            return Err(refusal::unknown_queue(&queue, &self.definition(run).listed_queues()));
         }
         let arrived = Command::MessagesArrived(vec![Publish { queue, message_id, payload }]);
         self.command(&process_id, id, &arrived).map(drop)

@@ -24,12 +24,27 @@ pub(crate) struct OpenRpc {
     process_id: String,
     execution: ExecutionId,
     rpc_name: String,
+    input: Option<Json>,
     idempotency_key: Option<String>,
     timeout: Duration,
     deadline: Timestamp,
     loading: (Loading, Loading),
     locked: Option<Locked>,
     pub locks: Locks,
+}
+
+/// What an idempotency key was used for first.
+pub(crate) struct FirstAnswer {
+    rpc_name: String,
+    input: Option<Json>,
+    output: Option<Json>,
+}
+
+/// Whether two inputs are the same JSON, however they are written. No input is the input null.
+fn is_same(one: Option<&Json>, other: Option<&Json>) -> bool {
+    let value =
+        |input: Option<&Json>| serde_json::from_str::<serde_json::Value>(input.map_or("null", Json::as_str)).ok();
+    one == other || value(one).is_some_and(|one| value(other) == Some(one))
 }
 
 /// How long an RPC takes where nobody says otherwise: the default of `xdb.rpc_timeout`.
@@ -56,10 +71,8 @@ impl Simulator {
         let timeout = arguments.timeout.map(asked_timeout).transpose()?;
         let idempotency_key = name_if_given("idempotency_key", arguments.idempotency_key)?;
         let id = self.find(&process_id, arguments.execution_id.as_deref())?;
-        if let Some(key) = &idempotency_key
-            && let Some(output) = self.rpc_answers.get(&(id, key.clone()))
-        {
-            return Ok(RpcCall::Output(output.clone()));
+        if let Some(output) = self.first_answer(id, &rpc_name, input.as_ref(), idempotency_key.as_deref())? {
+            return Ok(RpcCall::Output(output));
         }
         let run = self.run(id);
         let definition = self.definition(run);
@@ -80,7 +93,7 @@ impl Simulator {
         let timeout = timeout.or(own).unwrap_or(RPC_TIMEOUT);
         let invocation = idempotency_key.clone().unwrap_or_else(|| self.new_id().to_string());
         let run = self.run(id);
-        let call_id = rpc_call_id(id, &invocation);
+        let call_id = rpc_call_id(id, &rpc_name, &invocation);
         let loaded = self.load(run, &global, &local);
         let request = RpcRequest {
             context: context(run, &call_id, 1, self.now, timeout),
@@ -97,6 +110,7 @@ impl Simulator {
             process_id,
             execution: id,
             rpc_name,
+            input,
             idempotency_key,
             timeout,
             deadline: self.now + timeout,
@@ -107,6 +121,24 @@ impl Simulator {
         self.last_call += 1;
         self.open.insert(self.last_call, OpenCall::Rpc(open));
         Ok(RpcCall::Call(Box::new(given)))
+    }
+
+    /// The first output for an idempotency key, if it has one.
+    fn first_answer(
+        &self,
+        id: ExecutionId,
+        rpc_name: &str,
+        input: Option<&Json>,
+        key: Option<&str>,
+    ) -> Result<Option<Option<Json>>> {
+        let Some(key) = key else { return Ok(None) };
+        match self.rpc_answers.get(&(id, key.to_owned())) {
+            None => Ok(None),
+            Some(first) if first.rpc_name == rpc_name && is_same(first.input.as_ref(), input) => {
+                Ok(Some(first.output.clone()))
+            }
+            Some(_) => Err(refusal::key_of_another_rpc(key)),
+        }
     }
 
     pub(crate) fn answer_rpc(
@@ -155,7 +187,9 @@ impl Simulator {
         self.call_functions(*id, command.function_calls());
         self.apply(*id, events);
         if let Some(key) = &rpc.idempotency_key {
-            self.rpc_answers.insert((*id, key.clone()), output.clone());
+            let first =
+                FirstAnswer { rpc_name: rpc.rpc_name.clone(), input: rpc.input.clone(), output: output.clone() };
+            self.rpc_answers.insert((*id, key.clone()), first);
         }
         Ok(output)
     }

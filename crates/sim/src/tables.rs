@@ -35,17 +35,14 @@ impl Refused {
     pub fn failure(&self) -> Failure {
         let sql_state = self.refusal.sqlstate().to_owned();
         let message = self.refusal.message.clone();
-        Failure {
-            status: None,
-            error_type: Some("AppDatabaseError".to_owned()),
-            detail: format!("{message} ({sql_state})"),
-            app_database_error: Some(AppDatabaseError {
-                sql_state,
-                message,
-                table: Some(self.table.clone()),
-                constraint: self.constraint.clone(),
-            }),
-        }
+        let detail = format!("{message} ({sql_state})");
+        let error = AppDatabaseError {
+            sql_state,
+            message,
+            table: Some(self.table.clone()),
+            constraint: self.constraint.clone(),
+        };
+        Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 

@@ -571,3 +571,29 @@ fn an_incident_stays_until_it_is_retried() {
     assert_eq!(sim.ask("incidents", json!({"process_id": "q"})).as_array().unwrap().len(), 1);
     sim.is_sound();
 }
+
+#[test]
+fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
+    let mut definition = one_state(json!({}));
+    definition["rpcs"] = json!({"deposit": {}, "withdraw": {}});
+    let mut sim = Sim::of(definition);
+    sim.start("p");
+    let ask = |rpc: &str, input: &str| {
+        format!(r#"{{"rpc": {{"process_id": "p", "rpc_name": "{rpc}", "input": {input}, "idempotency_key": "k"}}}}"#)
+    };
+    let called = sim.0.line(&ask("deposit", r#"{"a": 1, "b": [1]}"#));
+    assert!(called.contains("/rpc/deposit/k"), "{called}");
+    let called: Value = serde_json::from_str(&called).unwrap();
+    let call = &called["result"]["call"]["call"];
+    sim.ask("answer", json!({"call": call, "status": 200, "body": "{\"output\": 7}"}));
+    for (rpc, input, expected) in [
+        ("deposit", r#"{"a": 1, "b": [1]}"#, r#"{"output":7}"#),
+        ("deposit", r#"{"b":[1],"a":1}"#, r#"{"output":7}"#),
+        ("deposit", r#"{"a": 2, "b": [1]}"#, "XD030"),
+        ("deposit", "null", "XD030"),
+        ("withdraw", r#"{"a": 1, "b": [1]}"#, "XD030"),
+    ] {
+        let said = sim.0.line(&ask(rpc, input));
+        assert!(said.contains(expected), "{rpc} {input}: {said}");
+    }
+}

@@ -1,16 +1,18 @@
 //! A request and its answer as bytes, without a socket.
 
 use std::mem;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ureq_proto::client::state::{RecvBody, RecvResponse};
 use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestResult};
-use ureq_proto::http::{HeaderMap, HeaderValue, header};
+use ureq_proto::http::{HeaderMap, HeaderValue, StatusCode, header};
 use ureq_proto::{BodyMode, Error, http};
 
 use crate::http::hosts::WorkerUrl;
 use crate::http::signature::signature;
 use crate::http::{Failure, HEADER_LIMIT};
 use crate::transport::{FailureKind, Request};
+use xdb_protocol::retry_after_seconds;
 
 /// What is reserved for an answer that announces its size; more only when it arrives.
 const TRUSTED_LENGTH: u64 = 64 * 1024;
@@ -21,6 +23,8 @@ pub struct Exchange {
     state: State,
     /// Received, but not yet enough to be made sense of.
     pending: Vec<u8>,
+    /// How the body of an answer that is no success is encoded: it is not read.
+    unread: Option<String>,
 }
 
 enum State {
@@ -46,17 +50,28 @@ enum State {
 #[derive(Clone, Copy)]
 pub struct Status {
     pub code: u16,
-    /// `Retry-After`, if it is in whole seconds.
+    /// The seconds that `Retry-After` asks for.
     pub retry_after: Option<u64>,
 }
 
 impl Status {
     fn of(response: &http::Response<()>) -> Self {
-        let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        // A number alone: `parse` takes a sign too.
-        let digits = retry_after.map(str::trim).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-        Self { code: response.status().as_u16(), retry_after: digits.and_then(|digits| digits.parse().ok()) }
+        let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let retry_after = text(header::RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| retry_after_seconds(value, text(header::DATE), now));
+        Self { code: response.status().as_u16(), retry_after }
     }
+}
+
+/// The longest name of an encoding that a message repeats.
+const SHOWN_ENCODING: usize = 40;
+
+/// How the body is encoded, if it is not sent as it stands.
+fn encoding(response: &http::Response<()>) -> Option<String> {
+    let encoding = response.headers().get(header::CONTENT_ENCODING)?.to_str().unwrap_or("unknown").trim();
+    let is_encoded = !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity");
+    is_encoded.then(|| encoding.chars().take(SHOWN_ENCODING).collect())
 }
 
 /// A whole answer.
@@ -72,6 +87,8 @@ pub enum Fault {
     NotHttp(Error),
     HeadersTooLarge,
     BodyTooLarge(usize),
+    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
+    Encoded(String),
     /// The connection ended in the middle.
     Lost,
 }
@@ -109,7 +126,7 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
         || Failure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
     let (head, call) = write(message, request.body.len(), space).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
-    Ok((head, Exchange { state: State::Head(call), pending: Vec::new() }))
+    Ok((head, Exchange { state: State::Head(call), pending: Vec::new(), unread: None }))
 }
 
 /// The head of a request, and what reads the answer.
@@ -176,7 +193,13 @@ impl Exchange {
             }
             used += taken;
             match response {
-                Some(response) => self.begin_body(Status::of(&response), limit)?,
+                Some(response) => {
+                    match encoding(&response) {
+                        Some(encoding) if response.status() == StatusCode::OK => return Err(Fault::Encoded(encoding)),
+                        encoding => self.unread = encoding,
+                    }
+                    self.begin_body(Status::of(&response), limit)?;
+                }
                 // An interim answer may have been taken in; the one that counts may be behind it.
                 None if taken == 0 => return Ok(used),
                 None => {}
@@ -238,7 +261,8 @@ impl Exchange {
                     Some(RecvBodyResult::Redirect(call)) => call.must_close_connection(),
                     None => true,
                 };
-                Some(Answer { status, body, reusable: clean && !close })
+                let unread = self.unread.take().map(|encoding| format!("a body with Content-Encoding {encoding}"));
+                Some(Answer { status, body: unread.map_or(body, String::into_bytes), reusable: clean && !close })
             }
             State::Head(_) | State::Over => None,
         })

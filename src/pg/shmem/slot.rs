@@ -51,6 +51,8 @@ pub(super) struct Cell {
     died_for: AtomicU32,
     /// Not zero: this slot's own process has ended so, and the launcher does not know yet.
     ended_in_table: AtomicU32,
+    /// The owner whose functions the runner of this slot calls; zero: it calls none.
+    functions_of: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
     /// Running processes whose owner is gone, as counted last.
@@ -354,6 +356,7 @@ impl Slot {
             .ok()?;
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
+        cell.functions_of.store(0, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
         cell.dormant.store(0, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -364,7 +367,7 @@ impl Slot {
     }
 
     /// The slot that this process has claimed.
-    pub(super) fn mine() -> Option<Slot> {
+    pub fn mine() -> Option<Slot> {
         MINE.load(Ordering::SeqCst).checked_sub(1).map(|index| Slot(index as u8))
     }
 
@@ -554,6 +557,35 @@ impl Slot {
     /// Whether the last process has ended so. Told once, to the launcher.
     pub fn take_ended_in_table(self) -> bool {
         self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether this runner may call functions of an owner now. `most`: so many runners call functions. The last one that calls none is
+    /// for owners whose functions no other one calls: functions that hang, of however many processes, leave it to other owners.
+    pub fn may_call_functions_of(self, owner: u32, most: usize) -> bool {
+        with_lock(false, || self.leaves_a_runner(owner, most))
+    }
+
+    /// The same, and says that this runner calls them from now on. Of two runners that ask at the same time, one is the first.
+    pub fn begin_functions_of(self, owner: u32, most: usize) -> bool {
+        with_lock(true, || {
+            let may = self.leaves_a_runner(owner, most);
+            if may {
+                self.cell().functions_of.store(owner, Ordering::SeqCst);
+            }
+            may
+        })
+    }
+
+    fn leaves_a_runner(self, owner: u32, most: usize) -> bool {
+        let owner_of = |slot: Slot| slot.cell().functions_of.load(Ordering::SeqCst);
+        let others = || Slot::of_database(self.database()).filter(|slot| *slot != self && slot.pid().is_some());
+        let busy = others().filter(|slot| owner_of(*slot) != 0).count();
+        busy + 1 < most || !others().any(|slot| owner_of(slot) == owner)
+    }
+
+    /// This runner calls no functions any more.
+    pub fn end_functions(self) {
+        self.cell().functions_of.store(0, Ordering::SeqCst);
     }
 
     /// Shows how many of the calls in flight wait for a connection.

@@ -11,10 +11,11 @@
 //! undone, and claimed like any other, so that its attempts count.
 
 use super::super::claim::Paused;
+use super::super::role::function_runners;
 use super::*;
 use crate::calls::{Attempt, of_function};
 use crate::pg::identity::clean_session;
-use crate::pg::routine;
+use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::{defer_nothing, object};
@@ -53,9 +54,10 @@ impl Undone {
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
+    let context = error.functions();
     let error = crate::error::explained(error.clone());
     let why = error.detail_for_others().map(|detail| format!(": {detail}")).unwrap_or_default();
-    Failure::of(error.sqlstate(), format!("{}{why}", error.message))
+    Failure { context, ..Failure::of(error.sqlstate(), format!("{}{why}", error.message)) }
 }
 
 impl Decider<'_, '_, '_> {
@@ -68,6 +70,11 @@ impl Decider<'_, '_, '_> {
         if self.is_beside_others(record.key.0) && self.turn.began_at.elapsed() >= WHILE_OTHERS_WAIT {
             // Its lease is kept, and it is called in the next transaction.
             self.decided.outcomes[number] = ItemOutcome::Behind;
+            return Ok(());
+        }
+        let most = function_runners(self.turn.has_slow_steps);
+        if Slot::mine().is_some_and(|mine| !mine.begin_functions_of(record.owner, most)) {
+            self.give_back(number, record.key);
             return Ok(());
         }
         self.called_first.get_or_insert(record.key.0);
@@ -172,8 +179,9 @@ impl Decider<'_, '_, '_> {
             // It was registered otherwise meanwhile.
             return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
         };
-        let Some(function) = routine::of_jsonb(name, 1)? else {
-            return Ok(Some(Undone::Failed(raised(&app_functions::missing(name, 1)), Further::ByPolicy)));
+        let function = match app_functions::find(name, 1) {
+            Ok(function) => function,
+            Err(error) => return Ok(Some(Undone::Failed(raised(&error), Further::ByPolicy))),
         };
         let config = definition.options_of(&state.id.state_id, state.config.as_deref());
         let timeout = config.timeout(record.api).as_std();
@@ -186,7 +194,7 @@ impl Decider<'_, '_, '_> {
         let began = Instant::now();
         let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
-            app_functions::answer(spi, function, name, &request)
+            app_functions::answer(function, &request)
         });
         // It may have met the shorter limit, and have gone on in spite of it.
         if beside_others && began.elapsed() >= lock_timeout {

@@ -52,6 +52,8 @@ pub const PAUSED: &str = "XD023";
 pub const CALL_IS_LOST: &str = "XD025";
 /// There are as many of something as there may be.
 pub const OVER_QUOTA: &str = "XD029";
+/// An idempotency key was used for another RPC, or another input.
+pub const KEY_REUSED: &str = "XD030";
 
 /// `serialization_failure`.
 pub const SERIALIZATION_FAILURE: &str = "40001";

@@ -47,6 +47,16 @@ fn failure(db: &mut Db, process_id: &str) -> Value {
     db.json(&sql)
 }
 
+/// What the last failed attempt of a process says, once there is one.
+fn last_failure(db: &mut Db, process_id: &str) -> Value {
+    let sql = format!(
+        "SELECT jsonb_build_object('errorType', error_type, 'detail', detail, 'sqlState', sql_state, 'context', context) \
+         FROM xdb.failures WHERE process_id = '{process_id}'"
+    );
+    wait_until("an attempt fails", 60, || db.count(&format!("({sql}) f")) > 0);
+    db.json(&sql)
+}
+
 #[test]
 fn states_that_functions_answer_follow_each_other_in_one_transaction_as_the_owner() {
     let app = functions("functions_steps", "");
@@ -813,15 +823,18 @@ fn is_slow(app: &App) {
     wait_until("the table is named", 10, || views::engine(&mut app.superuser()).contains("public.mine: "));
 }
 
-/// All runners are at functions that take long, and more of them wait.
+/// All runners are at functions that take long, of two owners, and more of them wait.
 fn long_functions_come_first(name: &str, runners: i64) {
     const FUNCTIONS: i64 = 16;
     let (app, _worker) = kinds(name, &runners.to_string());
     let mut db = app.db();
     db.run(&sleeping(1.0));
     register(&app, "Sleeps", &sleeps());
+    db.run("GRANT INSERT ON ledger TO other; GRANT EXECUTE ON FUNCTION sleeping TO other");
+    let mut other = app.session("other");
     for n in 0..FUNCTIONS {
-        db.start(&format!("sleeps{n}"), "Sleeps").go();
+        let owner = if n % 2 == 0 { &mut db } else { &mut other };
+        owner.start(&format!("sleeps{n}"), "Sleeps").go();
     }
     let mut superuser = app.superuser();
     wait_until("all runners are at functions", 30, || superuser.count(ASLEEP) == runners);
@@ -842,7 +855,7 @@ fn long_functions_come_first(name: &str, runners: i64) {
     }
     let slept = db.count("ledger");
     assert!(slept < FUNCTIONS - runners, "steps of the slow table have waited for {slept} functions");
-    wait_until("all complete", 60, || views::with_status(&mut db, "sleeps%", "COMPLETED") == FUNCTIONS);
+    wait_until("all complete", 60, || views::with_status(&mut superuser, "sleeps%", "COMPLETED") == FUNCTIONS);
     assert_eq!(db.count("ledger"), FUNCTIONS);
     app.done(&[]);
 }
@@ -927,5 +940,235 @@ fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_
     db.completes("others");
     assert_eq!(db.all::<i32>("SELECT n FROM item ORDER BY id"), [5, 2]);
     assert_eq!(db.count("ledger WHERE process = 'others'"), 1);
+    app.done(&[]);
+}
+
+/// A function that runs until somebody opens the gate, or waits for a row that is locked: each of these names what it does.
+const HANGS: &str = "
+    CREATE TABLE gate (open boolean); INSERT INTO gate VALUES (false);
+    CREATE TABLE rows (id int PRIMARY KEY); INSERT INTO rows VALUES (1);
+    CREATE FUNCTION hang(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+        CASE request->>'stateInput'
+            WHEN 'sleep' THEN
+                LOOP
+                    PERFORM pg_sleep(0.1);
+                    EXIT WHEN (SELECT open FROM public.gate);
+                END LOOP;
+            WHEN 'row' THEN PERFORM FROM public.rows FOR UPDATE;
+            WHEN 'loop' THEN
+                LOOP
+                    EXIT WHEN (SELECT open FROM public.gate);
+                END LOOP;
+        END CASE;
+        RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+    END $$;
+    GRANT ALL ON gate, rows, ledger TO other; GRANT EXECUTE ON FUNCTION hang, step TO other;";
+
+/// An application with so many runners, whose functions may hang for a minute.
+fn hanging(name: &str, runners: &str) -> App {
+    let app = App::alone(name, ClusterOptions::default().set("xdb.runners", runners));
+    app.db().run(ORDER);
+    app.db().run(HANGS);
+    register(&app, "Steps", &steps());
+    let options = json!({"executeFunction": "public.hang", "executeApiTimeoutSeconds": 60});
+    register(&app, "Hangs", &Definition::starting_with("Hang").step_with("Hang", options));
+    app
+}
+
+/// Starts processes whose functions hang, waits until one does, and has another owner's functions answer meanwhile.
+fn others_go_on(name: &str, runners: &str, how: &str) {
+    let app = hanging(name, runners);
+    let (mut db, mut other, mut locker) = (app.db(), app.session("other"), app.db());
+    locker.run("BEGIN; SELECT FROM rows FOR UPDATE");
+    for n in 0..20 {
+        db.start(&format!("hangs{n}"), "Hangs").input(json!(how)).go();
+    }
+    let runners_at_work = "pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database() \
+         AND xact_start < clock_timestamp() - interval '300 ms'";
+    let mut superuser = app.superuser();
+    wait_until("functions hang", 60, || superuser.count(runners_at_work) > 0);
+    for n in 0..5 {
+        other.start(&format!("goes{n}"), "Steps").input(json!(2)).go();
+        other.completes(&format!("goes{n}"));
+    }
+    assert_eq!(views::with_status(&mut db, "hangs%", "RUNNING"), 20, "they hang all the time");
+    assert_eq!(failures(&mut superuser), 0, "no attempt was spent on it");
+    locker.run("ROLLBACK");
+    db.run("UPDATE gate SET open = true");
+    wait_until("they end", 120, || views::with_status(&mut superuser, "hangs%", "COMPLETED") == 20);
+    app.done(&[]);
+}
+
+#[test]
+fn functions_of_one_owner_that_sleep_leave_a_runner_to_others() {
+    others_go_on("functions_leave_sleep", "2", "sleep");
+}
+
+#[test]
+fn functions_of_one_owner_that_wait_for_a_row_leave_a_runner_to_others() {
+    others_go_on("functions_leave_row", "2", "row");
+}
+
+#[test]
+fn functions_of_one_owner_that_loop_leave_a_runner_of_three_to_others() {
+    others_go_on("functions_leave_loop", "3", "loop");
+}
+
+/// Of functions that are quick, too, each owner's are called in turn: those of one that are due before all of another's don't come first.
+#[test]
+fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
+    let app = hanging("functions_turns", "1");
+    let (mut db, mut other, mut superuser) = (app.db(), app.session("other"), app.superuser());
+    superuser.run("SELECT xdb.pause()");
+    for n in 0..300 {
+        db.start(&format!("many{n}"), "Steps").input(json!(1)).go();
+    }
+    other.start("one", "Steps").input(json!(1)).go();
+    superuser.run("SELECT xdb.resume()");
+    wait_until("all complete", 120, || views::with_status(&mut superuser, "%", "COMPLETED") == 301);
+    let before: i64 =
+        superuser.one("SELECT count(*) FROM ledger WHERE id < (SELECT id FROM ledger WHERE process = 'one')");
+    assert!(before < 150, "{before} of the other owner came before");
+    app.done(&[]);
+}
+
+/// Whoever starts a process may have its functions give up earlier than their type says, and not later.
+#[test]
+fn a_start_may_shorten_the_time_of_a_function_and_not_lengthen_it() {
+    let app = App::alone("functions_time", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(ORDER);
+    db.run(HANGS);
+    let of = |seconds: Value| {
+        json!({"executeFunction": "public.hang", "executeApiTimeoutSeconds": seconds,
+               "executeApiRetryPolicy": {"maximumAttempts": 1}})
+    };
+    register(&app, "Short", &Definition::starting_with("Hang").step_with("Hang", of(json!(1))));
+    register(&app, "Long", &Definition::starting_with("Hang").step_with("Hang", of(json!(3000))));
+    for (id, process_type, asked) in [("lengthened", "Short", 3600), ("shortened", "Long", 1)] {
+        db.start(id, process_type)
+            .input(json!("sleep"))
+            .options(json!({"startingStateConfig": {"executeApiTimeoutSeconds": asked}}))
+            .go();
+        let failed = last_failure(&mut db, id);
+        assert_eq!(failed["errorType"], "57014", "{id}: {failed}");
+    }
+    app.done(&[]);
+}
+
+/// The function that was registered, and found, is the one that is called, whatever else has its name; one that was made again as
+/// something else is not called as what it is not.
+#[test]
+fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
+    let app = functions(
+        "functions_named",
+        "CREATE FUNCTION named(request jsonb) RETURNS jsonb LANGUAGE sql AS
+             $$ SELECT '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\", \"closeInput\": \"it\"}}}'::jsonb $$;
+         CREATE FUNCTION named(request jsonb, dry_run boolean DEFAULT false) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
+         CREATE FUNCTION named(request json) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
+         CREATE FUNCTION named(request anyelement, more int DEFAULT 0) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
+         CREATE FUNCTION named(VARIADIC requests jsonb[]) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
+         CREATE FUNCTION waits(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{\"commandRequest\": {\"waitingType\": \"EmptyCommand\"}}'::jsonb $$;
+         CREATE FUNCTION waits(request jsonb, dry_run boolean DEFAULT false) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';",
+    );
+    let mut db = app.db();
+    let options = json!({"waitUntilFunction": "public.waits", "executeFunction": "public.named",
+        "executeApiRetryPolicy": {"maximumAttempts": 1}});
+    register(&app, "Named", &Definition::starting_with("A").step_with("A", options));
+    db.start("p", "Named").go();
+    assert_eq!(db.completes("p").result(), "it");
+    for (number, (again, kind, words)) in [
+        ("", "42883", "function public.named(jsonb) does not exist"),
+        (
+            "CREATE FUNCTION named(request jsonb) RETURNS int LANGUAGE sql AS 'SELECT 7'",
+            "42809",
+            "no ordinary function",
+        ),
+        (
+            "CREATE FUNCTION named(request jsonb) RETURNS text LANGUAGE sql AS $$ SELECT '{}' $$",
+            "42809",
+            "no ordinary function",
+        ),
+        (
+            "CREATE FUNCTION named(request jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT request'",
+            "42809",
+            "no ordinary function",
+        ),
+        ("CREATE PROCEDURE named(request jsonb) LANGUAGE sql AS ''", "42883", "does not exist"),
+        ("CREATE AGGREGATE named(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb)", "42809", "no ordinary function"),
+        ("CREATE FUNCTION named(request jsonb) RETURNS void LANGUAGE sql AS ''", "InvalidAnswer", "answered with NULL"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        db.run(&format!("DROP ROUTINE IF EXISTS named(jsonb); {again}"));
+        let id = format!("p{number}");
+        db.start(&id, "Named").go();
+        let failed = last_failure(&mut db, &id);
+        assert_eq!(failed["errorType"], kind, "{again}: {failed}");
+        assert!(failed["detail"].as_str().is_some_and(|detail| detail.contains(words)), "{again}: {failed}");
+    }
+    app.done(&[]);
+}
+
+/// A function that fails says where: to the owner of the process, with no text of a statement and no value of a row, and to no worker.
+#[test]
+fn a_failure_of_a_function_names_the_functions_and_their_lines() {
+    let app = functions(
+        "functions_place",
+        "CREATE FUNCTION inner_one(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+             EXECUTE format('INSERT INTO public.ledger (process, attempt) VALUES (%L, 1 / %s)', 'a secret', n);
+             RETURN 1;
+         END $$;
+         CREATE FUNCTION middle(n int) RETURNS int LANGUAGE sql AS 'SELECT 1; SELECT public.inner_one(n)';
+         CREATE FUNCTION outermost(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             -- A line more.
+             PERFORM public.middle((request->'stateInput')::int);
+             RETURN NULL;
+         END $$;
+         CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'AU001'; END $$;
+         CREATE TRIGGER audit BEFORE INSERT ON counters FOR EACH ROW EXECUTE FUNCTION audit();
+         CREATE FUNCTION listed(argument jsonb, context jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.counters (id) VALUES ('a secret');
+         END $$;",
+    );
+    let mut db = app.db();
+    let told = |call: &Call| match call.target() {
+        "Told" => force_complete(call.body["context"]["recoverFromError"].clone()),
+        _ => force_complete(json!(null)).calls(&[("listed", json!(1))]),
+    };
+    let _worker = app.worker(told);
+    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Told"});
+    let retries = json!({"maximumAttempts": 1});
+    let function = json!({"executeFunction": "public.outermost", "executeApiRetryPolicy": retries,
+        "stateFailureRecoveryOptions": recovery});
+    let worker = json!({"executeApiRetryPolicy": retries, "stateFailureRecoveryOptions": recovery});
+    let definition = Definition::starting_with("Do").step_with("Do", function).step("Told");
+    app.register("Function", &definition);
+    let definition = Definition::starting_with("Do").step_with("Do", worker).step("Told");
+    app.register("Worker", &definition.with("functions", json!({"listed": "public.listed"})));
+    for (id, process_type, code, lines) in [
+        (
+            "p",
+            "Function",
+            "22012",
+            &["inner_one(integer) line 2 at EXECUTE", "SQL function \"middle\"", "outermost(jsonb) line 3 at PERFORM"]
+                [..],
+        ),
+        ("q", "Worker", "AU001", &["audit() line 1 at RAISE", "listed(jsonb,jsonb) line 2 at SQL statement"]),
+    ] {
+        db.start(id, process_type).input(json!(0)).go();
+        let told = db.completes(id).result().to_string();
+        let failed = last_failure(&mut db, id);
+        let code_told = if id == "p" { &failed["errorType"] } else { &failed["sqlState"] };
+        assert_eq!(code_told, code, "{failed}");
+        let context = failed["context"].as_str().unwrap_or_default();
+        assert_eq!(context.lines().count(), lines.len(), "{context}");
+        for (line, words) in context.lines().zip(lines) {
+            assert!(line.contains(words), "{words}: {context}");
+        }
+        assert!(!context.contains("secret"), "{context}");
+        assert!(!told.contains("line 1") && !told.contains("line 2"), "{told}");
+    }
     app.done(&[]);
 }

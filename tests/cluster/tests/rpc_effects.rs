@@ -195,6 +195,17 @@ fn of_two_sessions_with_one_idempotency_key_the_second_gets_the_answer_of_the_fi
         assert_eq!(second.join().expect("no panic").expect("an answer"), "\"noted\"");
         assert_eq!(calls("l"), 2);
     });
+    // One that asks something else with the key of a call that is under way is refused once that call is over.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(asks("slow", "m"));
+        wait_until("the first is called", 10, || calls("m") == 1);
+        let second = scope.spawn(asks("note", "m"));
+        wait_until("the second waits for the first", 10, second_waits);
+        worker.release();
+        assert_eq!(first.join().expect("no panic").expect("an answer"), "\"at last\"");
+        assert_eq!(second.join().expect("no panic").expect_err("it is another RPC").code, codes::KEY_REUSED);
+        assert_eq!(calls("m"), 1);
+    });
     app.done(&[]);
 }
 

@@ -190,7 +190,7 @@ fn three_hundred_processes_of_a_slow_table_complete_through_runners() {
 
 #[test]
 fn two_runners_share_the_work() {
-    let slow = Slow::new(App::new("runners_two"));
+    let slow = Slow::alone("runners_two", ClusterOptions::default().set("xdb.runners", "2"));
     slow.mark();
     slow.hang(true);
     slow.start(1..=40);

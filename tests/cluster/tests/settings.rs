@@ -193,6 +193,42 @@ fn sizes_of_answers_and_payloads_are_bounded() {
     });
     worker.heal();
     db.completes("answer");
+
+    // The same for whoever else answers: a function, of a state and of an RPC, and a worker that fetches its calls.
+    db.run(
+        "CREATE FUNCTION wide(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('output', 1,
+             'stateDecision', '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb,
+             'more', repeat('x', CASE WHEN COALESCE(request->>'input', request->>'stateInput') = 'wide' THEN 17000 ELSE 1 END)) $$;",
+    );
+    let mut superuser = app.superuser();
+    let definition = Definition::starting_with("Do")
+        .step_with("Do", json!({"executeFunction": "public.wide", "executeApiRetryPolicy": {"maximumAttempts": 1}}))
+        .rpc("ask", json!({"function": "public.wide"}));
+    superuser.run(&format!("SELECT xdb.register_process_type('wide', NULL, '{}')", definition.json()));
+    let still = Definition::without_start().rpc("ask", json!({"function": "public.wide"}));
+    superuser.run(&format!("SELECT xdb.register_process_type('asked', NULL, '{}')", still.json()));
+    db.start("asked", "asked").go();
+    assert_eq!(db.rpc("asked", "ask", json!("narrow")), json!(1));
+    let refused = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('asked', 'ask', '\"wide\"')");
+    assert!(refused.detail.contains("xdb.max_response_size is 16384"), "{}", refused.detail);
+    db.start("function", "wide").input(json!("wide")).go();
+    wait_until("the function's answer is too large", 60, || {
+        views::fails_saying(&mut db, "function", &["xdb.max_response_size is 16384"])
+    });
+    superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    superuser.run(&format!("SELECT xdb.register_process_type('pulled', 'pull', '{}')", one_step().json()));
+    db.start("pulled", "pulled").go();
+    let token: String = db.one("SELECT token::text FROM xdb.claim_calls('pull', 1, wait => '30 s')");
+    let answer = |more: usize| {
+        format!(
+            "SELECT xdb.complete_call('{token}', jsonb_build_object('more', repeat('x', {more}), 'stateDecision', \
+             '{{\"threadCloseDecision\": {{\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}}'::jsonb))"
+        )
+    };
+    let refused = db.refused(codes::WORKER_FAILED, &answer(17_000));
+    assert!(refused.detail.contains("xdb.max_response_size is 16384"), "{}", refused.detail);
+    db.run(&answer(10));
+    db.completes("pulled");
     app.done(&[]);
 }
 

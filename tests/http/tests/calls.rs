@@ -27,7 +27,7 @@ fn an_answer_comes_back_with_its_status_and_body() {
 }
 
 #[test]
-fn when_to_come_again_is_told_in_whole_seconds() {
+fn when_to_come_again_is_told_in_seconds_or_by_a_date() {
     for (header, expected) in [
         ("Retry-After: 7", Some(7)),
         ("retry-after:  60 ", Some(60)),
@@ -37,6 +37,10 @@ fn when_to_come_again_is_told_in_whole_seconds() {
         ("Retry-After:", None),
         ("Retry-After: 99999999999999999999", None),
         ("Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", None),
+        ("Date: Fri, 31 Dec 1999 23:59:52 GMT\r\nRetry-After: Fri, 31 Dec 1999 23:59:59 GMT", Some(7)),
+        ("Retry-After: Sat, 01 Jan 2000 00:01:00 GMT\r\nDate: Fri, 31 Dec 1999 23:59:59 GMT", Some(61)),
+        ("Date: Fri, 31 Dec 1999 23:59:59 GMT\r\nRetry-After: Fri, 31 Dec 1999 23:59:59 GMT", Some(1)),
+        ("Date: Fri, 31 Dec 1999 23:59:59 GMT\r\nRetry-After: soon", None),
         ("X-Retry-After: 7", None),
     ] {
         let stub = Stub::start(move |mut connection, _| {
@@ -47,6 +51,37 @@ fn when_to_come_again_is_told_in_whole_seconds() {
         match Rig::new(1).get(stub.url("/")) {
             Outcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
             other => panic!("{header}: {other:?}"),
+        }
+    }
+}
+
+/// No request accepts a compressed answer. A proxy that compresses all the same is named by what it does, and not by the JSON that its
+/// bytes are not.
+#[test]
+fn a_compressed_answer_is_refused_by_its_name() {
+    for (status, header, expected) in [
+        (200, "Content-Encoding: gzip", Some("Content-Encoding gzip")),
+        (200, "content-encoding: br", Some("Content-Encoding br")),
+        (200, "Content-Encoding: gzip, deflate", Some("Content-Encoding gzip, deflate")),
+        (200, "Content-Encoding: identity", None),
+        (200, "Content-Encoding:", None),
+        (200, "Vary: Content-Encoding", None),
+        (500, "Content-Encoding: gzip", Some("a body with Content-Encoding gzip")),
+    ] {
+        let stub = Stub::start(move |mut connection, _| {
+            while connection.request().is_some() {
+                connection.send(&format!("HTTP/1.1 {status} X\r\n{header}\r\nContent-Length: 2\r\n\r\n{{}}"));
+            }
+        });
+        match (Rig::new(1).get(stub.url("/")), expected) {
+            (Outcome::Failed { kind: FailureKind::Transport, message }, Some(words)) => {
+                assert!(message.contains(words) && message.contains("must not compress"), "{header}: {message}");
+            }
+            (Outcome::Answer { status: 500, body, .. }, Some(words)) => {
+                assert_eq!(String::from_utf8_lossy(&body), words)
+            }
+            (outcome, None) => assert_eq!(outcome, answer(200, "{}"), "{header}"),
+            (outcome, _) => panic!("{status} {header}: {outcome:?}"),
         }
     }
 }

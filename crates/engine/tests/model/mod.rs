@@ -150,7 +150,7 @@ impl From<&Rejection> for Refusal {
             Rejection::InvalidOptions(_) => Self::InvalidOptions,
             Rejection::UnusedInput => Self::UnusedInput,
             Rejection::UnknownState(name) => Self::UnknownState(name.clone()),
-            Rejection::UnknownQueue(name) => Self::UnknownQueue(name.clone()),
+            Rejection::UnknownQueue { name, .. } => Self::UnknownQueue(name.clone()),
             Rejection::UnknownGlobalQueue(name) => Self::UnknownGlobalQueue(name.clone()),
             Rejection::UnknownLocalAttribute(name) => Self::UnknownLocalAttribute(name.clone()),
             Rejection::UnknownGlobalAttribute(name) => Self::UnknownGlobalAttribute(name.clone()),

@@ -401,9 +401,9 @@ fn failure() -> impl Strategy<Value = Failure> {
     });
     (option::of(Just(500u16)), option::weighted(0.3, refused)).prop_map(|(status, app_database_error)| Failure {
         status,
-        error_type: None,
         detail: "it failed".to_owned(),
         app_database_error,
+        ..Failure::default()
     })
 }
 

@@ -219,6 +219,12 @@ class QuotaUsedUp(XdbError):
     sqlstate = "XD029"
 
 
+class IdempotencyKeyReused(XdbError):
+    """The idempotency key of an RPC was used for another RPC, or with another input."""
+
+    sqlstate = "XD030"
+
+
 class SerializationFailure(XdbError):
     """Others changed the same meanwhile (40001), or waited in a ring (40P01): repeat the whole transaction."""
 

@@ -133,7 +133,7 @@ def _job(
             raise TypeError(f"{name}= is no argument here, and no field of a request's context; those are {fields}")
     process: type[Process] = member.process
     is_rpc = isinstance(member, Rpc)
-    call_id = f"{EXECUTION}/rpc/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
+    call_id = f"{EXECUTION}/rpc/{member.name}/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
     request = {
         "context": {
             "processId": "test",
