@@ -95,5 +95,8 @@ fn a_refused_command_says_the_same_wherever_it_is_refused() {
     assert_eq!(refusal::rejected("p", &Rejection::Stale).sqlstate(), "XX000");
     assert_eq!(refusal::rejected_start("p", &Rejection::UnusedInput).sqlstate(), "XD009");
     let refusal = refusal::rejected_rpc("p", "peek", &Rejection::UnknownQueue("q".to_owned()));
-    assert_eq!((refusal.sqlstate(), refusal.detail.as_deref()), ("XD010", Some("Unknown local queue \"q\".")));
+    assert_eq!(
+        (refusal.sqlstate(), refusal.detail.as_deref()),
+        ("XD010", Some("Unknown local queue \"q\": it is not registered."))
+    );
 }
