@@ -7,7 +7,7 @@ use super::lanes::{
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
-use super::versions::of_schema;
+use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -312,8 +312,11 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// The workers that calls wait for: for people. To be read with the latest snapshot.
+/// The workers that calls wait for: for people. To be read with the latest snapshot. In a schema of an older release nothing is shown.
 pub fn waiting(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<HashMap<WorkerId, Waiting>> {
+    if !versions::is_own() {
+        return Ok(HashMap::new());
+    }
     let read = |row: &Row| Ok((row.get("worker_id")?, Waiting { calls: row.get("calls")?, since: row.get("oldest")? }));
     Ok(spi.rows(&WAITING, &[value(now), value(real)], read)?.into_iter().collect())
 }
