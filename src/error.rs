@@ -2,7 +2,7 @@
 //! server have their words in `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Failure, Pause, Quotas, Rejection, StateExecutionId};
+use xdb_engine::{Failure, NOT_REGISTERED, Pause, Quotas, Rejection, StateExecutionId};
 use xdb_protocol::refusal::{self, Refusal, sentence};
 
 /// As the server's own refusals.
@@ -81,6 +81,14 @@ pub fn call_has_changed(process_id: &str) -> PgError {
 pub fn call_not_applied(process_id: &str, what: impl AsRef<str>) -> PgError {
     PgError::new(sqlstate(b"XD010"), format!("the answer to a call of process \"{process_id}\" can't be applied"))
         .detail(sentence(what.as_ref()))
+}
+
+/// The answer to a call that a worker has fetched names what is not registered: by its word the worker knows that time may help.
+pub fn call_not_registered(process_id: &str, rejection: &Rejection) -> PgError {
+    let hint = format!(
+        "Roll back, and call xdb.fail_call() with the errorType \"{NOT_REGISTERED}\": the call is made again, and costs no attempt."
+    );
+    call_not_applied(process_id, rejection.to_string()).of_datatype(Some(NOT_REGISTERED.to_owned())).hint(hint)
 }
 
 /// An RPC of a worker that fetches its calls.

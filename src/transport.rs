@@ -76,6 +76,8 @@ pub enum FailureKind {
     /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
     /// The worker has never heard of it, and nothing is known of the worker.
     NotTried,
+    /// Who had made the call has no use for it any more: its connection was closed.
+    Cancelled,
     /// The code of the call panicked.
     Panic,
 }

@@ -289,16 +289,16 @@ JOIN xdb.crash_suspect AS c ON c.execution_id OPERATOR(pg_catalog.=) p.execution
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) c.execution_id AND s.seq OPERATOR(pg_catalog.=) c.seq
 WHERE c.held_at IS NOT NULL AND s.ended_at IS NULL;
-COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls that are held after crashes; and running processes whose type is not registered.';
+COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls whose answers name what is not registered; calls that are held after crashes; and running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed; null where the process has no type.';
 COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
 COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
-COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1.';
-COMMENT ON COLUMN xdb.failures.failed_at IS 'When it failed, or was held.';
+COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which one is repeated.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When it failed, or was held; since when its answers name what is not registered.';
 COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
-COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; CallHeld for a call that is held after crashes.';
+COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered where an answer names what is not registered; CallHeld for a call that is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
 COMMENT ON COLUMN xdb.failures.context IS 'The functions of the database that ran, innermost first, each with its line; null if none did.';
 COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
@@ -397,10 +397,12 @@ SELECT
     f.breaker_open_since,
     f.next_probe_at,
     f.owner,
-    w.role_name AS role
+    w.role_name AS role,
+    f.waiting,
+    f.waiting_since
 FROM pg_catalog.jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, name text, owner text, in_flight int, calls bigint,
     failures bigint, consecutive_failures int, average_latency_us double precision, last_error_at timestamptz,
-    breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
+    breaker text, breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)
 LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
 COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started. All but name and owner for members of the owner and operators.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
@@ -417,6 +419,8 @@ COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row coul
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
 COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
 COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim its calls; null if it has a URL.';
+COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 10000: they wait for a place, or for a worker that can''t be reached.';
+COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first of them came due; null = none waits.';
 COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS

@@ -177,12 +177,14 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         None => caller.on_system_tables(|spi, _| {
             let ownership = instance::ownership(spi)?;
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
-            let ((backlog, due), without_type, unsigned, held) = spi.with_latest_snapshot(|spi| {
+            let is_running = main.state == EngineState::Running;
+            let ((backlog, due), without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
                 let backlog = lines::backlog(spi, clock::now())?;
-                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, suspects::reason(spi)?))
+                let full = if is_running { engine_state::full_workers(spi, &Sees::of(caller)?)? } else { Vec::new() };
+                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, suspects::reason(spi)?, full))
             })?;
             let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
-            let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).collect();
+            let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).chain(full).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,
@@ -267,6 +269,8 @@ struct WorkerFigures {
     breaker: Option<&'static str>,
     breaker_open_since: Option<String>,
     next_probe_at: Option<String>,
+    waiting: i64,
+    waiting_since: Option<String>,
 }
 
 pub fn worker_figures(_: &Args) -> Result<Value> {
@@ -275,8 +279,10 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
         return Ok(Value::Json("[]".to_owned()));
     }
     let counted = call::of_database(process::database());
-    let (sees, workers) =
-        caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registering::shown_workers(spi)?)))?;
+    let (sees, workers, waiting) = caller.on_system_tables(|spi, _| {
+        let waiting = spi.with_latest_snapshot(|spi| lines::waiting(spi, clock::now(), clock::real()))?;
+        Ok((Sees::of(caller)?, registering::shown_workers(spi)?, waiting))
+    })?;
     let workers: Vec<_> = workers
         .into_iter()
         .map(|worker| {
@@ -287,6 +293,7 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
                 true if worker.pulls => Some(WorkerFigures::of_pulling(leased(caller, worker.id)?)),
                 true => Some(WorkerFigures::of(&of_worker())),
             };
+            let figures = figures.map(|figures| figures.with_waiting(waiting.get(&worker.id)));
             Ok(KnownWorker { worker_id: worker.id, owner: sees.name_of(worker.owner)?, name: worker.name, figures })
         })
         .collect::<Result<_>>()?;
@@ -299,6 +306,11 @@ fn leased(caller: Caller, worker: registry::WorkerId) -> Result<i64> {
 }
 
 impl WorkerFigures {
+    fn with_waiting(self, waiting: Option<&lines::Waiting>) -> Self {
+        let since = waiting.map(|waiting| waiting.since.iso8601());
+        Self { waiting: waiting.map_or(0, |waiting| waiting.calls), waiting_since: since, ..self }
+    }
+
     /// Nobody counts what it does but the tables.
     fn of_pulling(leased: i64) -> Self {
         let in_flight = leased.try_into().unwrap_or(i32::MAX);
@@ -321,12 +333,14 @@ impl WorkerFigures {
             }),
             breaker_open_since: worker.open.and_then(|open| moment(open.since)),
             next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
+            waiting: 0,
+            waiting_since: None,
         }
     }
 }
 
 /// What a role sees of what others have registered.
-struct Sees {
+pub(super) struct Sees {
     caller: Caller,
     all: bool,
     knows_roles: bool,
@@ -340,7 +354,7 @@ impl Sees {
     }
 
     /// In a schema of an older release there are no owners, and its own privileges say who sees what.
-    fn all_of(&self, owner: Owner) -> bool {
+    pub(super) fn all_of(&self, owner: Owner) -> bool {
         self.all || owner.is_none_or(|owner| self.knows_roles && identity::has_privileges_of(self.caller.role, owner))
     }
 

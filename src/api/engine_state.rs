@@ -1,11 +1,20 @@
-//! Why the engine of this database does not run, for `xdb.status()`.
+//! Why the engine of this database does not run, or what it has no place for: for `xdb.status()`.
 
+use super::admin::Sees;
+use crate::clock;
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::process;
-use crate::pg::shmem::{self, EngineState, Role, SCHEDULERS, Slot, SlotStatus};
+use crate::pg::shmem::{self, EngineState, Role, SCHEDULERS, Slot, SlotStatus, call};
 use crate::pg::spi::Spi;
 use crate::store::engine;
+use crate::store::lines::{self, Waiting};
+use crate::store::registering::{self, ShownWorker};
+use xdb_sched::room::{is_full, places};
+
+/// A call that has waited for less is about to be made.
+const SHORT_WAIT: i64 = 1_000_000;
 
 /// Why the engine is in the state in which it is, unless it runs. What is in the tables of a copy, or of another version, says its
 /// reason itself.
@@ -65,4 +74,47 @@ fn stopped(spi: &Spi) -> Result<String> {
         return Ok(format!("the engines of {SCHEDULERS} other databases run, and a server can have no more"));
     }
     Ok("no engine process was started yet: the launcher looks for what is missing every 5 seconds".to_owned())
+}
+
+/// Which workers of those that the caller sees have calls waiting for a place, and what to raise. The engine runs.
+pub fn full_workers(spi: &Spi, sees: &Sees) -> Result<Vec<String>> {
+    let now = clock::now();
+    let waiting = lines::waiting(spi, now, clock::real())?;
+    if waiting.is_empty() {
+        return Ok(Vec::new());
+    }
+    let workers = registering::shown_workers(spi)?;
+    let called = workers.iter().filter(|worker| !worker.pulls).count();
+    let counted = call::of_database(process::database());
+    let under_way = |id: i32| counted.iter().find(|counted| counted.worker == id).map_or(0, |of| of.in_flight);
+    let all = counted.iter().map(|of| of.in_flight.max(0) as usize).sum();
+    let shown = workers.iter().filter(|worker| !worker.pulls && sees.all_of(worker.owner)).filter_map(|worker| {
+        let waiting = waiting.get(&worker.id).filter(|waiting| now.since(waiting.since) >= SHORT_WAIT)?;
+        let why = no_place(worker, under_way(worker.id).max(0) as usize, called, all)?;
+        Some(waits_for_places(&worker.name, waiting, &why))
+    });
+    Ok(shown.collect())
+}
+
+/// Why there is no place for a call to a worker, if there is none.
+fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Option<String> {
+    let (max_calls, limit) = (guc::MAX_IN_FLIGHT.get() as usize, worker.max_concurrency.max(0) as usize);
+    let places = places(limit, max_calls, Descriptors::most(), called);
+    let why = match is_full(calls, places) {
+        true if places == limit => format!(
+            "its max_concurrency is {limit}: raise it if the worker takes more at a time, and give slow process types a worker of \
+            their own"
+        ),
+        true if called > 1 => format!(
+            "it has {places} places, half of what the engine has for all workers: raise xdb.max_in_flight and max_files_per_process"
+        ),
+        _ if is_full(all, max_calls) => format!("xdb.max_in_flight is {max_calls}, for all workers: raise it"),
+        _ => return None,
+    };
+    Some(why)
+}
+
+fn waits_for_places(worker: &str, Waiting { calls, since }: &Waiting, why: &str) -> String {
+    let calls = if *calls == 1 { "1 call waits".to_owned() } else { format!("{calls} calls wait") };
+    format!("{calls} for a place at worker \"{worker}\", the first since {}: {why}", since.iso8601())
 }

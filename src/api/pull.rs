@@ -316,6 +316,9 @@ fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
         match answering.decide(spi, registry, &mut loaded, now)? {
             Ok(()) => Ok((now, context)),
             Err(Rejection::Stale | Rejection::NotRunning(_)) => Err(error::call_is_lost()),
+            Err(rejection) if rejection.is_unregistered() => {
+                Err(error::call_not_registered(&found.process_id, &rejection))
+            }
             Err(other) => Err(error::call_not_applied(&found.process_id, other.to_string())),
         }
     })?;

@@ -36,6 +36,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{self, Instant};
 use xdb_engine::*;
+use xdb_protocol::unlisted_state;
 use xdb_sched::portion::Portion;
 use xdb_sched::room::Line;
 
@@ -55,6 +56,9 @@ const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);
 
 /// And it spends no more than one part in so many of its time on that.
 const NOTING_SHARE: u32 = 10;
+
+/// A call that is not made, or that nobody has completed, and what follows from that.
+type FailedCall = (Begun, Failure, Further);
 
 thread_local! {
     /// When this session looks for leases of a worker's calls that have ended, though there are calls to claim.
@@ -120,7 +124,7 @@ struct Round {
     executions: BTreeMap<ExecutionId, Loaded>,
     local: Option<LocalAttributes<Versioned>>,
     /// Attempts that fail before anybody gets their calls.
-    failed: Vec<(Begun, Failure)>,
+    failed: Vec<FailedCall>,
 }
 
 /// A call of a round.
@@ -325,8 +329,8 @@ impl Poll {
             } else if let Some(unfit) = unfit {
                 failed.push(call.fails(Failure { detail: unfit.why.to_owned(), ..Failure::default() }));
             } else if !meta.definition().states.contains_key(state_id) {
-                let detail = format!("unknown state \"{state_id}\": the process type does not list it");
-                failed.push(call.fails(Failure { detail, ..Failure::default() }));
+                let (failure, further) = unlisted_state(state_id);
+                failed.push((call.begun(), failure, further));
             }
         }
         for (id, process_id, why) in closed {
@@ -336,7 +340,7 @@ impl Poll {
                 seen.wrote = true;
             }
         }
-        failed.iter().for_each(|(begun, _)| drop(round.executions.remove(&begun.key.0)));
+        failed.iter().for_each(|(begun, ..)| drop(round.executions.remove(&begun.key.0)));
         round.failed = failed;
         Ok(())
     }
@@ -375,7 +379,7 @@ impl Poll {
                     lease_until: real + made.lease,
                 }));
             }
-            let begun: Vec<_> = failed.iter().map(|(begun, _)| begun.key).collect();
+            let begun: Vec<_> = failed.iter().map(|(begun, ..)| begun.key).collect();
             store::begin_attempts(spi, &begun, now)?;
             seen.wrote |= fail(spi, registry, failed)?;
             Ok(())
@@ -489,8 +493,8 @@ impl Call<'_> {
         Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }
     }
 
-    fn fails(&self, failure: Failure) -> (Begun, Failure) {
-        (self.begun(), failure)
+    fn fails(&self, failure: Failure) -> FailedCall {
+        (self.begun(), failure, Further::ByPolicy)
     }
 }
 
@@ -506,25 +510,25 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<Sta
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
     let ended = Failure::of("Timeout", "the lease ended before anybody had completed the call".to_owned());
     let over = store::still_over(spi, worker, &over, clock::real())?;
-    let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())?;
+    let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone(), Further::ByPolicy)).collect())?;
     crash::point("pull-note");
     Ok(noted)
 }
 
 /// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.
-fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> Result<bool> {
+fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result<bool> {
     if attempts.is_empty() {
         return Ok(false);
     }
-    let keys: Vec<_> = attempts.iter().map(|(begun, _)| begun.key).collect();
+    let keys: Vec<_> = attempts.iter().map(|(begun, ..)| begun.key).collect();
     let mut loaded = answering::executions(spi, registry, &executions_of(&keys), Lock::StepOrSkip)?;
     loaded.retain(|_, entry| entry.before.is_running());
     state::states(spi, &mut loaded, &keys)?;
     let now = clock::now();
-    for (begun, failure) in attempts {
+    for (begun, failure, further) in attempts {
         let id = begun.key.0;
         let Some(entry) = loaded.get(&id) else { continue };
-        let command = calls::failed(&begun.record(0), failure, Further::ByPolicy);
+        let command = calls::failed(&begun.record(0), failure, further);
         let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
         if Event::closes(&events) {
             if execution::lock_for_close(spi, &[id])?.is_empty() {

@@ -1,6 +1,8 @@
 //! Workers and process types.
 
-use super::{Caller, json, name, name_if_given, needed, owner_name};
+use super::answering;
+use super::{Caller, json, name, name_if_given, needed, owner_name, wrote};
+use crate::clock;
 use crate::error;
 use crate::guc;
 use crate::http::{
@@ -15,17 +17,18 @@ use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
+use crate::store::execution::Lock;
 use crate::store::registering::{self, NewWorker, TypeToPut};
-use crate::store::registry::{self, WorkerId};
-use crate::store::versions;
+use crate::store::registry::{self, Registry, WorkerId};
 use crate::store::worker_secret::{self, Secret};
+use crate::store::{executions_of, state, versions};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Definition, Json, Retention, TableMapping};
+use xdb_engine::{Command, Definition, Json, Retention, TableMapping};
 use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 
 /// Headers that the protocol sets itself.
@@ -256,7 +259,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
         definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table))?;
         name_functions(spi, &mut definition)
     })?;
-    caller.on_system_tables(|spi, _| {
+    caller.on_system_tables(|spi, registry| {
         check_functions(spi, caller, &mut definition)?;
         let mut relations = BTreeSet::new();
         for table in &definition.global_attributes {
@@ -284,11 +287,32 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
                 caller.own_registration("process type", &process_type, Some(pg_sys::InvalidOid))?;
             }
             if registering::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
-                return Ok(());
+                return call_unregistered(spi, registry, &process_type);
             }
         }
     })?;
     Ok(Value::Void)
+}
+
+/// Calls of this type whose answers have named what was not registered are due at once. Those whose process somebody has locked go on
+/// after their pauses.
+fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> Result<()> {
+    let now = clock::now();
+    let keys = state::unregistered(spi, process_type, now)?;
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut loaded = answering::executions(spi, registry, &executions_of(&keys), Lock::StepOrSkip)?;
+    state::states_without_inputs(spi, &mut loaded, &keys)?;
+    for entry in loaded.values_mut() {
+        let states = entry.execution.states.keys().copied().collect();
+        if let Ok(events) = entry.decide(&Command::RetryNow(states), now, 0.5) {
+            entry.apply(events, now);
+        }
+    }
+    answering::save(spi, &loaded, now)?;
+    wrote();
+    Ok(())
 }
 
 /// Refuses what the schema of an older release has no place for.

@@ -372,7 +372,7 @@ fn transport_failure(kind: FailureKind, message: &str) -> Failure {
         FailureKind::Refused => "HostNotAllowed",
         FailureKind::TooLarge => "AnswerTooLarge",
         FailureKind::Transport => "TransportError",
-        FailureKind::Invalid | FailureKind::NotTried | FailureKind::Panic => "CallFailed",
+        FailureKind::Invalid | FailureKind::NotTried | FailureKind::Cancelled | FailureKind::Panic => "CallFailed",
     };
     Failure::of(error_type, message.to_owned())
 }

@@ -92,6 +92,7 @@ pub fn run(session: &mut Session) -> ExitReason {
             connections.make_room(&reactor, in_flight);
             reactor.submit(requests);
         });
+        reactor.cancel(memory.take_useless());
         connections.follow(session, &reactor, memory.in_flight());
         session.set_state(match memory.ownership() {
             Ownership::Copy { .. } => EngineState::Copy,

@@ -7,12 +7,12 @@ use super::lanes::{
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
-use super::versions::of_schema;
+use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use xdb_engine::Timestamp;
 use xdb_sched::room::{Line, Owner};
 
@@ -105,6 +105,12 @@ statements! {
     EARLIEST_OF_OLDER = earliest_of(&OLDER);
     BACKLOG = backlog_of(&OWN);
     BACKLOG_OF_OLDER = backlog_of(&OLDER);
+    WAITING = format!("WITH all_lines AS MATERIALIZED ({}), \
+        waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( \
+            SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
+                AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 10000) AS d) \
+        SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS oldest FROM waits w GROUP BY w.worker_id",
+        all_lines(&OWN), (OWN.in_line)("l"));
     MISSING_TYPES = missing_types_of(&OWN);
     MISSING_TYPES_OF_OLDER = missing_types_of(&OLDER);
 }
@@ -296,6 +302,23 @@ pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
     let statement = of_schema(&BACKLOG, &BACKLOG_OF_OLDER);
     Ok(spi.first(statement, &[value(now)], read)?.unwrap_or((0, None)))
+}
+
+/// Calls that are due at a worker and that nobody has, of each owner counted up to a bound.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    pub calls: i64,
+    /// When the first of them came due.
+    pub since: Timestamp,
+}
+
+/// The workers that calls wait for: for people. To be read with the latest snapshot. In a schema of an older release nothing is shown.
+pub fn waiting(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<HashMap<WorkerId, Waiting>> {
+    if !versions::is_own() {
+        return Ok(HashMap::new());
+    }
+    let read = |row: &Row| Ok((row.get("worker_id")?, Waiting { calls: row.get("calls")?, since: row.get("oldest")? }));
+    Ok(spi.rows(&WAITING, &[value(now), value(real)], read)?.into_iter().collect())
 }
 
 /// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.

@@ -109,7 +109,7 @@ fn worker_of_name(owner: &str, lock: &str) -> String {
 }
 
 fn shown_workers_with(owner: &str) -> String {
-    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls FROM xdb.worker w")
+    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w")
 }
 
 fn put_worker_as(insert: &str, secrets: &str) -> String {
@@ -205,12 +205,18 @@ pub struct ShownWorker {
     pub owner: Owner,
     /// It fetches its calls itself.
     pub pulls: bool,
+    pub max_concurrency: i32,
 }
 
 pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
     spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
-        let (id, name) = (row.get("worker_id")?, row.get("name")?);
-        Ok(ShownWorker { id, name, owner: row.get("owner")?, pulls: row.get("pulls")? })
+        Ok(ShownWorker {
+            id: row.get("worker_id")?,
+            name: row.get("name")?,
+            owner: row.get("owner")?,
+            pulls: row.get("pulls")?,
+            max_concurrency: row.get("max_concurrency")?,
+        })
     })
 }
 

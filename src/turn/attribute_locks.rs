@@ -118,14 +118,15 @@ impl AttributeLocks {
         self.table.release(key);
     }
 
-    /// Gives up what calls have that sessions have ended. Who waits and is over is found when its turn comes.
-    pub fn release_over(&mut self, spi: &Spi) -> Result<()> {
+    /// Gives up what calls have that sessions have ended. Who waits and is over is found when its turn comes. Says whether sessions may
+    /// have ended any.
+    pub fn release_over(&mut self, spi: &Spi) -> Result<bool> {
         self.calls_over |= shared::take_calls_over(database());
         if self.calls_over && self.table.holders() > 0 {
             let holders: Vec<_> = self.table.holding().copied().collect();
             locks::over(spi, &holders)?.into_iter().for_each(|key| self.release(key));
         }
-        Ok(())
+        Ok(self.calls_over)
     }
 
     /// The same, for all calls of these executions.

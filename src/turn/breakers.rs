@@ -146,7 +146,11 @@ fn verdict(outcome: &Outcome) -> Verdict {
     match kind {
         FailureKind::Connect | FailureKind::ConnectTimeout | FailureKind::Transport => Verdict::Unreachable,
         FailureKind::Timeout | FailureKind::TooLarge => Verdict::Reached,
-        FailureKind::Invalid | FailureKind::Refused | FailureKind::NotTried | FailureKind::Panic => Verdict::Unknown,
+        FailureKind::Invalid
+        | FailureKind::Refused
+        | FailureKind::NotTried
+        | FailureKind::Cancelled
+        | FailureKind::Panic => Verdict::Unknown,
     }
 }
 

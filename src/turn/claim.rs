@@ -29,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::time::Instant;
 use xdb_engine::*;
+use xdb_protocol::{unlisted_state, unregistered};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::portion::Portion;
@@ -48,8 +49,8 @@ pub struct Leased {
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
     pub lease: Lease,
-    /// Why the attempt fails before its call is made.
-    pub unfit: Option<Failure>,
+    /// Why its call is not made, and what follows from that.
+    pub unfit: Option<(Failure, Further)>,
 }
 
 /// What was claimed.
@@ -471,17 +472,18 @@ impl Claiming<'_, '_> {
         }
         let known = process_type.definition.states.contains_key(&state.id.state_id);
         let unfit = match (unfit, known) {
-            (Some(unfit), _) => Some(unfit.why.to_owned()),
+            (Some(unfit), _) => {
+                Some((Failure { detail: unfit.why.to_owned(), ..Failure::default() }, Further::ByPolicy))
+            }
             (None, true)
                 if is_for_function && process_type.definition.function_of(&state.id.state_id, api).is_none() =>
             {
                 let key = if api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
-                Some(format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id))
+                let why = format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id);
+                Some(unregistered(why))
             }
             (None, true) => None,
-            (None, false) => {
-                Some(format!("unknown state \"{}\": the process type does not list it", state.id.state_id))
-            }
+            (None, false) => Some(unlisted_state(&state.id.state_id)),
         };
         let line = loaded.meta.line_at(worker);
         if claims.leased.len() >= self.turn.scope.claim || !room.has(line) {
@@ -535,7 +537,7 @@ impl Claiming<'_, '_> {
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
             lease: lease(self.turn, config.timeout(api)),
-            unfit: unfit.map(|detail| Failure { detail, ..Failure::default() }),
+            unfit,
         })
     }
 

@@ -20,7 +20,7 @@ use crate::store::timer::{DueTimer, OF_PAUSE};
 use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
-use xdb_protocol::{invalid_answer, with_warnings};
+use xdb_protocol::{invalid_answer, rejected_answer};
 use xdb_sched::budget::Part;
 use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
@@ -416,9 +416,9 @@ impl<'i> Decider<'_, '_, 'i> {
             self.reject(record, &command, &rejection.to_string());
             return Ok(None);
         }
-        // The worker's answer can't be applied: its attempt failed.
-        let failure = answered.warn(invalid_answer(rejection.to_string()));
-        let command = calls::failed(record, failure, Further::ByPolicy);
+        // The worker's answer can't be applied.
+        let (failure, further) = rejected_answer(&rejection);
+        let command = calls::failed(record, answered.warn(failure), further);
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {

@@ -15,7 +15,7 @@ use crate::store::claim::{self, TaskPlace};
 use crate::store::held::{self, Walk};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, execution, global_waiter, inbox, lines, pauses, timer, versions};
+use crate::store::{StateKey, execution, global_waiter, inbox, lines, locks, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -35,6 +35,8 @@ pub struct Work {
     pub more: bool,
     /// Calls whose leases were given up.
     pub yielded: Vec<StateKey>,
+    /// Calls under way that sessions have ended.
+    pub over: HashSet<StateKey>,
     pub moved: Moved,
     /// Ids of the registered workers.
     pub workers: Vec<WorkerId>,
@@ -75,6 +77,7 @@ impl Gathering<'_> {
             nothing_due: false,
             more: false,
             yielded: Vec::new(),
+            over: HashSet::new(),
             moved: Moved::default(),
             workers,
         };
@@ -100,8 +103,11 @@ impl Gathering<'_> {
             self.scans.reset();
         }
         self.yield_calls(turn, &mut work)?;
-        if turn.role.grants_locks() {
-            self.locks.release_over(turn.spi)?;
+        // Nobody tells a runner, which has few calls.
+        let any_over = if turn.role.grants_locks() { self.locks.release_over(turn.spi)? } else { true };
+        if any_over && !self.calls.in_flight.is_empty() {
+            let keys: Vec<_> = self.calls.in_flight.iter().map(|(_, (record, _))| record.key).collect();
+            work.over = locks::over(turn.spi, &keys)?.into_iter().collect();
         }
         Ok(work)
     }

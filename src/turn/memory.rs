@@ -63,6 +63,8 @@ pub struct Memory {
 pub(super) struct OpenCalls {
     /// Each with what its answer is applied by, and what its end tells the breaker.
     pub in_flight: InFlight<(CallRecord, Ticket)>,
+    /// Tags of those that nobody has a use for any more.
+    pub useless: Vec<u64>,
     pub breakers: Breakers,
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
     /// must not go before those that wait.
@@ -164,11 +166,20 @@ impl Memory {
             self.backlog.yielding.insert(record.key);
             return;
         }
+        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::Cancelled, .. }) {
+            shmem::call::not_made(session.database, session.role, record.worker_id);
+            return;
+        }
         let answered = calls::decode(record.api, &reply.outcome);
         let succeeded = !matches!(answered, Answered::Failed(..));
         let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
         self.backlog.keep(Item::Answer(record, answered));
+    }
+
+    /// Takes the tags of calls that are to be cancelled: they are over, or their processes are.
+    pub fn take_useless(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.calls.useless)
     }
 
     /// Calls under way.

@@ -9,7 +9,7 @@ use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
-use crate::calls::{self, Attempt, CallRecord, ReadSet};
+use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
@@ -98,7 +98,14 @@ enum Preparation {
     Function,
     /// The lease is given back.
     Release,
-    Failed(Failure),
+    Failed(Failure, Further),
+}
+
+impl Preparation {
+    /// A failed attempt of which nothing else is known.
+    fn failed(failure: Failure) -> Self {
+        Self::Failed(failure, Further::ByPolicy)
+    }
 }
 
 struct Preparing<'t, 'a> {
@@ -169,8 +176,8 @@ pub fn requests<'s>(
                 made.earliest_released = made.earliest_released.into_iter().chain([call.due_at]).min();
                 made.released.push(call.key);
             }
-            Preparation::Failed(failure) => {
-                made.failed.push(Item::Answer(record, calls::failed_by_policy(failure)));
+            Preparation::Failed(failure, further) => {
+                made.failed.push(Item::Answer(record, Answered::Failed(failure, further)));
             }
         }
     }
@@ -213,8 +220,8 @@ impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
     fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
         let &LeasedCall { loaded, process_type, state, api, current, call } = leased;
-        if let Some(unfit) = &call.unfit {
-            return Ok(Preparation::Failed(unfit.clone()));
+        if let Some((failure, further)) = &call.unfit {
+            return Ok(Preparation::Failed(failure.clone(), *further));
         }
         // A worker whose secrets can't be read is not called.
         let Some(worker) = process_type.worker.as_ref().filter(|_| record.worker_id != NO_WORKER) else {
@@ -231,7 +238,7 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Release);
             }
             Found::TooLarge(size) => {
-                return Ok(Preparation::Failed(calls::request_too_large(&attribute::too_large(size))));
+                return Ok(Preparation::failed(calls::request_too_large(&attribute::too_large(size))));
             }
         };
         record.local_size = size;
@@ -257,7 +264,7 @@ impl Preparing<'_, '_> {
             }
             Used::Refused(error) => {
                 self.app.step_ended(call.key);
-                return Ok(Preparation::Failed(refused(&error)));
+                return Ok(Preparation::failed(refused(&error)));
             }
         };
         let members = local.members(&wanted)?;
@@ -271,7 +278,7 @@ impl Preparing<'_, '_> {
         let body = attempt.body(current, &global, &members);
         let bytes = body.payload_bytes();
         if let Err(error) = calls::check_size(bytes) {
-            return Ok(Preparation::Failed(calls::request_too_large(&error)));
+            return Ok(Preparation::failed(calls::request_too_large(&error)));
         }
         if bytes > LARGE {
             self.large.insert(id);

@@ -15,9 +15,12 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
+use crate::store::StateKey;
 use crate::store::lines::{self, ForRunners};
+use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
@@ -107,6 +110,7 @@ impl Memory {
         submit: &mut Submit<'_>,
     ) -> Progress {
         let TurnOutcome { work, saved, prepared, nothing_left, next_due, began, for_runners } = outcome;
+        self.note_useless(&work.over, &saved);
         self.seen.took_large = saved.took_large;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers);
@@ -156,6 +160,20 @@ impl Memory {
         let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
         self.scans.until(self.seen.next_due.map(|at| Instant::now() + due_in(at)));
         if more { Progress::More } else { Progress::Idle }
+    }
+
+    /// Notes the calls under way that sessions have ended, or that this turn has ended with their processes.
+    fn note_useless(&mut self, over: &HashSet<StateKey>, saved: &Saved) {
+        let is_closed = |loaded: &&Loaded| loaded.before.is_running() && !loaded.execution.is_running();
+        let has_others = |loaded: &&Loaded| loaded.before.live_threads > 1 || loaded.has_other_threads();
+        let closed = saved.executions.values().filter(is_closed).filter(has_others);
+        let closed: HashSet<_> = closed.map(|loaded| loaded.execution.id).collect();
+        if over.is_empty() && closed.is_empty() {
+            return;
+        }
+        let is_useless = |key: &StateKey| over.contains(key) || closed.contains(&key.0);
+        let OpenCalls { in_flight, useless, .. } = &mut self.calls;
+        useless.extend(in_flight.iter().filter(|(_, (record, _))| is_useless(&record.key)).map(|(tag, _)| tag));
     }
 
     /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn

@@ -110,11 +110,16 @@ impl Execution {
                     call.recorded_attempts = *last_attempt;
                 });
             }
-            Event::CallRepeated { seq, api, next_call_at, same_request } => self.with_call(*seq, *api, |call| {
-                call.repeats += 1;
-                call.generation += u32::from(!same_request);
-                call.not_before = *next_call_at;
-            }),
+            Event::CallRepeated { seq, api, next_call_at, same_request, failure } => {
+                self.with_call(*seq, *api, |call| {
+                    call.repeats += 1;
+                    call.generation += u32::from(!same_request);
+                    call.not_before = *next_call_at;
+                    if let Some(failure) = failure {
+                        call.note_unregistered(*api, failure.clone(), at);
+                    }
+                })
+            }
             Event::RetryRequested { seq, api, resolves } => self.with_call(*seq, *api, |call| {
                 call.not_before = at;
                 if *resolves {
@@ -235,6 +240,13 @@ impl Execution {
 }
 
 impl CallState {
+    /// Keeps since when that is so.
+    fn note_unregistered(&mut self, api: Api, failure: Failure, at: Timestamp) {
+        let at = self.unregistered_since().unwrap_or(at);
+        let attempt = self.failed_attempts.saturating_add(1);
+        self.last_failure = Some(LastFailure { api, attempt, at, failure });
+    }
+
     pub(crate) fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
         self.failed_attempts = last.attempt;
         self.not_before = not_before;

@@ -168,6 +168,9 @@ pub enum Further {
     Never,
     /// This was none: the same call is made again after this time. The time for all attempts ends it nevertheless.
     Repeat(Duration),
+    /// The answer names what is not registered. A deployment may be about to register it: the same call is made again, with a growing
+    /// pause. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) it is a failed attempt like another.
+    WhenRegistered,
 }
 
 /// Why an attempt failed.
@@ -195,6 +198,9 @@ impl Failure {
         Self { error_type: Some(error_type.into()), detail, ..Self::default() }
     }
 }
+
+/// The error type of an answer that names what is not registered.
+pub const NOT_REGISTERED: &str = "NotRegistered";
 
 /// A write or read that the user's tables refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -389,6 +395,28 @@ pub enum Rejection {
     UnknownFunction(String),
     /// The state execution waits for no such timer; says which one was meant.
     NoTimer(String),
+}
+
+impl Rejection {
+    /// Whether it names something that is not registered. A deployment makes such answers: the worker is of another version than the
+    /// registration, or than the start of the execution, from which its global attributes are.
+    pub fn is_unregistered(&self) -> bool {
+        match self {
+            Self::UnknownState(_)
+            | Self::UnknownQueue { .. }
+            | Self::UnknownGlobalQueue(_)
+            | Self::UnknownLocalAttribute(_)
+            | Self::UnknownGlobalAttribute(_)
+            | Self::UnknownFunction(_)
+            | Self::InvalidOptions(_) => true,
+            Self::NotRunning(_)
+            | Self::Stale
+            | Self::InvalidAnswer(_)
+            | Self::OverQuota(_)
+            | Self::UnusedInput
+            | Self::NoTimer(_) => false,
+        }
+    }
 }
 
 impl std::fmt::Display for Rejection {

@@ -1,3 +1,4 @@
+use crate::retry::when_registered;
 use crate::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -341,7 +342,7 @@ impl Draft<'_> {
         if told(call) {
             return Err(Rejection::Stale);
         }
-        let (repeats, resolved) = (call.repeats, call.resolved_attempts);
+        let (before, resolved, unregistered) = (call.repeats, call.resolved_attempts, call.unregistered_since());
         if let Some(effects) = &failed.applied {
             self.check_effects(effects)?;
         }
@@ -350,10 +351,20 @@ impl Draft<'_> {
         let policy = config.retry_policy(api);
         let now = self.context.now;
         let soonest = now + self.context.quotas.retry_interval;
+        let is_unregistered = further == Further::WhenRegistered;
+        let (further, repeats) = match is_unregistered {
+            true => (when_registered(unregistered.unwrap_or(now), now), 0),
+            false => (further, before),
+        };
         let failed = FailedAttempt { attempt: attempt - resolved, first_attempt_at, repeats, further };
         let next = next_retry(&policy, failed, now, self.context.jitter);
         if let Retry::Repeat(at) = next {
-            self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true });
+            let failure = is_unregistered.then_some(failure);
+            if failure.is_some() {
+                // It takes the place of the last failure, by which they are summed up.
+                self.fold_attempts(seq, api);
+            }
+            self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true, failure });
             return Ok(());
         }
         if let Some(effects) = &applied {
@@ -378,7 +389,7 @@ impl Draft<'_> {
         let repeat = self.open_call(seq, api)?.repeats + 1;
         let policy = self.config_of(seq).retry_policy(api);
         let next_call_at = next_repeat(&policy, repeat, self.context.now, self.context.jitter);
-        self.emit(Event::CallRepeated { seq, api, next_call_at, same_request: false });
+        self.emit(Event::CallRepeated { seq, api, next_call_at, same_request: false, failure: None });
         Ok(())
     }
 

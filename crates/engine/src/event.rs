@@ -103,13 +103,16 @@ pub enum Event {
         failure: Failure,
     },
     /// A call is made again, and its attempt does not count. What it had loaded under a lock had changed when its answer came,
-    /// and it gets new values; or its worker could not take it, and gets the same request.
+    /// and it gets new values; or its worker could not take it, or has answered with what is not registered, and gets the same request.
     CallRepeated {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
         #[serde(default, skip_serializing_if = "is_false")]
         same_request: bool,
+        /// The answer could not be applied, because it names what is not registered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<Failure>,
     },
     /// A caller wants a call made at once that is in backoff, or stands still because of an incident, which that resolves.
     RetryRequested {

@@ -264,9 +264,11 @@ pub struct CallState {
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
-    /// How often the call was made again because what it had loaded under a lock had changed, or its worker could not take it.
+    /// How often the call was made again because what it had loaded under a lock had changed, its worker could not take it, or its answer
+    /// named what is not registered.
     #[serde(skip_serializing_if = "is_zero")]
     pub repeats: u32,
+    /// Of an attempt that has not failed, where its answers name what is not registered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
     /// Told to the worker with every further attempt.
@@ -284,6 +286,12 @@ impl CallState {
     /// Failed attempts of which the history does not know yet.
     pub fn unrecorded_attempts(&self) -> u32 {
         self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
+    }
+
+    /// Since when the answers to this attempt have named what is not registered. The attempt has not failed yet.
+    pub fn unregistered_since(&self) -> Option<Timestamp> {
+        let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
+        last.map(|last| last.at)
     }
 }
 

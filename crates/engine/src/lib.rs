@@ -98,6 +98,8 @@ pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
 pub use options::*;
 pub use pause::{Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
-pub use retry::{FailedAttempt, REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
+pub use retry::{
+    FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
+};
 pub use types::*;
 pub use wait::taken_at_once;

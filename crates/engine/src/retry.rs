@@ -38,7 +38,7 @@ pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, j
         }
         _ if policy.maximum_attempts > 0 && failed.attempt >= policy.maximum_attempts => Retry::Spent,
         Further::After(asked) => Retry::At(now + asked.max(SHORTEST_ASKED)),
-        Further::ByPolicy => Retry::At(now + interval(policy, failed.attempt, jitter)),
+        Further::ByPolicy | Further::WhenRegistered => Retry::At(now + interval(policy, failed.attempt, jitter)),
     };
     let bound = policy.maximum_attempts_duration_seconds;
     match next {
@@ -48,6 +48,23 @@ pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, j
             Retry::Spent
         }
         next => next,
+    }
+}
+
+/// How long a call is made again whose answers name what is not registered. From then on they are failed attempts.
+pub const REGISTERED_WITHIN: Duration = Duration(600_000_000);
+
+/// The first pause before such a call is made again, and the longest one.
+const FIRST_UNREGISTERED_PAUSE: Duration = Duration(10_000_000);
+pub const LONGEST_UNREGISTERED_PAUSE: Duration = Duration(60_000_000);
+
+/// What becomes of a call whose answers have named what is not registered since then. Each call may do something outside of the
+/// database once more, so they are few.
+pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
+    let waited = Duration(now.since(since).max(0));
+    match waited < REGISTERED_WITHIN {
+        true => Further::Repeat(waited.clamp(FIRST_UNREGISTERED_PAUSE, LONGEST_UNREGISTERED_PAUSE)),
+        false => Further::ByPolicy,
     }
 }
 

@@ -82,6 +82,86 @@ fn the_time_for_all_attempts_ends_repeats_too() {
     assert_eq!(world.replayed(), world.execution);
 }
 
+/// An answer to the attempt names what is not registered.
+fn unregistered(seq: u32, attempt: u32, now: Timestamp) -> Command {
+    let mut command = failed(seq, Api::Execute, attempt, now);
+    if let Command::CallFailed(failed) = &mut command {
+        failed.further = Further::WhenRegistered;
+        failed.failure = Failure::of(NOT_REGISTERED, "unknown state \"B\"".to_owned());
+    }
+    command
+}
+
+#[test]
+fn what_is_not_registered_costs_no_attempt_for_ten_minutes() {
+    let policy = RetryPolicy { maximum_attempts: 1, initial_interval_seconds: 3_600.0, ..RetryPolicy::default() };
+    let once = StateConfig { execute_api_retry_policy: Some(policy), ..skipping() };
+    let mut world = World::started(definition(&[("A", once)]));
+    let first = world.now;
+    let mut pauses = Vec::new();
+    while world.now.since(first) < 600 * SECOND {
+        let events = world.run(unregistered(1, 1, first)).unwrap();
+        assert_eq!(names(&events), ["CallRepeated"]);
+        let call = call(&world).clone();
+        let last = call.last_failure.as_ref().expect("people see what is wrong");
+        assert_eq!((last.attempt, last.at, last.failure.error_type.as_deref()), (1, first, Some(NOT_REGISTERED)));
+        assert_eq!((call.failed_attempts, call.generation), (0, 0), "the same request, and no attempt");
+        pauses.push(call.not_before.since(world.now) / SECOND);
+        world.now = call.not_before;
+    }
+    assert_eq!(pauses, [10, 10, 20, 40, 60, 60, 60, 60, 60, 60, 60, 60, 60], "whatever the policy's intervals are");
+    assert_eq!(world.replayed(), world.execution);
+    let events = world.run(unregistered(1, 1, first)).unwrap();
+    assert_eq!(names(&events), ["StateFailed", "ProcessClosed"]);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn each_attempt_has_its_ten_minutes_and_those_before_it_are_told() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    for attempt in 1..=12 {
+        world.fail(1, Api::Execute, attempt);
+    }
+    world.pass(3_600);
+    let events = world.run(unregistered(1, 13, world.now)).unwrap();
+    assert_eq!(names(&events), ["AttemptsFolded", "CallRepeated"]);
+    assert!(matches!(events[0], Event::AttemptsFolded { count: 2, last_attempt: 12, .. }), "{events:?}");
+    assert_eq!(world.replayed(), world.execution);
+    assert_eq!(names(&world.run(unregistered(1, 13, world.now)).unwrap()), ["CallRepeated"]);
+    // Something else that is wrong begins a new attempt, and with it new ten minutes.
+    world.pass(599);
+    world.fail(1, Api::Execute, 13);
+    world.pass(599);
+    assert_eq!(names(&world.run(unregistered(1, 14, world.now)).unwrap()), ["AttemptsFolded", "CallRepeated"]);
+    assert_eq!(call(&world).unregistered_since(), Some(world.now));
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn a_call_that_waits_for_a_registration_can_be_hurried_and_ends_as_others() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    world.run(unregistered(1, 1, world.now)).unwrap();
+    assert_eq!(names(&world.run(Command::RetryNow(vec![StateSeq(1)])).unwrap()), ["RetryRequested"]);
+    assert_eq!(call(&world).not_before, world.now);
+    world.execute(1, close(CloseType::GracefulComplete));
+    assert_eq!(world.execution.status, ProcessStatus::Completed);
+    let Phase::Ended { last_failure, .. } = &world.state(1).phase else { panic!("it has ended") };
+    assert_eq!(last_failure, &None, "it went well in the end");
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn the_time_for_all_attempts_ends_the_wait_for_a_registration_too() {
+    let policy = RetryPolicy { maximum_attempts_duration_seconds: 15.0, ..RetryPolicy::default() };
+    let bounded = StateConfig { execute_api_retry_policy: Some(policy), ..skipping() };
+    let mut world = World::started(definition(&[("A", bounded)]));
+    let first = world.now;
+    assert_eq!(names(&world.run(unregistered(1, 1, first)).unwrap()), ["CallRepeated"]);
+    world.pass(10);
+    assert_eq!(names(&world.run(unregistered(1, 1, first)).unwrap()), ["StateFailed", "ProcessClosed"]);
+    assert_eq!(world.replayed(), world.execution);
+}
+
 #[test]
 fn who_says_final_gets_no_other_attempt() {
     let mut world = World::started(definition(&[("A", plain())]));

@@ -233,7 +233,8 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
     (Failure { status: Some(status), error_type, detail, ..Failure::default() }, further)
 }
 
-/// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown.
+/// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown. By the
+/// error type [`NOT_REGISTERED`] it says that what it was about to answer, or the call itself, is of another version.
 pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("it {error}"))?;
     let read = || {
@@ -242,12 +243,34 @@ pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
         object.finish(read)
     };
     let (failure, further) = read().map_err(|fault: Fault| fault.message("it"))?;
+    let waits = further == Further::ByPolicy && failure.error_type.as_deref() == Some(NOT_REGISTERED);
+    let further = if waits { Further::WhenRegistered } else { further };
     Ok((Failure { status: None, ..failure }, further))
 }
 
 /// A 200 that can't be applied.
 pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
+}
+
+/// What becomes of an answer that the engine rejects: a failed attempt, unless a registration could cure it.
+pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
+    let invalid = invalid_answer(rejection.to_string());
+    if !rejection.is_unregistered() {
+        return (invalid, Further::ByPolicy);
+    }
+    let (failure, further) = unregistered(invalid.detail);
+    (Failure { status: invalid.status, ..failure }, further)
+}
+
+/// What becomes of a call of a state that the registration does not list any more.
+pub fn unlisted_state(state_id: &str) -> (Failure, Further) {
+    unregistered(format!("unknown state \"{state_id}\": the process type does not list it"))
+}
+
+/// What becomes of a call that can't be made, or whose answer can't be applied, because of what is not registered.
+pub fn unregistered(what: String) -> (Failure, Further) {
+    (Failure::of(NOT_REGISTERED, what), Further::WhenRegistered)
 }
 
 /// The text without control characters other than line breaks and tabs, cut to `chars` characters.

@@ -38,7 +38,8 @@ mod unknown;
 
 pub use answer::{
     Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
-    decode_wait_until, invalid_answer, parse_moment, retry_after_seconds, with_warnings,
+    decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
+    unregistered, with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{

@@ -3,7 +3,7 @@
 //! Here are those that say nothing of a server: whoever offers the functions says the same.
 
 use std::fmt;
-use xdb_engine::{Failure, Pause, PauseMode, Rejection, StateExecutionId, listed};
+use xdb_engine::{Failure, NOT_REGISTERED, Pause, PauseMode, Rejection, StateExecutionId, listed};
 
 /// An error of a function, as its caller gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +211,11 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
 pub fn rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(_) => rejected(process_id, rejection),
+        other if other.is_unregistered() => {
+            let refusal = worker_failed(rpc_name, other.to_string());
+            let hint = "Register the version of the process type that the worker has, and call again.";
+            Refusal { datatype: Some(NOT_REGISTERED.to_owned()), ..refusal.hint(hint) }
+        }
         other => worker_failed(rpc_name, other.to_string()),
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{
     Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
-    decode_wait_until, retry_after_seconds,
+    decode_wait_until, rejected_answer, retry_after_seconds,
 };
 
 fn failure_of(status: u16, body: &[u8]) -> Failure {
@@ -610,4 +610,38 @@ fn a_failure_that_is_an_argument_is_read_strictly() {
     ] {
         assert!(decode_failure(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_rejected_answer_costs_no_attempt_if_a_registration_could_cure_it() {
+    let name = || "n".to_owned();
+    let unregistered = [
+        Rejection::UnknownState(name()),
+        Rejection::UnknownQueue { name: name(), known: name() },
+        Rejection::UnknownGlobalQueue(name()),
+        Rejection::UnknownLocalAttribute(name()),
+        Rejection::UnknownGlobalAttribute(name()),
+        Rejection::UnknownFunction(name()),
+        Rejection::InvalidOptions(name()),
+    ];
+    for rejection in unregistered {
+        let (failure, further) = rejected_answer(&rejection);
+        assert_eq!((failure.status, failure.error_type.as_deref()), (Some(200), Some("NotRegistered")), "{rejection}");
+        assert_eq!((failure.detail, further), (rejection.to_string(), Further::WhenRegistered));
+    }
+    for rejection in [Rejection::InvalidAnswer(name()), Rejection::OverQuota(name())] {
+        let (failure, further) = rejected_answer(&rejection);
+        assert_eq!((failure.error_type.as_deref(), further), (Some("InvalidAnswer"), Further::ByPolicy), "{rejection}");
+    }
+}
+
+#[test]
+fn who_fetches_its_calls_says_by_a_word_that_something_is_not_registered() {
+    let further = |text: &str| decode_failure(text).expect("it can be read").1;
+    assert_eq!(further(r#"{"errorType": "NotRegistered", "detail": "no Pack"}"#), Further::WhenRegistered);
+    // Whoever says more than that says something else.
+    assert_eq!(further(r#"{"errorType": "NotRegistered", "final": true}"#), Further::Never);
+    let after = Further::After(Duration::from_seconds(5.0));
+    assert_eq!(further(r#"{"errorType": "NotRegistered", "retryAfterSeconds": 5}"#), after);
+    assert_eq!(further(r#"{"errorType": "notregistered"}"#), Further::ByPolicy);
 }

@@ -44,6 +44,19 @@ fn fair(calls: usize, free: usize) -> usize {
     (SHARE * free).saturating_sub(calls).div_ceil(SHARE + 1)
 }
 
+/// How many calls a worker has at one time that takes so many. While there are several, none gets more than half of the calls, nor of
+/// the connections that there can be: one that is slow or dead must not hold up the others.
+pub fn places(max_concurrency: usize, max_calls: usize, max_connections: usize, workers: usize) -> usize {
+    let share = if workers > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
+    share.min(max_concurrency)
+}
+
+/// Whether so many calls leave no place of these for one more, if they are all of one owner; if they are of several, for one more of
+/// the owner that has most.
+pub fn is_full(calls: usize, places: usize) -> bool {
+    fair(calls, places.saturating_sub(calls)) == 0
+}
+
 /// What owners have.
 #[derive(Clone, Debug, Default)]
 struct Shares {
@@ -135,6 +148,11 @@ impl<C> InFlight<C> {
         Some(call.what)
     }
 
+    /// All of them, each with its tag.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &C)> {
+        self.calls.iter().map(|(tag, call)| (*tag, &call.what))
+    }
+
     pub fn len(&self) -> usize {
         self.calls.len()
     }
@@ -185,9 +203,7 @@ pub struct Wanted {
 }
 
 impl Room {
-    /// `workers` gives each worker's own limit, and `admits` what its breaker says. While there are several, none gets
-    /// more than half of the calls, nor of the connections that there can be: one that is slow or dead must not hold
-    /// up the others.
+    /// `workers` gives each worker's own limit, and `admits` what its breaker says. See [`places`].
     pub fn new<C>(
         in_flight: &InFlight<C>,
         max_calls: usize,
@@ -197,11 +213,11 @@ impl Room {
         mut admits: impl FnMut(WorkerId) -> Admission,
     ) -> Self {
         let total = max_calls.saturating_sub(in_flight.len());
-        let share = if workers.len() > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
+        let of_worker = |limit: &usize| places(*limit, max_calls, max_connections, workers.len());
         let places = |(id, limit): &(WorkerId, usize)| {
             let admission = admits(*id);
             let free = match admission {
-                Admission::All => share.min(*limit).saturating_sub(in_flight.of_worker(*id)),
+                Admission::All => of_worker(limit).saturating_sub(in_flight.of_worker(*id)),
                 // Beside those that hang since before the breaker opened.
                 Admission::Probe => 1,
                 Admission::None => 0,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
 use xdb_sched::bytes::{Bytes, LARGE};
-use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId};
+use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId, is_full, places};
 
 const PLENTY: usize = 1000;
 
@@ -323,4 +323,23 @@ proptest! {
             prop_assert_eq!(round, (0..owners).collect::<Vec<_>>());
         }
     }
+}
+
+#[test]
+fn the_places_of_a_worker_are_its_own_or_its_part_of_all() {
+    assert_eq!(places(96, 1024, 320, 1), 96);
+    assert_eq!(places(96, 1024, 320, 2), 96);
+    assert_eq!(places(500, 1024, 320, 1), 500, "alone it may have calls wait for connections");
+    assert_eq!(places(500, 1024, 320, 2), 160, "beside others it has half of the connections");
+    assert_eq!(places(500, 100, 320, 3), 50, "and half of the calls");
+}
+
+#[test]
+fn a_worker_is_full_when_one_owner_gets_no_further_place() {
+    for places in [1, 3, 8] {
+        assert!(!is_full(places - 1, places) && is_full(places, places), "{places}");
+    }
+    // One that has all of them gets eight ninths.
+    assert!(!is_full(85, 96) && is_full(86, 96));
+    assert!(is_full(5, 0) && is_full(0, 0));
 }

@@ -83,8 +83,8 @@ impl Simulator {
             Ok(events) => events,
             Err(Rejection::Stale | Rejection::NotRunning(_)) => return Answered::OVER,
             Err(rejection) => {
-                let failure = warned(invalid_answer(rejection.to_string()));
-                return self.attempt_failed(open, failure, Further::ByPolicy);
+                let (failure, further) = rejected_answer(&rejection);
+                return self.attempt_failed(open, warned(failure), further);
             }
         };
         let run = self.run(id);

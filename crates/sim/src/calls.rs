@@ -191,17 +191,9 @@ impl Simulator {
         let first_attempt_at = *run.first_attempts.entry((seq, api)).or_insert(now);
         let Some(state) = run.execution.states.get(&seq) else { return };
         let attempt = state.call(api).map_or(1, |call| call.failed_attempts + 1);
-        let detail = format!("unknown state \"{}\": the process type does not list it", state.id.state_id);
-        let failure = Failure { detail, ..Failure::default() };
-        let failed = Command::CallFailed(CallFailed {
-            seq,
-            api,
-            attempt,
-            first_attempt_at,
-            failure,
-            further: Further::ByPolicy,
-            applied: None,
-        });
+        let (failure, further) = unlisted_state(&state.id.state_id);
+        let failed =
+            Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied: None });
         if let Ok(events) = self.decide(id, &failed) {
             self.apply(id, events);
         }

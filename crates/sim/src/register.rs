@@ -3,7 +3,7 @@
 use crate::{QUOTAS, RegisterArguments, Result, Simulator};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use xdb_engine::{Definition, Json, TableMapping};
+use xdb_engine::{Command, Definition, Json, StateExecution, TableMapping};
 use xdb_protocol::arguments::{name, needed};
 use xdb_protocol::parse_definition;
 use xdb_protocol::refusal::{invalid_definition, over_quota};
@@ -40,7 +40,25 @@ impl Simulator {
             }
         }
         let mapping = definition.global_attributes.clone().into();
-        self.types.insert(process_type, Arc::new(ProcessType { definition: Arc::new(definition), mapping }));
+        let registered = Arc::new(ProcessType { definition: Arc::new(definition), mapping });
+        self.types.insert(process_type.clone(), registered);
+        self.calls_wait_no_more(&process_type);
         Ok(())
+    }
+
+    /// Calls of this type whose answers have named what was not registered are due at once.
+    fn calls_wait_no_more(&mut self, process_type: &str) {
+        let waits = |state: &&Arc<StateExecution>| {
+            state.open_call().is_some_and(|(_, call)| call.unregistered_since().is_some())
+        };
+        let of_type = self.runs.iter().filter(|(_, run)| run.execution.process_type == process_type);
+        let waiting = of_type.filter(|(_, run)| run.execution.is_running()).map(|(id, run)| {
+            (*id, run.execution.states.values().filter(waits).map(|state| state.seq).collect::<Vec<_>>())
+        });
+        for (id, states) in waiting.collect::<Vec<_>>() {
+            if let Ok(events) = self.decide(id, &Command::RetryNow(states)) {
+                self.apply(id, events);
+            }
+        }
     }
 }

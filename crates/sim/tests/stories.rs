@@ -423,7 +423,11 @@ fn odd_answers_are_told_or_refused() {
     sim.start("q");
     assert_eq!(sim.answered(odd)["failure"]["detail"], "unknown key wirteToLocalAttributes");
     sim.next();
-    assert_eq!(sim.answered(go("C"))["failure"]["detail"], "unknown state \"C\"");
+    let told = sim.answered(go("C"));
+    assert_eq!(
+        (&told["failure"]["errorType"], &told["failure"]["detail"]),
+        (&json!("NotRegistered"), &json!("unknown state \"C\""))
+    );
     sim.next();
     let call = sim.call();
     let told = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
@@ -432,14 +436,19 @@ fn odd_answers_are_told_or_refused() {
 }
 
 #[test]
-fn a_state_that_is_no_longer_listed_fails_its_attempts() {
+fn a_state_that_is_no_longer_listed_is_not_called_until_it_is() {
     let mut sim = Sim::of(one_state(json!({})));
     sim.start("p");
     let other = json!({"states": {"B": {"skipWaitUntil": true}}});
     sim.ask("register", json!({"process_type": "P", "definition": other}));
     assert!(sim.calls().is_empty());
     let failure = &sim.describe("p")["lastFailure"]["failure"];
+    assert_eq!(failure["errorType"], "NotRegistered");
     assert_eq!(failure["detail"], "unknown state \"A\": the process type does not list it");
+    assert!(sim.calls().is_empty());
+    sim.ask("register", json!({"process_type": "P", "definition": one_state(json!({}))}));
+    assert_eq!(sim.answered(done(json!(1)))["applied"], true);
+    assert_eq!(sim.status("p"), "COMPLETED");
     sim.is_sound();
 }
 
@@ -596,4 +605,25 @@ fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
         let said = sim.0.line(&ask(rpc, input));
         assert!(said.contains(expected), "{rpc} {input}: {said}");
     }
+}
+
+#[test]
+fn what_an_answer_names_that_is_not_registered_waits_for_the_registration() {
+    let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
+    let mut sim = Sim::of(one_state(once.clone()));
+    sim.start("p");
+    sim.answered(go("C"));
+    let failed = sim.describe("p")["lastFailure"]["failure"].clone();
+    assert_eq!(failed["errorType"], "NotRegistered", "{failed}");
+    assert_eq!(sim.status("p"), "RUNNING", "it was the only attempt, and is none");
+    assert!(sim.calls().is_empty(), "it has a pause");
+    let mut with_c = one_state(once);
+    with_c["states"]["C"] = json!({"skipWaitUntil": true});
+    sim.ask("register", json!({"process_type": "P", "definition": with_c}));
+    let call = sim.call();
+    assert_eq!((&call["state_execution_id"], &call["attempt"]), (&json!("A-1"), &json!(1)), "at once");
+    sim.answer(&call, go("C"));
+    sim.answered(done(json!("there")));
+    assert_eq!(sim.status("p"), "COMPLETED");
+    sim.is_sound();
 }

@@ -107,6 +107,8 @@ struct SharedState {
     open: HashMap<u64, Open>,
     /// Those of them that the reactor has not yet seen.
     submitted: Vec<Job>,
+    /// Tags of calls that are of no use any more.
+    cancelled: Vec<u64>,
     finished: Vec<Reply>,
     /// The thread is to end.
     stop: bool,
@@ -196,6 +198,19 @@ impl Reactor {
         }
     }
 
+    /// Ends the calls with these tags, those that have not ended, as [`FailureKind::Cancelled`]. Their connections are closed, by which
+    /// their workers can find out.
+    pub fn cancel(&self, tags: impl IntoIterator<Item = u64>) {
+        let mut state = lock(&self.shared.state);
+        let before = state.cancelled.len();
+        state.cancelled.extend(tags);
+        let any = state.cancelled.len() > before;
+        drop(state);
+        if any {
+            wake(&self.shared.waker);
+        }
+    }
+
     /// Appends all calls that have finished since the last time. The notifier is to be cleared before.
     pub fn drain(&self, into: &mut Vec<Reply>) {
         into.append(&mut lock(&self.shared.state).finished);
@@ -270,10 +285,10 @@ impl SharedState {
 }
 
 impl Shared {
-    /// What was submitted; None: the thread is to end.
-    fn take_submitted(&self) -> Option<Vec<Job>> {
+    /// What was submitted, and what was cancelled; None: the thread is to end.
+    fn take_submitted(&self) -> Option<(Vec<Job>, Vec<u64>)> {
         let mut state = lock(&self.state);
-        (!state.stop).then(|| mem::take(&mut state.submitted))
+        (!state.stop).then(|| (mem::take(&mut state.submitted), mem::take(&mut state.cancelled)))
     }
 
     /// What connections are made with over TLS.

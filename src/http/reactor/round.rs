@@ -96,7 +96,7 @@ impl<'a> Round<'a> {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => self.now = Instant::now(),
             }
-            let Some(submitted) = self.shared.take_submitted() else { return Ok(()) };
+            let Some((submitted, cancelled)) = self.shared.take_submitted() else { return Ok(()) };
             for index in std::mem::take(&mut self.again) {
                 self.drive(index);
             }
@@ -111,6 +111,7 @@ impl<'a> Round<'a> {
             for job in submitted {
                 self.take_up(job);
             }
+            self.cancel(&cancelled);
             if self.shared.arrived.swap(false, Ordering::AcqRel) {
                 self.addresses_arrived();
             }
@@ -180,6 +181,18 @@ impl<'a> Round<'a> {
         });
         self.timers.insert((deadline, index));
         self.line.push_back((index, id));
+    }
+
+    /// Calls end that are of no use any more.
+    fn cancel(&mut self, tags: &[u64]) {
+        if tags.is_empty() {
+            return;
+        }
+        let is_cancelled = |(_, call): &(usize, &Call)| tags.contains(&call.request.tag);
+        let cancelled: Vec<_> = self.calls.iter().filter(is_cancelled).map(|(index, _)| index).collect();
+        for index in cancelled {
+            self.end(index, Failure::new(FailureKind::Cancelled, "the call is of no use any more").into());
+        }
     }
 
     /// The number of the trust that a call to this URL needs.

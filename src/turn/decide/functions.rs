@@ -50,6 +50,11 @@ impl Undone {
     fn invalid(what: String) -> Self {
         Self::Failed(Failure { status: None, ..invalid_answer(what) }, Further::ByPolicy)
     }
+
+    fn rejected(rejection: &Rejection, answered: &Answered) -> Self {
+        let (failure, further) = rejected_answer(rejection);
+        Self::Failed(answered.warn(Failure { status: None, ..failure }), further)
+    }
 }
 
 /// An error of the function itself: its SQLSTATE is the word for it.
@@ -279,9 +284,7 @@ impl Decider<'_, '_, '_> {
         let mut events = match loaded.decide(&command, now, random()) {
             Ok(events) => events,
             Err(Rejection::Stale | Rejection::NotRunning(_)) => return Ok(Some(Undone::Over)),
-            Err(rejection) => {
-                return Ok(Some(Undone::invalid(with_warnings(rejection.to_string(), answered.warnings()))));
-            }
+            Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
         };
         if let Some(why) = attribute::refusal_of(turn.spi, id, Some(size), &events)? {
             return Ok(Some(Undone::invalid(why.message.clone())));
@@ -295,7 +298,7 @@ impl Decider<'_, '_, '_> {
             let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
             events = match loaded.decide(&command, now, random()) {
                 Ok(events) => events,
-                Err(rejection) => return Ok(Some(Undone::invalid(rejection.to_string()))),
+                Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
             };
         }
         let item = Item::Answer(record.clone(), answered.clone());

@@ -1,6 +1,9 @@
 //! Every key of an answer with a value that means nothing: the attempt fails and says where, nothing of the answer is
 //! applied, and the process goes on.
 
+use std::collections::HashSet;
+use std::sync::Mutex;
+
 use xdb_cluster_tests::prelude::*;
 
 /// The answer of `waitUntil` with this command request, and of `execute` with this decision.
@@ -133,13 +136,16 @@ fn every_key_of_an_answer() {
     let app = App::new("bad_answers");
     let (wait_until, execute) = (of_wait_until(), of_execute());
     let bad = (wait_until.clone(), execute.clone());
+    let seen = Mutex::new(HashSet::new());
     let worker = app.worker(move |call: &Call| {
         let (kind, number) = call.process_id().rsplit_once('-').expect("an id of this test");
         let number: usize = number.parse().expect("a number");
-        match (call.api, call.attempt()) {
-            (Api::WaitUntil, 1) if kind == "wait" => Reply::Raw(200, bad.0[number].0.clone().into_bytes()),
+        let path = if call.api == Api::WaitUntil { "wait" } else { "execute" };
+        let is_first = seen.lock().expect("a set").insert(format!("{}/{path}", call.process_id()));
+        match (call.api, is_first) {
+            (Api::WaitUntil, true) if kind == "wait" => Reply::Raw(200, bad.0[number].0.clone().into_bytes()),
             (Api::WaitUntil, _) => no_command().into(),
-            (_, 1) if kind == "execute" => Reply::Raw(200, bad.1[number].0.clone().into_bytes()),
+            (_, true) if kind == "execute" => Reply::Raw(200, bad.1[number].0.clone().into_bytes()),
             _ => force_complete(call.local("applied").clone()).into(),
         }
     });
@@ -155,13 +161,23 @@ fn every_key_of_an_answer() {
     for (kind, api, cases) in [("wait", "WAIT_UNTIL_API", &wait_until), ("execute", "EXECUTE_API", &execute)] {
         for (number, (answer, words)) in cases.iter().enumerate() {
             let id = format!("{kind}-{number}");
+            // What is not registered may be about to be.
+            let is_unregistered =
+                words.starts_with("unknown ") || words.contains("unknown attribute") || words.contains("not listed");
+            if is_unregistered {
+                xdb_cluster_tests::wait::wait_until(&id, 20, || !views::failures(&mut db, &id).is_empty());
+                db.run(&format!("SELECT xdb.retry_now('{id}')"));
+            }
             assert_eq!(db.completes(&id).result(), &json!(null), "{id}: nothing of it was applied: {answer}");
             let failures = db.rows(&format!(
-                "SELECT details->'failure'->>'detail' AS detail, details->>'api' AS api
-                 FROM xdb.history WHERE process_id = '{id}' AND event_type = 'AttemptFailed'"
+                "SELECT details->'failure'->>'detail' AS detail, details->>'api' AS api, event_type, details->'failure'->>'errorType' AS kind
+                 FROM xdb.history WHERE process_id = '{id}' AND event_type IN ('AttemptFailed', 'CallRepeated')"
             ));
             assert_eq!(failures.len(), 1, "{id}: {failures:?}: {answer}");
             assert_eq!(failures[0]["api"], api, "{id}");
+            let event = if is_unregistered { "CallRepeated" } else { "AttemptFailed" };
+            assert_eq!(failures[0]["event_type"], event, "{id}");
+            assert_eq!(failures[0]["kind"] == "NotRegistered", is_unregistered, "{id}: {}", failures[0]["kind"]);
             let detail = failures[0]["detail"].as_str().unwrap_or_default();
             assert!(detail.contains(words), "{id}: {detail}\nshould say: {words}\nof: {answer}");
         }

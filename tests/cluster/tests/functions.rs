@@ -269,13 +269,13 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
                  WHEN 'raise' THEN RAISE EXCEPTION 'no such account' USING ERRCODE = 'AC404';
                  WHEN 'null' THEN RETURN NULL;
                  WHEN 'garbage' THEN RETURN '[1, 2]';
-                 WHEN 'nowhere' THEN RETURN '{\"stateDecision\": {\"nextStates\": [{\"stateId\": \"Nowhere\"}]}}';
+                 WHEN 'nowhere' THEN RETURN '{\"stateDecision\": {}}';
                  WHEN 'serialize' THEN RAISE serialization_failure;
                  WHEN 'temporary' THEN CREATE TEMPORARY TABLE t (n int);
                  WHEN 'role' THEN SET LOCAL ROLE postgres;
                  WHEN 'listen' THEN EXECUTE 'LISTEN x';
                  WHEN 'drop' THEN DROP TABLE public.own;
-                     RETURN '{\"stateDecision\": {\"nextStates\": [{\"stateId\": \"Nowhere\"}]}}';
+                     RETURN '{\"stateDecision\": {}}';
                  WHEN 'publish' THEN PERFORM xdb.publish(request->'context'->>'processId', 'q', '1');
                  WHEN 'stop' THEN PERFORM xdb.stop_process(request->'context'->>'processId');
                  WHEN 'start' THEN PERFORM xdb.start_process(request->'context'->>'processId', 'Bad', id_reuse_policy => 'TERMINATE_IF_RUNNING');
@@ -301,12 +301,12 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
         ("raise", "AC404", "no such account"),
         ("null", "InvalidAnswer", "the function has answered with NULL"),
         ("garbage", "InvalidAnswer", "must be an object"),
-        ("nowhere", "InvalidAnswer", "unknown state"),
+        ("nowhere", "InvalidAnswer", "decides nothing"),
         ("serialize", "40001", ""),
         ("temporary", "42501", "security-restricted operation"),
         ("role", "42501", ""),
         ("listen", "42501", "LISTEN"),
-        ("drop", "InvalidAnswer", "unknown state"),
+        ("drop", "InvalidAnswer", "decides nothing"),
         ("publish", "XD016", "xdb.publish()"),
         ("stop", "XD016", "xdb.stop_process()"),
         ("start", "XD016", "xdb.start_process()"),

@@ -84,7 +84,7 @@ fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
     let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
         (Api::WaitUntil, "waiting") => error(422, "NoPatience", "how long?"),
         (Api::WaitUntil, _) => no_command().into(),
-        (_, "garbage") => next("Nowhere", json!(null)).into(),
+        (_, "garbage") => Reply::Raw(200, b"garbage".to_vec()),
         (_, "refused") => force_complete(json!("refused")).globals(json!({"n": -1})).into(),
         (_, id) => force_complete(json!(id)).into(),
     });

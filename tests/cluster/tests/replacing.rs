@@ -4,7 +4,7 @@ use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
 #[test]
-fn a_running_state_that_is_no_longer_listed_fails_its_attempts_until_it_is_listed_again() {
+fn a_running_state_that_is_no_longer_listed_is_not_called_until_it_is_listed_again() {
     let app = App::new("replacing_state");
     let worker = app.worker(|call: &Call| match call.api {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
@@ -16,12 +16,13 @@ fn a_running_state_that_is_no_longer_listed_fails_its_attempts_until_it_is_liste
     wait_until("it waits", 10, || !views::waits(&mut db, "p").is_empty());
     app.register("mail", &one_step());
     db.publish("p", "inbox", json!(1));
-    wait_until("its attempt fails", 10, || views::fails_saying(&mut db, "p", &["unknown state \\\"read\\\""]));
+    wait_until("it is told", 10, || views::fails_saying(&mut db, "p", &["unknown state \\\"read\\\""]));
+    assert_eq!(db.text("SELECT error_type FROM xdb.failures WHERE process_id = 'p'"), "NotRegistered");
     assert_eq!(db.status("p"), "RUNNING");
     assert_eq!(worker.count(|call| call.api == Api::Execute), 0);
     app.register("mail", &mailbox());
-    db.run("SELECT xdb.retry_now('p')");
     assert_eq!(db.completes("p").result(), "read");
+    assert_eq!(db.count("xdb.history WHERE process_id = 'p' AND event_type = 'AttemptFailed'"), 0);
     app.done(&[]);
 }
 

@@ -71,19 +71,18 @@ fn an_attempt_that_fails_tells_the_unknown_keys() {
     let app = App::new("unknown_failed");
     let worker = app.worker(|call: &Call| match (call.process_id(), call.attempt()) {
         (_, 2) => dead_end().into(),
+        ("rejected", _) => answer(&format!(r#"{{{DEAD_END},"writeToLocalAttributes":{{"k":1}},"extra":1}}"#)),
         ("misspelt", _) => answer(r#"{"stateDecison":{}}"#),
         ("refused", _) => answer(&format!(r#"{{{DEAD_END},"writeToGlobalAttributes":{{"n":"x"}},"extra":1}}"#)),
-        _ => answer(&format!(r#"{{{DEAD_END},"writeToLocalAttributes":{{"k":1}},"extra":1}}"#)),
+        _ => dead_end().into(),
     });
     let definition = Definition::starting_with("Step").step("Step");
     let definition = definition.maps("public.counters", "id", &["n"]).with("localAttributes", json!([]));
     app.register("counting", &definition);
     let mut db = app.db();
-    for (process_id, detail) in [
-        ("misspelt", "stateDecision is missing; unknown key stateDecison"),
-        ("refused", "; unknown key extra"),
-        ("rejected", r#"unknown local attribute "k"; unknown key extra"#),
-    ] {
+    for (process_id, detail) in
+        [("misspelt", "stateDecision is missing; unknown key stateDecison"), ("refused", "; unknown key extra")]
+    {
         db.start(process_id, "counting").key(process_id).globals(json!({"n": 0})).go();
         closed(&mut db, process_id);
         let failure: String = db.one(&format!(
@@ -94,6 +93,11 @@ fn an_attempt_that_fails_tells_the_unknown_keys() {
         assert!(failure.ends_with(detail), "{failure}");
         assert_eq!(worker.count(|call| call.process_id() == process_id), 2);
     }
+    // No attempt of this one fails, and it is told all the same.
+    db.start("rejected", "counting").key("rejected").globals(json!({"n": 0})).go();
+    let words = [r#"unknown local attribute \"k\"; unknown key extra"#];
+    wait_until("it is told", 10, || views::fails_saying(&mut db, "rejected", &words));
+    db.run("SELECT xdb.stop_process('rejected')");
     app.done(&[]);
 }
 

@@ -487,3 +487,40 @@ fn an_address_is_judged_when_it_is_connected_to() {
     assert!(message.contains("127.0.0.2"), "{message}");
     assert!(dials.try_recv().is_err(), "nobody went there");
 }
+
+#[test]
+fn what_is_of_no_use_any_more_ends_in_every_state_and_its_worker_is_told() {
+    let every = EveryState::new(PATIENCE);
+    let begin = Instant::now();
+    // Tags of calls that are over, or never were, mean nothing.
+    every.rig.reactor.cancel([0, 1, 2, 3, 4, 5, 6, 7, 1000]);
+    for reply in every.rig.collect(7) {
+        failure(reply.outcome, FailureKind::Cancelled);
+    }
+    assert!(begin.elapsed() < SOON);
+    eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
+    every.gate.open();
+}
+
+#[test]
+fn a_cancelled_call_closes_its_connection_and_no_other() {
+    let (sender, closed) = channel();
+    let sender = Mutex::new(sender);
+    let stub = Stub::start(move |mut connection, number| {
+        connection.request();
+        connection.hang();
+        sender.lock().unwrap().send(number).unwrap();
+    });
+    let rig = Rig::new(2);
+    rig.submit(call(1, stub.url("/"), PATIENCE));
+    eventually("the first is there", || stub.accepted() == 1);
+    rig.submit(call(2, stub.url("/"), PATIENCE));
+    eventually("both are there", || stub.accepted() == 2);
+    rig.reactor.cancel([2]);
+    failure(rig.collect(1).remove(0).outcome, FailureKind::Cancelled);
+    closed.recv_timeout(SOON).expect("its worker has seen the end of the connection");
+    assert_eq!(rig.reactor.connections().open, 1);
+    assert!(closed.try_recv().is_err(), "the other call goes on");
+    rig.reactor.cancel([]);
+    assert!(!rig.readable_within(Duration::ZERO));
+}

@@ -71,7 +71,7 @@ BEGIN
     ELSIF chance < 120 THEN
         RAISE EXCEPTION 'by chance' USING ERRCODE = 'RK001';
     ELSIF chance < 180 THEN
-        RETURN '{"stateDecision": {"nextStates": [{"stateId": "Nowhere"}]}}';
+        RETURN '{"stateDecision": {}}';
     END IF;
     IF many > 1 THEN
         decision := jsonb_build_object('nextStates', jsonb_build_array(jsonb_build_object('stateId', state, 'stateInput',

@@ -419,6 +419,7 @@ fn further() -> impl Strategy<Value = Further> {
         2 => asked().prop_map(Further::After),
         1 => Just(Further::Never),
         1 => asked().prop_map(Further::Repeat),
+        2 => Just(Further::WhenRegistered),
     ]
 }
 

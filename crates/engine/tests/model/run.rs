@@ -445,6 +445,8 @@ fn uncounted(before: &Execution, after: &Execution, events: &[Event]) -> Vec<(St
         events.iter().any(|event| match event {
             Event::AttemptFailed { seq, applied, .. } => *applied && *seq == of,
             Event::IncidentRaised { seq, .. } => *seq == of,
+            // It has the place of the last failure.
+            Event::CallRepeated { seq, failure, .. } => failure.is_some() && *seq == of,
             _ => false,
         })
     };

@@ -1,5 +1,6 @@
 //! What each command does.
 
+use super::ops::SECOND;
 use super::*;
 use std::collections::BTreeMap;
 
@@ -231,6 +232,7 @@ impl Model {
                 Call {
                     not_before,
                     failures: Vec::new(),
+                    unregistered: None,
                     repeats: 0,
                     same_requests: 0,
                     applied: 0,
@@ -331,18 +333,36 @@ impl Model {
                 return;
             }
         }
+        let mut no_time_left = false;
+        if failed.further == Further::WhenRegistered {
+            let call = self.call_mut(*seq);
+            let since = call.unregistered.as_ref().map_or(context.now, |last| last.at);
+            let waited = context.now.since(since);
+            let next = context.now + Duration(waited.clamp(10 * SECOND, 60 * SECOND));
+            no_time_left = waited < 600 * SECOND && too_late(next);
+            if waited < 600 * SECOND && !no_time_left {
+                call.repeats += 1;
+                call.same_requests += 1;
+                call.not_before = next;
+                let attempt = call.failures.last().map_or(1, |last| last.attempt + 1);
+                call.unregistered = Some(LastFailure { api: *api, attempt, at: since, failure: failure.clone() });
+                return;
+            }
+        }
         if let Some(effects) = &failed.applied {
             self.effects(effects, context);
         }
         let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
         let call = self.call_mut(*seq);
         call.failures.push(last);
+        call.unregistered = None;
         let counted = attempt - call.counted_after();
         let next = match failed.further {
             Further::After(asked) => context.now + asked.max(Duration(100_000)),
             _ => context.now + pause(&policy, counted, context.jitter),
         };
-        let spent = matches!(failed.further, Further::Never | Further::Repeat(_))
+        let spent = no_time_left
+            || matches!(failed.further, Further::Never | Further::Repeat(_))
             || (policy.maximum_attempts > 0 && counted >= policy.maximum_attempts)
             || too_late(next);
         if !spent {

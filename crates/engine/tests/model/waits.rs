@@ -102,6 +102,7 @@ impl Model {
             let call = Call {
                 not_before: context.now,
                 failures: Vec::new(),
+                unregistered: None,
                 repeats: 0,
                 same_requests: 0,
                 applied: 0,

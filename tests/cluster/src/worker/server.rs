@@ -153,6 +153,17 @@ impl Worker {
         self.shared.state().calls.clone()
     }
 
+    /// How many callers have closed their connections while their calls hang here.
+    pub fn abandoned(&self) -> usize {
+        let state = self.shared.state();
+        let is_closed = |connection: &TcpStream| {
+            let mut byte = [std::mem::MaybeUninit::uninit()];
+            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+            matches!(socket2::SockRef::from(connection).recv_with_flags(&mut byte, flags), Ok(0))
+        };
+        state.connections.values().filter(|connection| is_closed(connection)).count()
+    }
+
     /// How many calls so far were such.
     pub fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
         self.shared.state().calls.iter().filter(|call| which(call)).count()
