@@ -2,7 +2,8 @@
 
     python -m xdb serve order:worker
 
-One thread does the work, another one waits for the cancellation. Whichever closes the process ends the other.
+A call that runs can't be called back: the parcel could leave after its shipment was called off. So a cancellation is noted, and one
+thread alone decides. It looks before a call that has effects, and once more behind it, under a lock.
 """
 
 from __future__ import annotations
@@ -43,30 +44,39 @@ class OrderRow(xdb.Row, table="public.orders", key="order_id"):
 
 class Order(xdb.Process):
     order: OrderRow
+    cancelled_because: str | None = None  # written by `cancel` alone
     paid = xdb.Queue[str]()
     cancelled = xdb.Queue[str]()
 
     @xdb.state(start=True)
     def place(self) -> xdb.Decision:
         self.order.status = "placed"
-        return self.pay() + self.watch()  # two threads
+        return self.pay()
 
-    @xdb.state(wait=xdb.any_of(paid, xdb.timer(days=3)))
+    @xdb.state(wait=xdb.any_of(paid, cancelled, xdb.timer(days=3)))
     def pay(self) -> xdb.Decision:
+        if self.paid.received:
+            self.order.payment = self.paid.message
+        if self.cancelled.received:  # or both
+            return self.undo(self.cancelled.message)
         if not self.paid.received:
             return self.undo("it was not paid")
-        self.order.payment, self.order.status = self.paid.message, "paid"
+        self.order.status = "paid"
         return self.ship()
 
     @xdb.state(retry=xdb.Retry(attempts=8), on_failure="undo")
     def ship(self) -> xdb.Decision:
+        if self.cancelled_because is not None:  # each attempt asks
+            return self.undo(self.cancelled_because)
         warehouse.ship(self.call.process_id, self.order.article)
-        self.order.status = "shipped"
-        return xdb.force_complete("shipped")  # there is nothing to watch for any more
+        return self.shipped()
 
-    @xdb.state(wait=cancelled)
-    def watch(self) -> xdb.Decision:
-        return self.undo(self.cancelled.message)
+    @xdb.state(lock="exclusive")
+    def shipped(self) -> xdb.Decision:
+        if self.cancelled_because is not None:  # while the warehouse was asked
+            return self.undo(self.cancelled_because)
+        self.order.status = "shipped"
+        return xdb.complete("shipped")
 
     @xdb.state(lock="exclusive")
     def undo(self, why: str | None) -> xdb.Decision:
@@ -74,13 +84,14 @@ class Order(xdb.Process):
         if self.order.payment is not None:
             pay_back(self.order.payment, self.order.total)
         self.order.status = "cancelled"
-        return xdb.fail(why or "it could not be shipped")
+        return xdb.fail(why or self.cancelled_because or "it could not be shipped")
 
-    @xdb.rpc
+    @xdb.rpc(lock="exclusive")
     def cancel(self, why: str) -> bool:
         """Whether it was not too late."""
         if self.order.status in ("shipped", "cancelled"):
             return False
+        self.cancelled_because = why
         self.cancelled.publish(why)
         return True
 

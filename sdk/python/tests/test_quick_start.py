@@ -19,7 +19,7 @@ from xdb.testing.server import Server
 
 REPOSITORY = Path(__file__).parents[3]
 # What the page can't know: where the server is, and which port is free.
-DIRECTORY, PORT = "/tmp/xdb-a1b2c3", "8080"
+DIRECTORY, PORT = "/tmp/xdb-a1b2c3", re.compile(r"\b80[78]0\b")
 
 
 @pytest.fixture
@@ -56,9 +56,10 @@ def script(server: Server, port: str, page: list[tuple[str, str]]) -> tuple[str,
     psql = shlex.join([str(server.bindir / "psql"), "-qXAt", "-v", "ON_ERROR_STOP=1", server.dsn])
     lines, printed = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"], []
     for kind, block in page:
-        block = block.replace(DIRECTORY, str(server.directory)).replace(PORT, port)
+        block = block.replace(DIRECTORY, str(server.directory))
+        block = PORT.sub(port, block)
         if kind == "text":
-            printed.append(block)
+            printed.append(block.rstrip("\n"))
         elif kind == "sql":
             lines.append(f"{psql} <<'--- end'\n{block}--- end")
         elif kind == "python":
@@ -67,7 +68,7 @@ def script(server: Server, port: str, page: list[tuple[str, str]]) -> tuple[str,
             lines.append(f"cat >{name[1]} <<'--- end'\n{block}--- end")
         else:
             lines.append(block)
-            if "&\n" in block and port in block:  # nobody types faster than a worker starts
+            if re.search(r"&( worker=\$!)?\n", block) and port in block:  # nobody types faster than a worker starts
                 lines.append(f"for _ in $(seq 600); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>&- && break; sleep 0.1; done")
     return "\n".join(lines), printed
 
@@ -77,12 +78,25 @@ PAGES = [
     ("docs/python-pull.md", "Quick start", "1 passed"),
     ("README.md", "Your first process", "g1|Hello, Ada!"),
     ("docs/worker-protocol.md", "A worker by hand", "g1|Hello, Ada!"),
+    ("docs/deploying.md", "Step by step", "packed"),
 ]
 
 
 @pytest.mark.parametrize("page, heading, at_the_end", PAGES)
 def test_from_nothing_to_a_finished_process(server: Server, tmp_path: Path, page: str, heading: str, at_the_end: str) -> None:
-    (tmp_path / "sdk").symlink_to(REPOSITORY / "sdk")
+    follow(server, tmp_path, blocks(page, heading), at_the_end)
+
+
+def test_the_pages_work_after_each_other(server: Server, tmp_path: Path) -> None:
+    """On one server, as for a reader who goes on to the next page."""
+    for page, heading, at_the_end in [PAGES[2], PAGES[0], PAGES[1]]:
+        follow(server, tmp_path, blocks(page, heading), at_the_end)
+
+
+def follow(server: Server, directory: Path, page: list[tuple[str, str]], at_the_end: str) -> None:
+    """Does what a page says in a directory, and looks at what is printed."""
+    if not (directory / "sdk").exists():
+        (directory / "sdk").symlink_to(REPOSITORY / "sdk")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "PYTHON", "VIRTUAL"))}
     # The tests at its end may take this server, and need no other.
     environment["XDB_TEST_DSN"] = server.dsn
@@ -91,9 +105,9 @@ def test_from_nothing_to_a_finished_process(server: Server, tmp_path: Path, page
     if wheels.exists():  # as the scripts have left them: nothing is fetched then
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with free_port() as port:
-        text, printed = script(server, port, blocks(page, heading))
+        text, printed = script(server, port, page)
         command = ["bash", "-c", text]
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        ran = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)
     told = f"{ran.stdout}\n{ran.stderr}\n{server.log[-4000:]}"
     assert ran.returncode == 0, told
     at = 0

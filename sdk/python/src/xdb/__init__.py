@@ -7,8 +7,9 @@ and call it (`Client`, `AsyncClient`). `PullWorker` fetches its calls instead of
 from __future__ import annotations
 
 from . import errors
-from .admin import Admin, Change, Finding, Stranding
+from .admin import Admin, Change, SignatureLost, Stranding
 from .call import Call, DatabaseError, Recovered, current
+from .checking import Finding
 from .client import AsyncClient, Client, Description, Execution, Incident, Merge, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
@@ -69,6 +70,7 @@ __all__ = [
     "RowStart",
     "Rpc",
     "Server",
+    "SignatureLost",
     "Start",
     "StartCall",
     "State",

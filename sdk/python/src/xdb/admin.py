@@ -11,20 +11,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import codec, errors
+from .checking import Finding, definition_of, findings, not_seen, obstacles, places, registered, served_finding, there_is
 from .client.connections import Execute, sync_execute
-from .client.definitions import differences, normal
+from .client.definitions import differences
 from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
 from .fetching import served_by
-from .health import NotAsked, types_at
+from .health import NotAsked, refuses_signature, types_at
 
 if TYPE_CHECKING:
     from . import AsyncPullWorker, Process, PullWorker, Worker
 
 # Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
 _LOCK = 0x78646272656769
-_AT_MOST = 10_000  # what the server counts
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail.
-
-    `is_note`: it may fit, and could not be looked at.
-    """
-
-    process_type: str
-    text: str
-    strands: bool = False
-    is_note: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.process_type}: {self.text}"
-
-
-@dataclass(frozen=True)
 class Status:
     """How the engine of this database is doing; `raw` has every column of `xdb.status()`."""
 
@@ -81,6 +65,16 @@ class Stranding(Exception):
     def __init__(self, findings: list[Finding]) -> None:
         super().__init__("\n".join(map(str, findings)))
         self.findings = findings
+
+
+class SignatureLost(Exception):
+    """Registering is refused: calls to the worker may be signed, and no secret is given for those to come. `change` is what it would change."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__(
+            f"{change}\nIts calls may be signed, which can't be seen, and would not be any more: give its secret, or say that there is none"
+        )
+        self.change = change
 
 
 class Admin:
@@ -130,6 +124,7 @@ class Admin:
         max_concurrency: int | None = None,
         role: str | None = None,
         force: bool = False,
+        no_secret: bool = False,
         dry_run: bool = False,
         conn: Any = None,
     ) -> list[Change]:
@@ -137,21 +132,25 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its calls. `Stranding` if executions
-        that run would have no code any more, unless `force`.
+        that are not signed. If it has none either, a worker that is there is changed with `no_secret` only: its calls would not be
+        signed any more if they were. `max_concurrency` is how many calls the worker takes at a time, its `threads`, if nothing is
+        said; several instances behind one address take more. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its
+        calls. `Stranding` if executions that run would have no code any more, unless `force`.
         """
         worker = _without_url(worker, url)
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
             if not force:
-                stranding = [finding for finding in _findings(execute, worker) if finding.strands]
+                stranding = [finding for finding in findings(execute, worker) if finding.strands]
                 if stranding:
                     raise Stranding(stranding)
-            if max_concurrency is None:
-                max_concurrency = _registered_concurrency(execute, name)
+            if max_concurrency is None and url is not None:
+                max_concurrency = worker.concurrency or _registered_concurrency(execute, name)
             own = next(iter(worker._secrets), None) if url is not None else None
             served = _Served(name, url, own if secret is None else secret, headers, max_concurrency, role)
             changes = [_worker_change(execute, served, secret is not None)]
+            if url is not None and served.secret is None and not no_secret and _may_lose_signature(changes[0]):
+                raise SignatureLost(changes[0])
             changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
                 return changes
@@ -163,29 +162,38 @@ class Admin:
         return changes
 
     def check(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
-        """What is registered, and what runs, beside the code: nothing where it fits."""
+        """What is registered, what runs and what is stored, beside the code; and types that are paused, or whose calls their worker
+        refuses. Nothing where it fits.
+        """
         with self._transaction(conn) as execute:
-            return _findings(execute, served_by(worker))
+            served = served_by(worker)
+            return findings(execute, served) + [each for process in served.types.values() for each in obstacles(execute, process)]
 
     def ask_workers(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
         """What the registered workers of these processes say that they run, beside the code: nothing where it fits.
 
-        One that can't be reached from here is a note. Workers that fetch their calls, and those of which one may not see the URL,
-        are not asked.
+        One that can't be reached from here is a note. If the code has a secret, they are asked whether they take what it signs.
+        Workers that fetch their calls, and those of which one may not see the URL, are not asked.
         """
         with self._transaction(conn) as execute:
-            places = _places(execute, served_by(worker))
+            registered_at = places(execute, served_by(worker))
+        secret = next(iter(served_by(worker)._secrets), None)
         asked: dict[str, Mapping[str, str] | NotAsked] = {}
-        findings = []
-        for process, name, url in places:
+        found: list[Finding] = []
+        for process, name, url in registered_at:
             if url not in asked:
                 try:
                     asked[url] = types_at(url)
                 except NotAsked as error:
                     asked[url] = error
-            finding = _served_finding(process, f"worker {name} at {url}", asked[url])
-            findings += [] if finding is None else [finding]
-        return findings
+            finding = served_finding(process, f"worker {name} at {url}", asked[url])
+            found += [] if finding is None else [finding]
+        if secret is not None:
+            for name, url in dict.fromkeys((name, url) for _, name, url in registered_at):
+                if not isinstance(asked[url], NotAsked) and refuses_signature(url, secret):
+                    text = f"worker {name} at {url} refuses what is signed with the secret of the code"
+                    found += [Finding(type_name(process), text) for process, other, _ in registered_at if other == name]
+        return found
 
     # --- operating
 
@@ -257,6 +265,8 @@ def sql(
     given = [f"{key} => {_literal(value)}" for key, value in arguments.items() if value is not None]
     if url is None:
         given.insert(1, "url => NULL")
+    if max_concurrency is None and url is not None:
+        max_concurrency = worker.concurrency
     if max_concurrency is not None:
         given.append(f"max_concurrency => {int(max_concurrency)}")
     lines = []
@@ -265,7 +275,7 @@ def sql(
         lines.append(f"-- Without a secret calls are not signed, also if they were before.{refused}")
     lines.append(f"SELECT xdb.register_worker({', '.join(given)});")
     for process in sorted(worker.types.values(), key=type_name):
-        text = json.dumps(_definition(process), sort_keys=True, indent=2, ensure_ascii=False)
+        text = json.dumps(definition_of(process), sort_keys=True, indent=2, ensure_ascii=False)
         lines.append(
             f"SELECT xdb.register_process_type(process_type => {_literal(type_name(process))}, "
             f"worker => {_literal(name)}, definition => {_literal(text)});"
@@ -282,11 +292,6 @@ def _without_url(worker: Worker | PullWorker | AsyncPullWorker, url: str | None)
     if served is not worker and url is not None:
         raise ValueError(f"an xdb.{type(worker).__name__} fetches its calls: register it with url=None, and the role that may")
     return served
-
-
-def _definition(process: type[Process]) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(codec.dumps(process.definition()))
-    return made
 
 
 @dataclass(frozen=True)
@@ -335,6 +340,10 @@ def _registered_concurrency(execute: Execute, name: str) -> int | None:
     return rows[0][0] if rows else None
 
 
+# Registering it will be refused.
+_OF_ANOTHER_ROLE = "what is registered can't be seen: the worker belongs to another role"
+
+
 def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
     # An older server has no roles of workers.
     rows = execute(
@@ -348,7 +357,7 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
     ((old_url, old_concurrency, old_role, is_seen),) = rows
     old = _Served(worker.name, old_url, None, None, old_concurrency, old_role)
     if not is_seen:
-        details.append("what is registered can't be seen: the worker belongs to another role")
+        details.append(_OF_ANOTHER_ROLE)
     elif old.place != worker.place:
         details.append(f"url: {old.place} -> {worker.place}")
     if worker.url is None:
@@ -368,165 +377,24 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
     return Change("worker", worker.name, False, tuple(details))
 
 
-@dataclass(frozen=True)
-class _Registered:
-    """A process type as the server shows it. No definition: it belongs to a role whose types one may not see."""
-
-    worker: str
-    owner: str | None
-    definition: dict[str, Any] | None
-
-
-def _registered(execute: Execute, process: type[Process]) -> _Registered | None:
-    rows = execute(
-        "SELECT worker, owner::text, definition::text FROM xdb.process_types WHERE process_type = %s::text",
-        (type_name(process),),
-    )
-    if not rows:
-        return None
-    worker, owner, definition = rows[0]
-    return _Registered(worker, owner, None if definition is None else json.loads(definition))
+def _may_lose_signature(change: Change) -> bool:
+    """Whether it registers a worker again, whose calls may be signed."""
+    return bool(change) and not change.is_new and _OF_ANOTHER_ROLE not in change.details
 
 
 def _type_change(execute: Execute, process: type[Process], worker: str) -> Change:
     name = type_name(process)
-    if not _there_is(execute, "relation", "process_types"):
+    if not there_is(execute, "relation", "process_types"):
         return Change("process type", name, False, ("registered again: this server does not show what is registered",))
-    found = _registered(execute, process)
+    found = registered(execute, process)
     if found is None:
         return Change("process type", name, True, ())
     if found.definition is None:
-        return Change("process type", name, False, (_not_seen(found),))
-    details = differences(found.definition, _definition(process))
+        return Change("process type", name, False, (not_seen(found),))
+    details = differences(found.definition, definition_of(process))
     if found.worker != worker:
         details.insert(0, f"worker: {found.worker} -> {worker}")
     return Change("process type", name, False, tuple(details))
-
-
-def _not_seen(found: _Registered) -> str:
-    return f"what is registered can't be seen: it belongs to {found.owner or 'nobody'}"
-
-
-# --- what workers say
-
-
-def _places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, str]]:
-    """The processes that are registered, with the names and URLs of their workers."""
-    if not _there_is(execute, "relation", "process_types"):
-        return []
-    sql = """SELECT t.process_type, w.name, w.url FROM xdb.process_types AS t JOIN xdb.workers AS w ON w.name = t.worker
-        WHERE w.url IS NOT NULL"""
-    found = {process_type: (name, url) for process_type, name, url in execute(sql, ())}
-    types = worker.types.values()
-    return [(process, *found[type_name(process)]) for process in types if type_name(process) in found]
-
-
-def _served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
-    name, ours = type_name(process), f"sha256:{process.definition_hash()}"
-    if isinstance(said, NotAsked):
-        return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
-    if name not in said:
-        return Finding(name, f"{place} does not have it; it has {', '.join(said) or 'none'}")
-    if said[name] != ours:
-        return Finding(name, f"{place} runs other code: its definition is {said[name]} there, and {ours} here")
-    return None
-
-
-# --- what runs
-
-
-def _findings(execute: Execute, worker: Worker) -> list[Finding]:
-    if not _there_is(execute, "relation", "process_types"):
-        text = "this server does not show what is registered (XDB 0.3.0 does)"
-        return [Finding(type_name(process), text) for process in worker.types.values()]
-    return [finding for process in worker.types.values() for finding in _findings_of(execute, process)]
-
-
-def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
-    name = type_name(process)
-    found = _registered(execute, process)
-    if found is None:
-        yield Finding(name, "is not registered")
-        return
-    definition = _definition(process)
-    coded = normal(definition)
-    if found.definition is None:
-        yield Finding(name, _not_seen(found))
-    else:
-        for difference in differences(found.definition, definition):
-            yield Finding(name, difference)
-    yield from _stranded(execute, name, coded, sees_all=found.definition is not None)
-    if found.definition is not None:
-        yield from _rpcs_gone(execute, name, found.definition, coded)
-
-
-def _stranded(execute: Execute, name: str, coded: Mapping[str, Any], sees_all: bool) -> Iterator[Finding]:
-    """States and queues that executions are at, and that the code does not have."""
-    usage, seen = _usage(execute, name, sees_all)
-    for kind, what, live in sorted(usage, key=lambda each: (each[0] != "state", each[1])):
-        if kind == "state" and what not in coded["states"]:
-            at = _live(live, "is in it", "are in it")
-            yield Finding(name, f"state {what} is gone, but {at}{seen}", strands=True)
-        elif kind == "local_queue" and what not in coded.get("localQueues", [what]):
-            at = _live(live, "waits for it", "wait for it")
-            yield Finding(name, f"queue {what} is gone, but {at}{seen}", strands=True)
-        elif kind == "global_queue" and not {what, "*"} & set(coded["globalQueues"]):
-            at = _live(live, "waits for it", "wait for it")
-            yield Finding(name, f"global queue {what} is gone, but {at}{seen}", strands=True)
-
-
-def _usage(execute: Execute, name: str, sees_all: bool) -> tuple[list[tuple[str, str, int]], str]:
-    """What live executions of a type are at, and whether that is only of those that one may see.
-
-    The server tells all of it to those who may see the definition too.
-    """
-    if sees_all and _there_is(execute, "function", "process_type_usage"):
-        rows = execute("SELECT kind, name, live FROM xdb.process_type_usage(process_type => %s::text)", (name,))
-        return [(kind.lower(), what, live) for kind, what, live in rows], ""
-    rows = execute(
-        f"""SELECT 'state', s.state_id, count(*) FROM (
-            SELECT s.state_id FROM xdb.processes AS p JOIN xdb.state_executions AS s USING (execution_id)
-            WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND s.ended_at IS NULL LIMIT {_AT_MOST}) AS s GROUP BY 2
-        UNION ALL SELECT w.kind, w.queue_name, count(*) FROM (
-            SELECT lower(w.kind) AS kind, w.queue_name FROM xdb.processes AS p JOIN xdb.waits AS w USING (execution_id)
-            WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND w.queue_name IS NOT NULL LIMIT {_AT_MOST}) AS w
-        GROUP BY 1, 2""",
-        (name, name),
-    )
-    return [(kind, what, live) for kind, what, live in rows], " (of those that you may see)"
-
-
-def _rpcs_gone(
-    execute: Execute, name: str, registered: Mapping[str, Any], coded: Mapping[str, Any]
-) -> Iterator[Finding]:
-    gone = [rpc for rpc in registered.get("rpcs") or {} if rpc not in coded.get("rpcs", {rpc})]
-    if not gone:
-        return
-    sql = f"""SELECT count(*) FROM (SELECT FROM xdb.processes
-        WHERE process_type = %s::text AND status = 'RUNNING' LIMIT {_AT_MOST}) AS p"""
-    ((live,),) = execute(sql, (name,))
-    if live:
-        for rpc in gone:
-            run = _live(live, "runs that had it", "run that had it")
-            text = f"RPC {rpc} is gone, but {run} (of those that you may see)"
-            yield Finding(name, text, strands=True)
-
-
-def _live(live: int, one: str, many: str) -> str:
-    if live == 1:
-        return f"1 execution {one}"
-    number = f"{_AT_MOST} or more" if live >= _AT_MOST else str(live)
-    return f"{number} executions {many}"
-
-
-def _there_is(execute: Execute, kind: str, name: str) -> bool:
-    """Whether this server's XDB has it: an error would end the transaction."""
-    catalog = {"relation": ("pg_class", "relname", "relnamespace"), "function": ("pg_proc", "proname", "pronamespace")}
-    table, column, schema = catalog[kind]
-    sql = f"""SELECT count(*) FROM pg_catalog.{table} AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.{schema}
-        WHERE n.nspname = 'xdb' AND c.{column} = %s::text"""
-    ((count,),) = execute(sql, (name,))
-    return bool(count)
 
 
 def _boolean(value: bool) -> str:

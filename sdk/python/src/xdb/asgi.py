@@ -24,7 +24,7 @@ FIRST_PART_SECONDS = 5.0
 class AsgiApp:
     """Async handlers run on the loop, ordinary ones in threads of its own, which nobody else uses up.
 
-    RPCs have as many threads besides, for which they wait: their callers do, and nobody repeats them.
+    RPCs have as many threads besides, for which they wait: the engine does not repeat them.
     """
 
     def __init__(self, worker: Worker, path: str = "") -> None:

@@ -34,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"not registered: executions that run would have no code any more.\n{refused}", file=sys.stderr)
         print("Keep the code until they have ended, or use --force.", file=sys.stderr)
         return FOUND
+    except admin.SignatureLost as refused:
+        print(f"not registered: {refused}.", file=sys.stderr)
+        print("Use --secret-env, or --no-secret.", file=sys.stderr)
+        return FOUND
     except Exception as error:
         if given.debug:
             raise
@@ -56,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _names_worker(register)
     _connects(register)
     register.add_argument("--secret-env", metavar="NAME", help="the environment variable that has the worker's secret")
+    register.add_argument("--no-secret", action="store_true", help="calls are not signed, also if they were")
     register.add_argument("--force", action="store_true", help="also if executions that run would be stranded")
     register.add_argument("--dry-run", action="store_true", help="only prints what would change")
 
@@ -85,7 +90,7 @@ def _command(commands: Any, name: str, run: Any, help: str) -> argparse.Argument
 def _names_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="the worker's name in the database; an xdb.PullWorker has one")
     parser.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
-    parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time")
+    parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time; by default the worker's threads")
     parser.add_argument("--role", help="in place of these two, of an xdb.PullWorker: whose members fetch its calls")
 
 
@@ -129,9 +134,11 @@ def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
         if not secret:
             raise ValueError(f"the environment variable {given.secret_env} has no secret")
     with admin.Admin(given.dsn) as connected:
-        changes = connected.register(worker, **place, secret=secret, force=given.force, dry_run=given.dry_run)
-    for change in changes:
-        print(change)
+        changes = connected.register(
+            worker, **place, secret=secret, no_secret=given.no_secret, force=given.force, dry_run=given.dry_run
+        )
+    made = [str(change) for change in changes if change]
+    print("\n".join(made) or f"nothing changes: {place['name']} is registered as it is")
     return NOTHING
 
 
@@ -140,6 +147,8 @@ def _check(given: argparse.Namespace, worker: AnyWorker) -> int:
         findings = connected.check(worker) + connected.ask_workers(worker)
     for finding in findings:
         print(f"note: {finding}" if finding.is_note else finding)
+    if not findings:
+        print(f"all is well: {', '.join(served_by(worker).types)}")
     return NOTHING if all(finding.is_note for finding in findings) else FOUND
 
 

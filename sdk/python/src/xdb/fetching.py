@@ -21,7 +21,7 @@ from .codec import loads
 from .decisions import Failure
 from .logging import log
 from .process import Process
-from .request import Around, BadRequest, Conflict, Job, Reply, error_reply, message_of, read
+from .request import Around, BadRequest, Conflict, Job, NotHere, Reply, error_reply, message_of, read
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ T = TypeVar("T")
 
 APIS = {"WAIT_UNTIL_API": "wait-until", "EXECUTE_API": "execute"}
 
-# No failure: whoever fetches the call next makes the same attempt. As of any other 503.
+# No failure: whoever fetches the call next makes the same attempt.
 _GIVE_BACK = Reply(503, b"")
+
+# No failure for ten minutes: the call is made again after a pause.
+NOT_REGISTERED = "NotRegistered"
 
 # How often one worker makes the same attempt again before it counts as a failed one.
 _AGAIN = 10
@@ -87,11 +90,6 @@ class Claimed:
     def attempt(self) -> str:
         """Which attempt of which call it is, with whatever lease."""
         return _attempt_of(self.job) if isinstance(self.job, Job) else self.token
-
-    @property
-    def not_here(self) -> bool:
-        """Whether it is given back, because this worker does not have what it is for, and another version may."""
-        return isinstance(self.job, Reply) and self.job.status == _GIVE_BACK.status
 
     def extension(self) -> str | None:
         """Another lease, for one that has waited behind others."""
@@ -186,6 +184,9 @@ class Fetching:
     def _job(self, call_id: str, api: str, text: str) -> Job | Reply:
         try:
             job = read(APIS[api], loads(text.encode()), call_id, None, self.worker.types)
+        except NotHere as error:
+            log.warning("a call was refused: %s", error)
+            return error_reply(404, NOT_REGISTERED, str(error))
         except BadRequest as error:
             log.warning("a call was refused: %s", error)
             return error.reply
@@ -247,7 +248,10 @@ def _seconds(given: Seconds) -> float:
 def _failure_of(error: BaseException) -> Reply:
     """What a database's refusal is, of an answer or at the commit."""
     ours = errors.from_driver(error)
-    kind = "InvalidAnswer" if isinstance(ours, errors.WorkerFailed) else type(ours or error).__name__
+    if isinstance(ours, errors.WorkerFailed):
+        kind = NOT_REGISTERED if ours.error_type == NOT_REGISTERED else "InvalidAnswer"
+    else:
+        kind = type(ours or error).__name__
     return error_reply(500, kind, message_of(ours or error))
 
 
@@ -282,7 +286,7 @@ def left_to_say(call: Claimed) -> Reply:
 
 def failure(call: Claimed, reply: Reply) -> tuple[str, str | None]:
     """The parameters of `fail_call`."""
-    return call.token, None if reply.status == _GIVE_BACK.status else reply.body.decode()
+    return call.token, reply.body.decode() or None
 
 
 @contextlib.contextmanager

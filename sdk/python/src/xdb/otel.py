@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for calls. Needs `xdb-sdk[otel]`; nothing else of the package imports it.
+"""Spans of OpenTelemetry for calls. Needs `opentelemetry-api`, the extra `otel` of the package; nothing else of the package imports it.
 
 A span lasts as long as a call, and never across a wait: a process may take days.
 """

@@ -36,7 +36,7 @@ from .fetching import (
 )
 from .logging import install, log
 from .process import Process
-from .request import NOT_HERE_SECONDS, Job, Reply, message_of
+from .request import Job, Reply, message_of
 from .serve import _signals, _signals_of_a_loop
 
 __all__ = ["AsyncPullWorker", "PullWorker", "connection"]
@@ -84,7 +84,7 @@ class PullWorker(Fetching):
         debug: bool = False,
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
-        self._source = source_of(connections)
+        self._connections, self._source = connections, source_of(connections)
         if threads < 1:
             raise ValueError("threads= is how many fetch and answer beside each other, one at least")
         self._threads = threads
@@ -231,9 +231,6 @@ class PullWorker(Fetching):
                 if (more := call.extension()) is not None:
                     self._say(_EXTEND, (call.token, more))
                     calls[0] = call = call.extended()
-                if call.not_here:
-                    # Else it would fetch this very call again at once, and again.
-                    self._stopping.wait(min(NOT_HERE_SECONDS, call.lease / 4))
                 if (told := self._answer_one(calls)) is not None:
                     # Said later if the connection is lost, and the handler does not run again for it.
                     calls[0] = replace(call, job=told)
@@ -314,7 +311,7 @@ class AsyncPullWorker(Fetching):
         debug: bool = False,
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
-        self._source = async_source_of(connections)
+        self._connections, self._source = connections, async_source_of(connections)
         if concurrency < 1:
             raise ValueError("concurrency= is how many fetch and answer beside each other, one at least")
         self._concurrency = concurrency
@@ -398,7 +395,8 @@ class AsyncPullWorker(Fetching):
                     if not isinstance(error, Exception) and _is_meant(error):
                         raise
                     log.warning(_TRIED_AGAIN, pause, message_of(error))
-                    await self._is_stopped_within(pause)
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
         finally:
             await self._give_back(calls)
@@ -428,8 +426,6 @@ class AsyncPullWorker(Fetching):
                 if (more := call.extension()) is not None:
                     await self._say(_EXTEND, (call.token, more))
                     calls[0] = call = call.extended()
-                if call.not_here:
-                    await self._is_stopped_within(min(NOT_HERE_SECONDS, call.lease / 4))
                 if (told := await self._answer_one(calls)) is not None:
                     calls[0] = replace(call, job=told)
                     await self._report(call, told)
@@ -439,10 +435,6 @@ class AsyncPullWorker(Fetching):
                 if self._can_wait(call, error):
                     raise
             calls.popleft()
-
-    async def _is_stopped_within(self, seconds: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _give_back(self, calls: deque[Claimed]) -> None:
         try:

@@ -283,7 +283,7 @@ class Job:
         return error_reply(500, "DeadlineExceeded", str(error))
 
     def abandon(self) -> Reply:
-        """Tells the handler that nobody waits for its answer. Gives one for those who still ask."""
+        """Tells the handler that its answer is of no use any more. Gives what the server of the worker may still send."""
         self.call._gone.set()
         text = f"{self.label}: the caller has closed the connection, because the call timed out or its process needs no answer"
         with self.current():

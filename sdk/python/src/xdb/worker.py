@@ -93,18 +93,35 @@ class Worker:
     # --- registering -------------------------------------------------------------------------------------------------
 
     def register(
-        self, conn: Any, *, worker_name: str, url: str, force: bool = False, dry_run: bool = False
+        self,
+        conn: Any,
+        *,
+        worker_name: str,
+        url: str,
+        max_concurrency: int | None = None,
+        force: bool = False,
+        no_secret: bool = False,
+        dry_run: bool = False,
     ) -> list[Change]:
         """Registers itself and its processes as a part of the connection's transaction, and gives what that changes.
 
-        Calls are signed with its secret, the first one if it has several. `Admin.register` has further options.
+        Calls are signed with its secret, the first one if it has several. It gets as many at a time as it has threads, if nothing is
+        said: several instances behind one address take more. `Admin.register` says what `no_secret` is, and has further options.
         """
         from .admin import Admin
 
         secret = next(iter(self._secrets), None)
         with Admin() as admin:
             return admin.register(
-                self, name=worker_name, url=url, secret=secret, force=force, dry_run=dry_run, conn=conn
+                self,
+                name=worker_name,
+                url=url,
+                secret=secret,
+                max_concurrency=max_concurrency,
+                force=force,
+                no_secret=no_secret,
+                dry_run=dry_run,
+                conn=conn,
             )
 
     def sql(self, worker_name: str, url: str, *, secret: str | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import Delivery, Idle, Order, ProtocolWorker, start_row, wait_until
+from shop import Delivery, Idle, Order, ProtocolWorker, answers, start_row, wait_until
 
 import xdb
 from xdb import admin, cli, errors
@@ -50,22 +50,162 @@ def test_the_same_twice_changes_nothing(shop: Any, worker: ProtocolWorker) -> No
 
 def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
     other = worker.url.replace("127.0.0.1", "localhost")
-    planned = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, dry_run=True)
-    assert "url: " in str(planned[0]) and "max_concurrency: 96 -> 7" in str(planned[0])
+    planned = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, no_secret=True, dry_run=True)
+    assert "url: " in str(planned[0]) and "max_concurrency: 64 -> 7" in str(planned[0])
     text = str(planned[1])
     for line in ("states.rest is gone", "states.sleep is new", "startingState: rest -> sleep", "localQueues: paid is gone"):
         assert line in text
     assert shop.admin.check(EVERYTHING) == []  # nothing was done
-    done = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7)
+    done = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, no_secret=True)
     assert done == planned
     assert shop.admin.check(xdb.Worker(Changed)) == []
     assert shop.execute("SELECT url FROM xdb.workers") == [(None,)]  # another role's
-    assert not shop.admin.register(xdb.Worker(Changed), name="shop", url=other)[0]
-    # The number of calls stays; a secret can't be known, so it is told.
-    moved = str(shop.admin.register(xdb.Worker(Changed), name="shop", url=worker.url)[0])
+    assert not shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=other)[0]
+    # A secret can't be known, so it is told.
+    moved = str(shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=worker.url, no_secret=True)[0])
     assert "calls are not signed any more" in moved and "max_concurrency" not in moved
+
+
+def test_a_worker_gets_as_many_calls_as_it_has_threads(shop: Any) -> None:
+    """Where nothing else is said. One whose handlers are all async has no bound, and stays as it is registered."""
+
+    class Quick(xdb.Process, name="Idle"):
+        @xdb.state(start=True)
+        async def rest(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.rpc
+        def say(self) -> str:  # RPCs do not count
+            return "hello"
+
+    class Mixed(xdb.Process, name="Idle"):
+        @xdb.state(start=True, wait=lambda self: xdb.timer())
+        async def rest(self) -> xdb.Decision:
+            return xdb.complete()
+
+    def registered(worker: xdb.Worker, **how: Any) -> int:
+        shop.admin.register(worker, name="mine", url=shop_url, no_secret=True, **how)
+        with psycopg.connect(shop.superuser_dsn) as conn:
+            rows = conn.execute("SELECT max_concurrency FROM xdb.workers WHERE name = 'mine'").fetchall()
+        return int(rows[0][0])
+
+    shop_url = "http://127.0.0.1:1"
+    assert xdb.Worker(Quick).concurrency is None and registered(xdb.Worker(Quick)) == 96
+    assert registered(xdb.Worker(Idle)) == 64
+    assert registered(xdb.Worker(Idle, threads=5)) == 5
+    assert registered(xdb.Worker(Mixed, threads=6)) == 6
+    assert registered(xdb.Worker(Idle, threads=5), max_concurrency=200) == 200
+    assert registered(xdb.Worker(Quick)) == 200
+    assert "max_concurrency => 5" in xdb.Worker(Idle, threads=5).sql("mine", shop_url)
+    assert "max_concurrency" not in xdb.Worker(Quick).sql("mine", shop_url)
     with psycopg.connect(shop.superuser_dsn) as conn:
-        assert conn.execute("SELECT max_concurrency FROM xdb.workers").fetchall() == [(7,)]
+        [change, _] = xdb.Worker(Idle, threads=5).register(conn, worker_name="mine", url=shop_url, no_secret=True)
+        assert str(change).startswith("worker mine changes\n    max_concurrency: 200 -> 5")
+        [change, _] = xdb.Worker(Idle, threads=5).register(conn, worker_name="mine", url=shop_url, max_concurrency=10, no_secret=True)
+        assert "max_concurrency: 5 -> 10" in str(change)
+
+
+def test_a_signature_is_not_dropped_by_the_way(shop: Any, worker: ProtocolWorker) -> None:
+    """Whether calls are signed can't be seen, so a change of the worker without a secret has to be meant."""
+    signed, other = "SELECT count(*) FROM xdb.worker_secret", worker.url.replace("127.0.0.1", "localhost")
+
+    def secrets() -> int:
+        with psycopg.connect(shop.superuser_dsn) as conn:
+            return int(conn.execute(signed).fetchall()[0][0])
+
+    shop.admin.register(EVERYTHING, name="shop", url=worker.url, secret="s3cret")
+    for change in ({"url": other}, {"url": worker.url, "max_concurrency": 3}, {"url": worker.url, "headers": {"x-a": "b"}}):
+        with pytest.raises(admin.SignatureLost, match="may be signed"):
+            shop.admin.register(EVERYTHING, name="shop", **change)
+        assert secrets() == 1
+    assert not shop.admin.register(EVERYTHING, name="shop", url=worker.url)[0]  # nothing changes, and nothing is lost
+    shop.admin.register(EVERYTHING, name="new", url=worker.url)
+    shop.admin.register(EVERYTHING, name="shop", url=other, secret="s3cret")
+    assert secrets() == 1
+    shop.admin.register(EVERYTHING, name="shop", url=worker.url, no_secret=True)
+    assert secrets() == 0
+
+
+# --- what is stored
+
+
+class Stored(xdb.Process):
+    note: int = 1
+    lines = xdb.Queue[int]()
+    prices = xdb.GlobalQueue[int]("prices")
+
+    @xdb.state(start=True, wait=xdb.timer(days=1))
+    def keep(self, given: int) -> xdb.Decision:
+        return xdb.complete()
+
+
+class Retyped(xdb.Process, name="Stored"):
+    note: dict[str, int]
+    lines = xdb.Queue[list[int]]()
+    prices = xdb.GlobalQueue[str]("prices")
+
+    @xdb.state(start=True, wait=xdb.timer(days=1))
+    def keep(self, given: str) -> xdb.Decision:
+        return xdb.complete()
+
+
+class Widened(xdb.Process, name="Stored"):
+    note: int | None = None
+    lines = xdb.Queue[int | str]()
+    prices = xdb.GlobalQueue[float]("prices")
+
+    @xdb.state(start=True, wait=xdb.timer(days=1))
+    def keep(self, given: int | None) -> xdb.Decision:
+        return xdb.complete()
+
+
+def test_what_is_stored_and_can_not_be_read(xdb_db: Any) -> None:
+    xdb_db.serve(Stored)
+    for n in range(2):
+        xdb_db.client.start(Stored, f"s-{n}", n, local={"note": n})
+        xdb_db.client.publish(Stored.lines, f"s-{n}", n)
+    xdb_db.client.publish_global(Stored.prices, 5)
+    xdb_db.client.start(Stored, "over", 1)
+    xdb_db.client.stop("over")
+    xdb_db.clock.settle()
+    assert xdb_db.admin.check(xdb.Worker(Stored)) == []
+    assert xdb_db.admin.check(xdb.Worker(Widened)) == []
+    found = [str(each) for each in xdb_db.admin.check(xdb.Worker(Retyped))]
+    assert [text.partition(" can't be read by the code: ")[0] for text in found] == [
+        "Stored: the input of state keep",
+        "Stored: local attribute note",
+        "Stored: a message of queue lines",
+        "Stored: a message of global queue prices",
+    ]
+    assert "is not str (in s-" in found[0] and all(", and 1 more" in text for text in found[:3])
+    for n in range(2):
+        xdb_db.client.stop(f"s-{n}")
+    assert len(xdb_db.admin.check(xdb.Worker(Retyped))) == 1  # the global queue has no end
+
+
+def test_a_type_that_is_paused(shop: Any) -> None:
+    shop.admin.grant_usage("app", operator=True)
+    shop.client.pause_type(Idle, reason="the bank is closed")
+    assert [str(each) for each in shop.admin.check(EVERYTHING)] == [
+        "Idle: is paused (WAIT): the bank is closed; xdb.resume_process_type() lets it go on"
+    ]
+    shop.client.resume_type(Idle)
+    assert shop.admin.check(EVERYTHING) == []
+
+
+@pytest.mark.parametrize(
+    "status, said",
+    [(401, "refuses the signature of"), (403, "refuses the signature of"), (404, "does not know what is asked for by")],
+)
+def test_a_worker_that_refuses_its_calls(shop: Any, worker: ProtocolWorker, status: int, said: str) -> None:
+    worker.answer = lambda call, request: (status, {"errorType": "No", "detail": "not by me"})
+    shop.client.start(Idle, "i")
+    wait_until("it is refused", lambda: shop.admin.check(EVERYTHING) != [])
+    assert [str(each) for each in shop.admin.check(EVERYTHING)] == [f"Idle: its worker {said} 1 call, with status {status}: not by me"]
+    worker.answer = answers
+    shop.client.retry_now("i")
+    wait_until("it goes on", lambda: shop.execute("SELECT count(*) FROM xdb.waits") == [(2,)])
+    assert shop.admin.check(EVERYTHING) == []
 
 
 def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: ProtocolWorker) -> None:
@@ -248,9 +388,14 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_command_line(shop: Any, worker: ProtocolWorker, module: str, capsys: Any, monkeypatch: Any) -> None:
     dsn = ["--dsn", shop.superuser_dsn]
-    assert cli.main(["check", module, *dsn]) == 0
     assert cli.main(["register", module, "--name", "shop", "--url", worker.url, *dsn]) == 0
-    assert capsys.readouterr().out.count("is registered as it is") == 4
+    assert capsys.readouterr().out == "nothing changes: shop is registered as it is\n"
+    elsewhere = ["register", module, "--name", "shop", "--url", worker.url.replace("127.0.0.1", "localhost"), *dsn]
+    assert cli.main(elsewhere) == 1
+    assert "Use --secret-env, or --no-secret." in capsys.readouterr().err
+    assert cli.main([*elsewhere, "--no-secret"]) == 0
+    assert capsys.readouterr().out.startswith("worker shop changes\n    url: ")
+    assert cli.main(["register", module, "--name", "shop", "--url", worker.url, "--no-secret", *dsn]) == 0
 
     shop.client.start(Idle, "i")
     changed = ["register", "shop:changed", "--name", "shop", "--url", worker.url, *dsn]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,61 @@ def test_a_worker_that_has_the_code(xdb_db: Any) -> None:
     assert xdb_db.admin.ask_workers(SERVED) == []
 
 
+def test_all_is_well(xdb_db: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(sys.modules[__name__], "both", xdb.Worker(Served, Other), raising=False)
+    xdb_db.serve(Served, Other)
+    assert cli.main(["check", f"{__name__}:both", "--dsn", xdb_db.superuser_dsn]) == 0
+    assert capsys.readouterr().out == "all is well: Served, Other\n"
+
+
+def test_a_url_that_is_not_the_worker_s(xdb_db: Any) -> None:
+    """Somewhere below another path, or behind a program that is none."""
+    with xdb.Server(xdb.Worker(Served), port=0) as server:
+        prefixed = server.url + "/jobs"
+        xdb_db.admin.register(SERVED, name="mine", url=prefixed)
+        assert xdb_db.admin.ask_workers(SERVED) == []  # any prefix will do
+    with nothing_at(404) as url:
+        xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)
+        [finding] = xdb_db.admin.ask_workers(SERVED)
+        assert str(finding).startswith(f"Served: worker mine at {url} is none: what answers there says HTTP Error 404")
+        assert not finding.is_note
+    with nothing_at(503) as url:
+        xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)
+        [finding] = xdb_db.admin.ask_workers(SERVED)
+        assert finding.is_note
+
+
+def test_a_worker_that_has_another_secret(xdb_db: Any) -> None:
+    with xdb.Server(xdb.Worker(Served, secret=["new", "old"]), port=0) as server:
+        for secret, refused in [("old", False), ("new", False), ("none of it", True)]:
+            mine = xdb.Worker(Served, secret=secret)
+            xdb_db.admin.register(mine, name="mine", url=server.url, secret=secret)
+            found = [str(each) for each in xdb_db.admin.ask_workers(mine)]
+            text = f"Served: worker mine at {server.url} refuses what is signed with the secret of the code"
+            assert found == ([text] if refused else [])
+    assert [each.is_note for each in xdb_db.admin.ask_workers(mine)] == [True]  # one that is not there is told once
+
+
+@contextlib.contextmanager
+def nothing_at(status: int) -> Iterator[str]:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        running = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        running.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        running.join(60)
+
+
 def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr(sys.modules[__name__], "newer", NEWER, raising=False)
@@ -61,7 +118,7 @@ def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: py
         assert not finding.is_note and not finding.strands
         assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 1
         assert "runs other code" in capsys.readouterr().out
-        xdb_db.admin.register(xdb.Worker(Newer, Other), name="mine", url=server.url + "/")
+        xdb_db.admin.register(xdb.Worker(Newer, Other), name="mine", url=server.url + "/", no_secret=True)
         found = [str(each) for each in xdb_db.admin.ask_workers(xdb.Worker(Other))]
         assert found == [f"Other: worker mine at {server.url}/ does not have it; it has Served"]
     monkeypatch.setattr(sys.modules[__name__], "newer", xdb.Worker(Newer, Other))

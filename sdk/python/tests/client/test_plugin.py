@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import threading
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 import xdb
+from xdb.testing import clock
 from xdb.testing.clock import NotSettled
 from xdb.testing.server import Server, ServerFailed
+from xdb.testing.simulator import Simulator
 
 
 class Guest(xdb.Row, table="public.guests", key="guest_id"):
@@ -70,7 +73,8 @@ def test_days_that_pass_by_themselves(db: Any) -> None:
     assert db.clock.run_until_closed("r").result == "given up"
     described = db.client.describe("r")
     assert timedelta(days=3) <= described.closed_at - described.started_at < timedelta(days=3, hours=1)
-    assert not db.clock.to_next_timer()
+    with pytest.raises(NotSettled, match="no timer, timeout, late start or next attempt is left"):
+        db.clock.to_next_timer()
 
     db.client.start(Broken, "b")
     assert db.clock.run_until_closed("b").status == "FAILED"
@@ -96,13 +100,176 @@ def test_what_comes_next_comes_by_itself(db: Any, monkeypatch: pytest.MonkeyPatc
 
     def too_late() -> bool:
         db.clock.advance(hours=2)
-        return bool(to_next_timer())
+        return bool(to_next())
 
-    to_next_timer = db.clock.to_next_timer
-    monkeypatch.setattr(db.clock, "to_next_timer", too_late)
+    to_next = db.clock._to_next
+    monkeypatch.setattr(db.clock, "_to_next", too_late)
     db.serve(Soon)
     db.client.start(Soon, "s")
     assert db.clock.run_until_closed("s").result == "by itself"
+
+
+# --- one clock
+
+
+class Monthly(xdb.Process):
+    bills: int = 0
+
+    @xdb.state(start=True, wait=xdb.timer(days=30))
+    def bill(self) -> xdb.Decision:
+        self.bills += 1
+        return self.bill()
+
+
+class Patiently(xdb.Process, timeout=timedelta(days=9)):
+    """Fails, tries again every other day, and is timed out on the ninth."""
+
+    @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(days=2), factor=1, maximum=timedelta(days=2)))
+    def work(self) -> xdb.Decision:
+        TRIES.append(self.call.attempt)
+        raise RuntimeError("it is broken")
+
+
+TRIES: list[int] = []
+
+
+class Hourly(xdb.Process):
+    """Two chains, and what one begins comes due before what the other one has begun earlier."""
+
+    seen: list[str] = []
+
+    @xdb.state(start=True)
+    def begin(self) -> xdb.Decision:
+        return self.two() + self.five()
+
+    @xdb.state(wait=xdb.timer(hours=2), lock="exclusive")
+    def two(self) -> xdb.Decision:
+        self.seen.append("two")
+        return self.two()
+
+    @xdb.state(wait=xdb.timer(hours=5), lock="exclusive")
+    def five(self) -> xdb.Decision:
+        self.seen.append("five")
+        return self.five()
+
+
+def stories(where: Any) -> None:
+    """The same on the simulator and on a server."""
+    client, clock = getattr(where, "client", where), getattr(where, "clock", where)
+    client.start(Monthly, "m")
+    client.start(Hourly, "h")
+    clock.settle()
+    clock.advance(hours=9, minutes=30)
+    assert client.local(Hourly, "h").seen == ["two", "two", "five", "two", "two"]
+    client.stop("h")
+    clock.advance(days=95)
+    assert client.local(Monthly, "m").bills == 3
+    client.stop("m")
+    TRIES.clear()
+    client.start(Patiently, "p")
+    clock.settle()
+    clock.advance(days=20)
+    assert len(TRIES) == 5 and client.wait(Patiently, "p").status == "TIMEOUT"
+    with pytest.raises(AssertionError, match="no timer, timeout, late start or next attempt is left"):
+        clock.to_next_timer()
+
+
+def test_time_goes_from_one_moment_to_the_next(db: Any) -> None:
+    db.serve(Monthly, Patiently, Hourly)
+    stories(db)
+
+
+def test_time_goes_likewise_in_memory() -> None:
+    with Simulator(Monthly, Patiently, Hourly, max_attempts=None) as sim:
+        stories(sim)
+
+
+def test_a_start_that_was_put_off_counts_from_its_time(db: Any) -> None:
+    db.serve(Monthly)
+    db.client.start(Monthly, "m", start_at=datetime.now(timezone.utc) + timedelta(days=10))
+    db.clock.advance(days=35)
+    assert db.client.local(Monthly, "m").bills == 0
+    db.clock.advance(days=6)
+    assert db.client.local(Monthly, "m").bills == 1
+    db.client.stop("m")
+
+
+def test_too_much_on_the_way_is_refused(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "ROUNDS", 3)
+    db.serve(Monthly)
+    db.client.start(Monthly, "m")
+    with pytest.raises(NotSettled, match="more than 3 times something has come due on the way"):
+        db.clock.advance(days=300)
+    db.client.stop("m")
+
+
+# --- workers that fetch their calls
+
+
+class Visit(xdb.Process):
+    names = xdb.Queue[str]()
+
+    @xdb.state(start=True, wait=xdb.any_of(names, xdb.timer(days=1)))
+    def greet(self) -> xdb.Decision:
+        return xdb.complete(self.names.message if self.names.received else "nobody")
+
+
+@pytest.mark.parametrize("kind", [xdb.PullWorker, xdb.AsyncPullWorker])
+def test_a_pull_worker_is_served(db: Any, kind: Any) -> None:
+    worker = kind(Visit, name="visits")  # as a program has it: it connects as psql does
+    db.serve(worker)
+    for n, (answer, result) in enumerate([("Ada", "Ada"), (None, "nobody")]):
+        db.client.start(Visit, f"v-{n}")
+        if answer is not None:
+            db.client.publish(Visit.names, f"v-{n}", answer)
+        assert db.clock.run_until_closed(f"v-{n}").result == result
+
+
+def test_a_pull_worker_that_nobody_runs_is_named(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "SETTLES_WITHIN", 2.0)
+    db.admin.register(xdb.PullWorker(Visit, name="visits"), name="visits", url=None, role="app")
+    db.client.start(Visit, "v")
+    with pytest.raises(NotSettled, match=r"of worker visits, which fetches its calls; does it run\? 1"):
+        db.clock.advance(days=2)
+    db.client.stop("v")
+
+
+def test_a_worker_that_does_not_answer_is_named(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "SETTLES_WITHIN", 2.0)
+    held = threading.Event()
+
+    class Stuck(xdb.Process):
+        @xdb.state(start=True)
+        def work(self) -> xdb.Decision:
+            held.wait(60)
+            return xdb.complete()
+
+    serving = db.serve(Stuck, name="stuck")
+    db.client.start(Stuck, "s")
+    with pytest.raises(NotSettled, match=f"of worker stuck at {serving.url}: 1"):
+        db.clock.settle()
+    held.set()
+
+
+def test_an_application_has_a_schema_of_its_own(db: Any) -> None:
+    db.execute("CREATE SCHEMA shop")
+    db.execute("CREATE TABLE shop.guests (guest_id text PRIMARY KEY, greeting text)")
+
+    class Shopper(xdb.Row, table="shop.guests", key="guest_id"):
+        greeting: str | None
+
+    class Shopping(xdb.Process):
+        guest: Shopper
+
+        @xdb.state(start=True)
+        def greet(self) -> xdb.Decision:
+            self.guest.greeting = "hello"
+            return xdb.complete()
+
+    db.serve(Shopping)
+    db.client.start(Shopping, "s", rows=[Shopper.row("g", greeting=None)])
+    assert db.client.wait(Shopping, "s").status == "COMPLETED"
+    assert db.execute("SELECT greeting FROM shop.guests") == [("hello",)]
 
 
 def test_each_test_begins_at_the_real_time(db: Any) -> None:

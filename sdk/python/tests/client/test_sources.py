@@ -209,7 +209,7 @@ def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
 def test_psycopg_that_is_missing_and_one_that_lacks_libpq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has installed it already is not told to do that."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ImportError, match=r"needs psycopg 3: pip install 'xdb-sdk\[client\]'"):
+    with pytest.raises(ImportError, match=r"needs psycopg 3: pip install 'psycopg>=3\.1'"):
         xdb.Client().describe("p")
     (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available.')\n")
     monkeypatch.delitem(sys.modules, "psycopg")

@@ -91,5 +91,8 @@ def test_numbers_are_what_postgres_makes_of_them(xdb_db: Any) -> None:
 def test_errors() -> None:
     listed = {each["sqlstate"]: (each["name"], each["retryable"]) for each in vectors("errors")}
     assert listed == {sqlstate: (kind.__name__, kind.retryable) for sqlstate, kind in errors.BY_SQLSTATE.items()}
-    documented = re.findall(r"^\| `(XD\d{3})` \|", (REPOSITORY / "docs" / "errors.md").read_text(), re.MULTILINE)
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(XD\d{3})` \|", page, re.MULTILINE)
     assert set(documented) <= set(listed)
+    named = re.findall(r"^\| `(\w{5})` \| `(\w+)` \|( yes)? \|$", page, re.MULTILINE)
+    assert {sqlstate: (name, bool(retryable)) for sqlstate, name, retryable in named} == listed

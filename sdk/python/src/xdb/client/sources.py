@@ -78,7 +78,7 @@ def _psycopg() -> Any:
         return importlib.import_module("psycopg")
     except ModuleNotFoundError as error:
         raise ImportError(
-            "a client with a conninfo needs psycopg 3: pip install 'xdb-sdk[client]'. "
+            "a client with a conninfo needs psycopg 3: pip install 'psycopg>=3.1'. "
             "With another driver, make the client with a function that gives a connection, or give conn= to each call."
         ) from error
     except ImportError as error:

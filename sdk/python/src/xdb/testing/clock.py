@@ -33,6 +33,12 @@ SELECT min(due) - clock_timestamp() - %s::text::interval FROM (
         WHERE ended_at IS NULL AND next_attempt_at > clock_timestamp() + %s::text::interval
 ) AS coming"""
 
+# Calls that are not answered. The engine makes none of those that a worker fetches.
+_WAITING = """
+SELECT w.name, w.url, count(*) FROM xdb.processes AS p JOIN xdb.state_executions AS s USING (execution_id)
+    JOIN xdb.process_types AS t USING (process_type) JOIN xdb.workers AS w ON w.name = t.worker
+WHERE p.status = 'RUNNING' AND s.status IN ('WAIT_UNTIL', 'EXECUTE') GROUP BY 1, 2 ORDER BY 1"""
+
 _FAILURES = """
 SELECT process_id, state_execution_id, attempt, error_type, detail FROM xdb.failures
 ORDER BY failed_at DESC LIMIT 5"""
@@ -51,25 +57,44 @@ class Clock:
         self._offset = timedelta()
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Moves on by so much, and waits until everything that has become due is done.
+        """Moves on by so much. What comes due on the way is done, each at its time, so that what it begins counts from there.
 
         What is due before is done before: a timer of a process that was just started counts from its start.
         """
         self.settle()
-        self._set(self._offset + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
-        self.settle()
+        ends = self._offset + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        for _ in range(ROUNDS):
+            left = self._until_next()
+            if left is None or self._offset + left > ends:
+                self._set(ends)
+                self.settle()
+                return
+            self._move_by(left)
+        raise NotSettled(f"more than {ROUNDS} times something has come due on the way: go on in smaller steps, or with fewer processes")
 
-    def to_next_timer(self) -> bool:
-        """Moves on to whatever comes next: a timer, a timeout, a start that was put off, a next attempt. False: nothing does."""
+    def to_next_timer(self) -> None:
+        """Moves on to whatever comes next: a timer, a timeout, a start that was put off, a next attempt. Raises if nothing does."""
+        if not self._to_next():
+            raise NotSettled(f"no timer, timeout, late start or next attempt is left to go to.{self._waiting()}")
+
+    def _to_next(self) -> bool:
         self.settle()
-        with self._connect() as conn:
-            (left,) = conn.execute(_NEXT, (self._text(), self._text())).fetchone()
+        left = self._until_next()
         if left is None:
             return False
+        self._move_by(left)
+        return True
+
+    def _until_next(self) -> timedelta | None:
+        with self._connect() as conn:
+            (left,) = conn.execute(_NEXT, (self._text(), self._text())).fetchone()
+        found: timedelta | None = left
+        return found
+
+    def _move_by(self, left: timedelta) -> None:
         if left > timedelta():
             self._set(self._offset + left)
         self.settle()
-        return True
 
     def run_until_closed(self, process_id: str) -> Outcome:
         """Moves on from one timer to the next until the process has closed, and gives its outcome."""
@@ -79,14 +104,17 @@ class Clock:
             outcome = self._client._run(wait_statement(process_id, 0.0, None), None)
             if not outcome.timed_out:
                 return outcome
-            waited, waits = waits, self.to_next_timer()
+            waited, waits = waits, self._to_next()
             # Twice: time goes on by itself too, and what the process waited for may have come between the two looks.
             if not waited and not waits:
-                raise NotSettled(f"{process_id} waits for no time: {self._client.describe(process_id)}")
+                raise NotSettled(f"{process_id} waits for no time: {self._client.describe(process_id)}.{self._waiting()}")
         raise NotSettled(f"{process_id} has not closed after {ROUNDS} timers. {self._failures()}")
 
     def settle(self) -> None:
-        """Waits until the engine has nothing to do at the present time."""
+        """Waits until the engine has nothing to do at the present time: calls that are due are answered, messages are taken in.
+
+        `NotSettled` after 30 seconds; it says what is left, and at which worker.
+        """
         deadline = time.monotonic() + SETTLES_WITHIN
         with self._connect() as conn:
             while True:
@@ -97,7 +125,7 @@ class Clock:
                     calls, timers, messages = busy
                     raise NotSettled(
                         f"the engine is {state} ({reason}) with {calls} calls, {timers} timers that are due and "
-                        f"{messages} new messages. {self._failures()}"
+                        f"{messages} new messages.{self._waiting()} {self._failures()}"
                     )
                 time.sleep(0.01)
 
@@ -124,6 +152,15 @@ class Clock:
 
     def _text(self) -> str:
         return f"{self._offset // _MICROSECOND} microseconds"
+
+    def _waiting(self) -> str:
+        with self._connect() as conn:
+            found = conn.execute(_WAITING).fetchall()
+        workers = [
+            f"worker {name} at {url}: {calls}" if url is not None else f"worker {name}, which fetches its calls; does it run? {calls}"
+            for name, url, calls in found
+        ]
+        return f" Calls that are not answered, of {'; of '.join(workers)}." if workers else ""
 
     def _failures(self) -> str:
         with self._connect() as conn:

@@ -57,8 +57,8 @@ def find() -> str:
     found = shutil.which(NAME, path=os.pathsep.join(scripts)) or shutil.which(NAME)
     if found is None:
         raise SimulatorNotFound(
-            f"there is no {NAME}: install it with `pip install {NAME}`, or say in XDB_SIM where it is "
-            f"(`cargo build -p {NAME}` makes it)"
+            f"there is no {NAME}: in a checkout of XDB, `pip install ./sdk/sim` builds and installs it, if there is Rust; or say in "
+            f"XDB_SIM where it is (`cargo build -p {NAME}` makes it)"
         )
     return found
 

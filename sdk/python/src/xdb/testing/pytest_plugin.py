@@ -10,18 +10,20 @@ import importlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pytest
 
 from ..admin import Admin
 from ..client import Client
+from ..pull import AsyncPullWorker, PullWorker
 from ..serve import Server as WorkerServer
 from ..worker import Worker
 from .clock import Clock
+from .pulling import run_until_stopped
 from .server import Server
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class TestServer:
 
 
 class Database:
-    """A database with XDB, and a role `app` that may use it and make tables in it."""
+    """A database with XDB, and a role `app` that may use it and make tables and schemas in it."""
 
     def __init__(self, server: TestServer, name: str) -> None:
         self.name = name
@@ -59,7 +61,7 @@ class Database:
         self.client = Client(self.dsn)
         self.admin = Admin(self.superuser_dsn)
         self.clock = Clock(lambda: _connect(self.superuser_dsn), self.client)
-        self._serving: list[WorkerServer] = []
+        self._stops: list[Callable[[], object]] = []
 
     def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         """A statement of the application's role, committed; its rows, where it has any."""
@@ -68,12 +70,28 @@ class Database:
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
             return rows
 
-    def serve(self, *processes: type[Process], name: str = "test-worker", secret: str | None = None) -> WorkerServer:
-        """Serves processes until the end of the test, and registers them: their tables have to be there."""
-        serving = WorkerServer(Worker(*processes, secret=secret), port=0).start()
-        self._serving.append(serving)
-        self.admin.register(serving.worker, name=name, url=serving.url, secret=secret)
+    @overload
+    def serve(self, *processes: type[Process], name: str = ..., secret: str | None = ...) -> WorkerServer: ...
+
+    @overload
+    def serve(self, worker: PullWorker | AsyncPullWorker, /) -> None: ...
+
+    def serve(self, *given: Any, name: str = "test-worker", secret: str | None = None) -> WorkerServer | None:
+        """Serves processes, or a pull worker, until the end of the test, and registers them: their tables have to be there.
+
+        A pull worker that connects as psql does is connected to this database.
+        """
+        if given and isinstance(given[0], (PullWorker, AsyncPullWorker)):
+            self._pull(*given)
+            return None
+        serving = WorkerServer(Worker(*given, secret=secret), port=0).start()
+        self._stops.append(lambda: serving.stop(grace=5))
+        self.admin.register(serving.worker, name=name, url=serving.url, secret=secret, no_secret=True)
         return serving
+
+    def _pull(self, worker: PullWorker | AsyncPullWorker) -> None:
+        self.admin.register(worker, name=worker.name, url=None, role="app")
+        self._stops.append(run_until_stopped(worker, self.dsn))
 
     def problems(self) -> list[str]:
         """What `xdb.check_process` finds in any process of the database."""
@@ -86,8 +104,8 @@ class Database:
 
     def close(self) -> None:
         """Ends what it has begun."""
-        for serving in self._serving:
-            serving.stop(grace=5)
+        for stop in self._stops:
+            stop()
         self.client.close()
         self.admin.close()
 
@@ -139,6 +157,7 @@ def _prepare(database: Database) -> None:
             conn.execute("CREATE ROLE app LOGIN")
         conn.execute("SELECT xdb.grant_usage('app')")
         conn.execute("GRANT CREATE ON SCHEMA public TO app")
+        conn.execute(f"GRANT CREATE ON DATABASE {database.name} TO app")
 
 
 def _drop(server: TestServer, name: str) -> None:

@@ -428,12 +428,14 @@ class Simulator:
                 break
         self._rest()
 
-    def to_next_timer(self) -> bool:
-        """Moves on to whatever comes next: a timer, a timeout, a late start, a next attempt. False: nothing does."""
+    def to_next_timer(self) -> None:
+        """Moves on to whatever comes next: a timer, a timeout, a late start, a next attempt. Raises if nothing does."""
+        if not self._to_next():
+            raise NeverRests("no timer, timeout, late start or next attempt is left to go to")
+
+    def _to_next(self) -> bool:
         self._rest()
-        moved: bool = self._ask("advance")["reached"]
-        self._rest()
-        return moved
+        return bool(self._do("advance")["reached"])
 
     def run_until_closed(self, process_id: str) -> Outcome:
         """Moves on from one moment to the next until the process has closed, and gives its outcome."""
@@ -441,7 +443,7 @@ class Simulator:
             outcome = self.outcome(process_id)
             if not outcome.timed_out:
                 return outcome
-            if not self.to_next_timer():
+            if not self._to_next():
                 raise NeverRests(f"{process_id} waits for no time: {self.describe(process_id)}")
         raise NeverRests(f"{process_id} has not closed after {MOST_MOMENTS} moments: {self.describe(process_id)}")
 

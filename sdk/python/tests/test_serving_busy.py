@@ -1,0 +1,181 @@
+"""A worker that is full, a caller that goes, and a call whose time is over, under servers of all kinds."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support import PATHS, headers, request
+from test_serving import DONE, WITHIN, AsyncSteps, Gate, Steps, ask, gate, uvicorn_of, wait_for
+
+import xdb
+
+__all__ = ["gate"]
+
+
+@contextmanager
+def served_by_serve(worker: xdb.Worker) -> Iterator[int]:
+    with xdb.Server(worker, port=0) as server:
+        yield int(server.url.rpartition(":")[2])
+        Steps.gate.release.set()
+
+
+def served_by_asgi(worker: xdb.Worker) -> Any:
+    return uvicorn_of(worker.asgi())
+
+
+def served_by_wsgi(worker: xdb.Worker) -> Any:
+    from werkzeug.serving import make_server
+
+    @contextmanager
+    def served() -> Iterator[int]:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = make_server("127.0.0.1", 0, worker.wsgi(), threaded=True)
+        running = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        running.start()
+        try:
+            yield server.server_port
+        finally:
+            Steps.gate.release.set()
+            server.shutdown()
+            running.join(WITHIN)
+
+    return served()
+
+
+KINDS = [served_by_serve, served_by_asgi, served_by_wsgi]
+
+
+def sent(port: int, state: str, process: str = "Steps") -> http.client.HTTPConnection:
+    """A call whose answer is not read."""
+    body, connection = request(process, state), http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN)
+    connection.request("POST", PATHS["execute"], body, headers(body))
+    return connection
+
+
+@pytest.mark.parametrize("served", KINDS)
+def test_a_worker_that_is_full_says_so_at_once(served: Any, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with served(xdb.Worker(Steps, threads=2)) as port:
+        held = [sent(port, "held") for _ in range(2)]
+        wait_for(lambda: gate.count() == 2)
+        for _ in range(3):
+            body, connection = request("Steps", "quick"), http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN)
+            connection.request("POST", PATHS["execute"], body, headers(body))
+            reply = connection.getresponse()
+            assert (reply.status, reply.getheader("retry-after")) == (503, "1")
+            answer = json.loads(reply.read())
+            assert answer["errorType"] == "WorkerFull" and "all 2 threads of the worker are at work" in answer["detail"]
+            assert "retryAfterSeconds" not in answer
+        # What is known before anything runs needs no thread. Nor does a call that is none.
+        assert ask(port, "waits", api="wait-until")[0] == 200
+        assert ask(port, "nowhere")[1]["errorType"] == "UnknownState"
+        assert caplog.text.count("all 2 threads of the worker are at work") == 1
+        gate.release.set()
+        for each in held:
+            assert each.getresponse().status == 200
+        wait_for(lambda: ask(port, "quick") == (200, DONE))
+
+
+@pytest.mark.parametrize("served", KINDS)
+def test_an_rpc_is_not_refused_by_a_worker_that_is_full(served: Any, gate: Gate) -> None:
+    """The engine does not repeat it."""
+    with served(xdb.Worker(Steps, threads=1)) as port:
+        held = sent(port, "held")
+        assert gate.started.wait(WITHIN)
+        gate.release.set()
+        assert ask(port, "say", api="rpc")[0] in (200, 500)  # not 503; its time may be over on a loaded machine
+        assert held.getresponse().status == 200
+
+
+def test_an_rpc_that_waits_for_a_thread_until_its_time_is_over_never_begins(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with uvicorn_of(xdb.Worker(Steps, threads=1).asgi()) as port:
+        while not gate.started.is_set():
+            ask(port, "say", api="rpc")
+        assert gate.count() == 1
+        status, answer = ask(port, "say", api="rpc")
+        assert (status, answer["errorType"]) == (500, "DeadlineExceeded")
+        assert answer["detail"].startswith("Steps.say was not begun: the call waited for a thread until its time was over")
+        assert "took longer than" in caplog.text and "was not begun" in caplog.text
+        assert gate.count() == 1
+
+
+@pytest.mark.parametrize("state, process", [("quick", "Steps"), ("quick", "AsyncSteps")])
+def test_no_handler_begins_whose_time_is_over(state: str, process: str, caplog: pytest.LogCaptureFixture) -> None:
+    worker, body = xdb.Worker(Steps, AsyncSteps), request(process, state, context={"timeoutSeconds": 0.0})
+    reply = worker.handle("POST", PATHS["execute"], headers(body), body)
+    assert reply.status == 500 and b"was not begun" in reply.body
+    assert "took longer" not in caplog.text
+
+
+def test_no_handler_begins_whose_caller_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    body = request("Steps", "quick")
+    job = xdb.Worker(Steps).open("POST", PATHS["execute"], headers(body), body)
+    assert not isinstance(job, xdb.Reply)
+    job.abandon()
+    assert b"was not begun" in job.run().body
+
+
+@pytest.mark.parametrize("served", [served_by_serve, served_by_asgi])
+@pytest.mark.parametrize("state, process", [("asks", "Steps"), ("held", "AsyncSteps")])
+def test_a_handler_is_told_that_its_caller_has_gone(served: Any, state: str, process: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """An ordinary one asks, an async one is cancelled."""
+    caplog.set_level(logging.INFO, "xdb.worker")
+    with served(xdb.Worker(Steps, AsyncSteps)) as port:
+        connection = sent(port, state, process)
+        assert gate.started.wait(WITHIN)
+        assert gate.cancelled == []
+        connection.close()
+        wait_for(lambda: len(gate.cancelled) == 1)
+        assert gate.cancelled[0].cancelled
+        wait_for(lambda: f"{process}.{state}: the caller has closed the connection" in caplog.text)
+        # It goes on with others, and so does its thread.
+        wait_for(lambda: ask(port, "quick", process=process) == (200, DONE))
+    assert caplog.text.count("the caller has closed the connection") == 1
+
+
+@pytest.mark.parametrize("served", KINDS)
+def test_a_handler_can_ask_whether_its_time_is_over(served: Any, gate: Gate) -> None:
+    """Also under WSGI, which does not tell of a connection that was closed."""
+    with served(xdb.Worker(Steps)) as port:
+        body, connection = request("Steps", "asks", context={"timeoutSeconds": 2}), http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", PATHS["execute"], body, headers(body))
+        assert b"took longer than 2 s" in connection.getresponse().read()
+        wait_for(lambda: len(gate.cancelled) == 1)
+
+
+def test_a_middleware_that_has_no_disconnect_does_no_harm() -> None:
+    """It says at each question that the body is there, and empty."""
+    app = xdb.Worker(Steps, AsyncSteps).asgi()
+
+    async def again(scope: Any, receive: Any, send: Any) -> None:
+        messages: list[Any] = []
+
+        async def answers() -> Any:
+            if not messages:
+                messages.append(await receive())
+                return messages[0]
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await app(scope, receive if scope["type"] != "http" else answers, send)
+
+    with uvicorn_of(again) as port:
+        assert ask(port, "quick") == (200, DONE)
+        assert ask(port, "quick", process="AsyncSteps") == (200, DONE)
+
+
+def test_an_address_that_is_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1 port {port}: Address already in use"):
+            xdb.Server(xdb.Worker(Steps), port=port)
+    with pytest.raises(OSError, match="can't listen on nowhere.invalid port 0"):
+        xdb.Server(xdb.Worker(Steps), host="nowhere.invalid", port=0)
+    with pytest.raises(ValueError, match="threads="):
+        xdb.Worker(Steps, threads=0)
