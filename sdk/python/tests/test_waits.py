@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import math
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ class Q(xdb.Process):
     a = xdb.Queue[str]()
     b = xdb.Queue[str]()
     shared = xdb.GlobalQueue[int]("shared")
+
+    @xdb.state
+    def s(self) -> xdb.Decision:
+        return xdb.complete()
 
 
 def local(name: str, id: str | None = None, **amount: int) -> dict[str, Any]:
@@ -88,8 +93,20 @@ def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> No
     "make, message",
     [
         (lambda: xdb.timer(seconds=-1), "less than no time"),
-        (lambda: xdb.timer(at=datetime(2027, 1, 1)), "`at` needs a time zone"),
+        (lambda: xdb.timer(at=datetime(2027, 1, 1)), "needs a time zone"),
         (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "a delay or `at`, not both"),
+        (lambda: xdb.timer(seconds=math.nan), "seconds=nan of a timer is no length of time"),
+        (lambda: xdb.timer(seconds=math.inf), "seconds=inf of a timer is no length of time"),
+        (lambda: xdb.timer(days=-math.inf), "days=-inf of a timer is no length of time"),
+        (lambda: xdb.timer(hours="1"), "hours='1' of a timer is no length of time"),  # type: ignore
+        (lambda: xdb.timer(minutes=True), "minutes=True of a timer is no length of time"),
+        (lambda: xdb.timer(days=1e10), "days=10000000000.0 of a timer is longer than Python's longest time"),
+        (lambda: xdb.timer(seconds=10**400), "of a timer is longer than Python's longest time"),
+        (lambda: xdb.timer(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of a timer is no datetime"),  # type: ignore
+        (lambda: xdb.timer(at="2027-01-01"), "at='2027-01-01' of a timer is no datetime"),  # type: ignore
+        (lambda: xdb.timer(at=datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "after the last one that Python has in UTC"),
+        (lambda: Q.s.later(seconds=math.nan), "seconds=nan of Q.s.later() is no length of time"),
+        (lambda: Q.s.later(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of Q.s.later() is no datetime"),  # type: ignore
         (lambda: xdb.any_of(), "any_of() waits for nothing"),
         (lambda: xdb.all_of(T1, "x"), "'x' is nothing to wait for"),  # type: ignore
         (lambda: xdb.any_of(xdb.Queue[str], T1), "xdb.Queue[str] is the type of a queue, and none: write xdb.Queue[str]()"),  # type: ignore

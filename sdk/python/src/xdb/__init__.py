@@ -20,7 +20,7 @@ from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results,
 from .process import Process, Row, RowStart
 from .pull import AsyncPullWorker, PullWorker, connection
 from .queues import GlobalQueue, Queue
-from .request import DeadlineExceeded, NoDecision, Reply
+from .request import DeadlineExceeded, NoDecision, Reply, UnusedMovement
 from .serve import Server, serve
 from .signatures import BadSignature
 from .states import RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
@@ -78,6 +78,7 @@ __all__ = [
     "StateOutcome",
     "Stranding",
     "Summary",
+    "UnusedMovement",
     "Wait",
     "WaitError",
     "Worker",

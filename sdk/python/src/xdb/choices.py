@@ -6,11 +6,18 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from .scalars import CodecError, Plan, wrong
+from .jsontext import dumps
+from .same import difference
+from .scalars import KIND_OF, CodecError, Plan, name_of, wrong
 
 
 def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
     """Literals, or the members of an Enum, each with its JSON."""
+    seen: dict[tuple[str, bytes], Any] = {}
+    for value, code in values:
+        other = seen.setdefault((kind_of(code), dumps(code)), value)
+        if other is not value:
+            raise CodecError(f"{other!r} and {value!r} have the same JSON, {code!r}", annotation)
 
     def same(one: Any, other: Any) -> bool:
         numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
@@ -29,11 +36,16 @@ def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
                 return each
         raise wrong(raw, annotation, f", which has {', '.join(repr(code) for _, code in values)}")
 
-    return Plan(to_json, from_json)
+    return Plan(to_json, from_json, kinds=frozenset(kind_of(code) for _, code in values))
+
+
+def kind_of(raw: Any) -> str:
+    """What a value is in JSON."""
+    return next(kind for cls, kind in KIND_OF.items() if isinstance(raw, cls))
 
 
 def union(annotation: Any, plans: list[Plan]) -> Plan:
-    """The first that fits, in the order that they are written in."""
+    """The first that fits, in the order that they are written in. What would be read as an earlier one is refused when it is written."""
     alternatives = list(zip(typing.get_args(annotation), plans))
     beside_none = [each for each, _ in alternatives if each is not type(None)]
     only = beside_none[0] if len(beside_none) == 1 else plans
@@ -45,6 +57,8 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             try:
                 return each(plan)
             except CodecError as error:
+                if error.is_ambiguous:
+                    raise
                 # The error from the furthest inside is that of the type which was meant.
                 if error.path and (deepest is None or len(error.path) > len(deepest.path)):
                     deepest = error
@@ -55,7 +69,29 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             deepest = meant
         raise deepest or wrong(value, annotation)
 
+    def encoded(plan: Plan, value: Any) -> Any:
+        raw = plan.encode(value)
+        for number, earlier in enumerate(plans):
+            if earlier is plan:
+                break
+            if not earlier.kinds.isdisjoint(plan.kinds):
+                refuse_another(number, earlier, value, raw)
+        return raw
+
+    def refuse_another(number: int, earlier: Plan, value: Any, raw: Any) -> None:
+        try:
+            back = earlier.decode(raw)
+        except CodecError:
+            return
+        if difference(value, back) is not None:
+            taken = name_of(alternatives[number][0])
+            problem = f"this {type(value).__name__} would be read back as {taken}, which comes first in {name_of(annotation)}"
+            error = CodecError(problem, annotation)
+            error.is_ambiguous = True
+            raise error
+
     return Plan(
-        lambda value: first(value, lambda plan: plan.encode(value)),
+        lambda value: first(value, lambda plan: encoded(plan, value)),
         lambda raw: first(raw, lambda plan: plan.decode(raw)),
+        kinds=frozenset().union(*(plan.kinds for plan in plans)),
     )

@@ -16,20 +16,24 @@ from typing import Any, Literal, Union
 
 from .choices import one_of, union
 from .hints import hints_of, required_keys
-from .jsontext import JSON, dumps, loads
-from .keys import key_back, wrapped
-from .models import built, model, taken_back
+from .jsontext import JSON, TOO_DEEP, dumps, loads
+from .keys import entries, key_back, wrapped
+from .models import built, exact, makes_itself, model, taken_back
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
 __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
 
 
 def encode(value: object, annotation: Any = Any, path: str = "") -> JSON:
-    """The JSON of a value, or CodecError with the place in it if it does not fit its annotation."""
+    """The JSON of a value, or CodecError with the place in it: it does not fit its annotation, or would not be read back as it is."""
     try:
         result: JSON = _plan(annotation).encode(value)
     except CodecError as error:
         raise error.under(path)
+    except RecursionError:
+        raise CodecError(TOO_DEEP, annotation, path) from None
+    except Exception as error:  # of a property, say, or an iterator
+        raise CodecError(f"this {type(value).__name__} can't be written: {type(error).__name__}: {error}", annotation, path) from error
     return result
 
 
@@ -39,6 +43,8 @@ def decode(raw: JSON, annotation: Any = Any, path: str = "") -> Any:
         return _plan(annotation).decode(raw)
     except CodecError as error:
         raise error.under(path)
+    except RecursionError:
+        raise CodecError(TOO_DEEP, annotation, path) from None
 
 
 def check(annotation: Any) -> None:
@@ -81,7 +87,7 @@ def _plan(annotation: Any) -> Plan:
         try:
             plan = _unfinished[key] = Plan(_contains_itself, _contains_itself)
             made = _make(annotation)
-            plan.encode, plan.decode, plan.dump = made.encode, made.decode, made.dump
+            plan.encode, plan.decode, plan.dump, plan.kinds = made.encode, made.decode, made.dump, made.kinds
             if outermost:
                 _plans.update(_unfinished)
         finally:
@@ -99,7 +105,7 @@ def _make(annotation: Any) -> Plan:
     if origin is typing.Annotated:
         return _plan(args[0])
     if annotation in (Any, object):
-        return Plan(_encode_any, lambda raw: raw)
+        return Plan(_encode_any, _as_it_is)
     if annotation is None or annotation in SCALARS:
         return SCALARS[type(None) if annotation is None else annotation]
     if origin in (Union, types.UnionType):
@@ -119,6 +125,10 @@ def _make(annotation: Any) -> Plan:
     return made
 
 
+def _as_it_is(raw: Any) -> Any:
+    return raw
+
+
 def _encode_any(value: Any) -> Any:
     """Without an annotation the value itself says what it is."""
     kind = type(value)
@@ -135,6 +145,9 @@ def _encode_any(value: Any) -> Any:
 
 
 _PLAIN = (dict, list, tuple, set, frozenset, *SCALARS)
+
+
+_ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 
 
 # --- collections -----------------------------------------------------------------------------------------------------
@@ -158,13 +171,17 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
             items = _items(_expect(raw, list, annotation), item.decode)
             return built(annotation, cls, items)
 
-        return Plan(to_json, from_json)
+        plan = Plan(to_json, from_json, kinds=_ARRAY)
+        # Of a set without an annotation, a tuple would be read as a list, which no set can hold.
+        return taken_back(plan, ()) if cls in (set, frozenset) and item.decode is _as_it_is else plan
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
         back = key_back(args[0] if args else Any, key)
+        read_back = back if args and "text" in key.kinds and "number" in key.kinds else None
         return Plan(
-            lambda given: _entries(_expect(given, Mapping, annotation), key.encode, value.encode),
-            lambda raw: _entries(_expect(raw, dict, annotation), back, value.decode, back=True),
+            lambda given: entries(_expect(given, Mapping, annotation), key.encode, value.encode, read_back=read_back),
+            lambda raw: entries(_expect(raw, dict, annotation), back, value.decode, back=True),
+            kinds=_OBJECT,
         )
     return None
 
@@ -185,23 +202,6 @@ def _items(values: Iterable[Any], one: Callable[[Any], Any]) -> list[Any]:
     return result
 
 
-def _entries(values: Mapping[Any, Any], to: Callable[[Any], Any], one: Callable[[Any], Any], back: bool = False) -> Any:
-    result: dict[Any, Any] = {}
-    for key, value in values.items():
-        try:
-            code = to(key)
-            if not back and not isinstance(code, str):
-                if not isinstance(code, int) or isinstance(code, bool):
-                    raise CodecError("a key in JSON is a text")
-                code = str(code)
-            if code in result:
-                raise CodecError(f"two keys are {code!r} in JSON")
-            result[code] = one(value)
-        except CodecError as error:
-            raise error.under(f"[{key!r}]")
-    return result
-
-
 def _tuple(annotation: Any, plans: list[Plan]) -> Plan:
     def each(values: Any, kind: Any, convert: Callable[[Plan, Any], Any]) -> list[Any]:
         if len(_expect(values, kind, annotation)) != len(plans):
@@ -212,6 +212,7 @@ def _tuple(annotation: Any, plans: list[Plan]) -> Plan:
     return Plan(
         lambda value: each(value, tuple, lambda plan, item: plan.encode(item)),
         lambda raw: tuple(each(raw, list, lambda plan, item: plan.decode(item))),
+        kinds=_ARRAY,
     )
 
 
@@ -235,9 +236,8 @@ def _class(cls: Any) -> Plan | None:
         required = {each.name for each in fields if each.default is missing and each.default_factory is missing}
         names = [each.name for each in fields]
         plan = _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
-        # pydantic's own dataclasses check without one.
-        checks = hasattr(cls, "__post_init__") or hasattr(cls, "__pydantic_validator__")
-        return taken_back(plan) if checks else plan
+        hidden = [field.name for field in dataclasses.fields(cls) if not field.init]
+        return taken_back(plan, hidden) if makes_itself(cls, hidden) else plan
     return None
 
 
@@ -258,7 +258,11 @@ def _record(
             raise error.under(f".{name}")
 
     def to_json(value: Any) -> Any:
-        given = fields_of(_expect(value, kind, cls))
+        if kind is dict:
+            _expect(value, kind, cls)
+        elif type(value) is not cls:
+            exact(value, cls)
+        given = fields_of(value)
         return _fields(given, given.keys(), lambda name: plans[name].encode(given[name]))
 
     def from_json(raw: Any) -> Any:
@@ -279,4 +283,4 @@ def _record(
                 raise error.under(f".{name}")
         return made
 
-    return Plan(to_json, from_json)
+    return Plan(to_json, from_json, kinds=_OBJECT)

@@ -260,6 +260,16 @@ def is_refusal(error: BaseException) -> bool:
     return bool(sqlstate) and not sqlstate.startswith(_CONNECTION)
 
 
+def is_cut_short(error: BaseException) -> bool:
+    """Whether a statement ended because it was cancelled, or because the time of its transaction was over (Postgres 17)."""
+    return any(_sqlstate(cause) in ("57014", "25P04") for cause in _causes(error))
+
+
+def is_of_the_transaction(error: BaseException) -> bool:
+    """Whether a statement was refused for what its transaction is: read only, or above READ COMMITTED."""
+    return any(_sqlstate(cause) in ("25006", "0A000") for cause in _causes(error))
+
+
 # Errors of the connection, too many of them, and a server that shuts down or starts.
 _CONNECTION = ("08", "53", "57P")
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from . import errors
 from .client.statements import Seconds, interval
@@ -24,6 +27,8 @@ from .worker import Worker
 if TYPE_CHECKING:
     from .admin import Change
 
+T = TypeVar("T")
+
 APIS = {"WAIT_UNTIL_API": "wait-until", "EXECUTE_API": "execute"}
 
 # No failure: whoever fetches the call next makes the same attempt.
@@ -34,6 +39,17 @@ NOT_REGISTERED = "NotRegistered"
 
 # How often one worker makes the same attempt again before it counts as a failed one.
 _AGAIN = 10
+
+# How long a worker that stops waits for those that answer its calls, and then for the server to take back the calls.
+GRACE, GIVES_BACK_WITHIN = 30.0, 5.0
+
+# Limits of a role that are meant for the queries of an application. The first two are lifted for a step, which has a time of its own
+# and may leave its connection idle; the others for its answer, so that the handler's own statements still have them.
+LIMITS = ("idle_in_transaction_session_timeout", "transaction_timeout", "statement_timeout", "lock_timeout")
+
+# What a call is fetched and told in where the role's transactions are read only, or see what they saw first.
+PLAIN_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+READ_WRITE = "SET TRANSACTION READ WRITE"
 
 _connection: ContextVar[Any] = ContextVar("xdb_connection")
 # In place of a connection of coroutines, in a thread: its methods would do nothing there but give a coroutine.
@@ -62,6 +78,13 @@ class Claimed:
     read: Callable[[], Union[Job, Reply]]
     lease: float
     claimed_at: float
+    # The names of the limits that its role has.
+    limits: tuple[str, ...] = ()
+
+    def lifting(self, *names: str) -> str | None:
+        """The statement that takes these limits from the transaction; None: none of them is set."""
+        found = [f"set_config('{name}', '0', true)" for name in names if name in self.limits]
+        return f"SELECT {', '.join(found)}" if found else None
 
     @property
     def attempt(self) -> str:
@@ -104,18 +127,21 @@ class Fetching:
         wait: Seconds,
         lease: Seconds | None,
         shards: tuple[int, int] | None,
+        grace: Seconds,
         debug: bool,
     ) -> None:
         self.worker = Worker(*processes, debug=debug)
         self.name = name
         if not 1 <= batch <= 1000:
             raise ValueError("batch= is how many calls are fetched at a time, from 1 to 1000")
-        self._wait = _seconds(wait)
+        self._wait, self._grace = _seconds(wait), _seconds(grace)
         range_of = None if shards is None else f"[{int(shards[0])},{int(shards[1])}]"
         self._failed: BaseException | None = None
         self._given = (str(batch), None if lease is None else interval(lease), range_of)
         self._around: list[Around] = self.worker._around
         self._made: dict[str, int] = {}
+        # Whether its statements need transactions of another kind than the role's.
+        self._in_plain_transactions = False
 
     @property
     def processes(self) -> tuple[type[Process], ...]:
@@ -148,8 +174,12 @@ class Fetching:
 
     def _claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
         claimed_at = time.monotonic()
-        reads = [partial(self._job, call_id, api, text) for _, call_id, api, text, _ in rows]
-        return [Claimed(token, read(), read, float(left), claimed_at) for (token, *_, left), read in zip(rows, reads)]
+        made = []
+        for token, call_id, api, text, left, limits in rows:
+            read = partial(self._job, call_id, api, text)
+            set_limits = tuple(name for name, value in zip(LIMITS, limits.split(",")) if value != "0")
+            made.append(Claimed(token, read(), read, float(left), claimed_at, set_limits))
+        return made
 
     def _job(self, call_id: str, api: str, text: str) -> Job | Reply:
         try:
@@ -272,3 +302,27 @@ def run_in_thread(job: Job) -> Reply:
     """Runs an ordinary handler of a worker of coroutines, in a context of its own."""
     _connection.set(_OF_COROUTINES)
     return job.run()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Runs a function in a thread that ends with the program. Those of `asyncio.to_thread` keep a program from its end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # cancelled meanwhile
+        done.set_exception(error) if error is not None else done.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(function)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name="xdb-handler", daemon=True).start()
+    return await done

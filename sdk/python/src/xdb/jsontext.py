@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from .scalars import CodecError, Exact
 
+TOO_DEEP = "it is nested too deeply, or contains itself"
+
 JSON: TypeAlias = "None | bool | int | float | str | list[Any] | dict[str, Any]"
 
 
@@ -17,6 +19,8 @@ def loads(text: bytes | str) -> JSON:
         value = json.loads(text, parse_float=Exact, parse_constant=_no_constant)
     except (json.JSONDecodeError, UnicodeDecodeError, CodecError):
         raise
+    except RecursionError:
+        raise CodecError(TOO_DEEP) from None
     except ValueError:  # an integer of more digits than Python converts
         value = json.loads(text, parse_float=Exact, parse_constant=_no_constant, parse_int=_long_int)
     return value
@@ -28,6 +32,10 @@ def dumps(value: JSON) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except UnicodeEncodeError:
         raise CodecError("it has half of a surrogate pair, which is no text") from None
+    except RecursionError:
+        raise CodecError(TOO_DEEP) from None
+    except ValueError as error:
+        raise CodecError(f"it has no JSON: {error}") from None
 
 
 def storable(text: str) -> str:

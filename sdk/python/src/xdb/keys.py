@@ -7,9 +7,10 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union
 
+from .same import difference
 from .scalars import CodecError, Plan, name_of
 
 _WHOLE = re.compile("-?[0-9]{1,4000}")
@@ -65,3 +66,29 @@ def _kinds(annotation: Any) -> Iterator[Any]:
             yield type(member.value)
     else:
         yield type(None) if annotation is None else origin or annotation
+
+
+def entries(
+    values: Mapping[Any, Any],
+    to: Callable[[Any], Any],
+    one: Callable[[Any], Any],
+    back: bool = False,
+    read_back: Callable[[str], Any] | None = None,
+) -> Any:
+    """A mapping with its keys and values converted. `read_back` reads keys of which a whole number may be read as a text."""
+    result: dict[Any, Any] = {}
+    for key, value in values.items():
+        try:
+            code = to(key)
+            if not back and not isinstance(code, str):
+                if not isinstance(code, int) or isinstance(code, bool):
+                    raise CodecError("a key in JSON is a text")
+                code = str(code)
+                if read_back is not None and difference(key, read_back(code)) is not None:
+                    raise CodecError("this key is a number, and would be read back as a text")
+            if code in result:
+                raise CodecError(f"two keys are {code!r} in JSON")
+            result[code] = one(value)
+        except CodecError as error:
+            raise error.under(f"[{key!r}]")
+    return result

@@ -161,6 +161,9 @@ class Live:
     function_calls: list[dict[str, JSON]] = field(default_factory=list)
     received: dict[str, list[Any]] = field(default_factory=dict)
     decision: Decision | None = None
+    # The class whose handler runs, and each movement that was made, with its name: request.py asks whether all of them were used.
+    process: Any = None
+    movements: list[tuple[str, Mapping[str, JSON]]] = field(default_factory=list)
     closed: str | None = None
     # Between the check that a call is open and what is then kept, another thread may not close it.
     guard: threading.Lock = field(default_factory=threading.Lock, repr=False)

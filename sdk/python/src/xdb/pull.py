@@ -7,22 +7,41 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from . import errors
-from .client.connections import async_execute, sync_execute
+from .client.connections import Rows, async_execute, sync_execute
 from .client.sources import async_source_of, source_of
-from .client.statements import Seconds
-from .fetching import Claimed, Fetching, answer, connected, connection, failure, instead, left_to_say, run_in_thread
+from .client.statements import LIMIT, Seconds
+from .fetching import (
+    GIVES_BACK_WITHIN,
+    GRACE,
+    LIMITS,
+    PLAIN_TRANSACTION,
+    READ_WRITE,
+    Claimed,
+    Fetching,
+    answer,
+    connected,
+    connection,
+    failure,
+    in_thread,
+    instead,
+    left_to_say,
+    run_in_thread,
+)
 from .logging import install, log
 from .process import Process
 from .request import Job, Reply, message_of
 from .serve import _signals, _signals_of_a_loop
 
 __all__ = ["AsyncPullWorker", "PullWorker", "connection"]
+
+_STOPS = "stopping: calls that run have %g s, and a second signal gives them back at once"
 
 # After an error of the connection, and twice as long each time after.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
@@ -32,8 +51,10 @@ _MISTAKES = (errors.UnknownWorker, errors.WrongKindOfWorker, errors.InvalidArgum
 
 _TRIED_AGAIN = "calls can't be fetched or answered, and are tried again in %g s: %s"
 
-_CLAIM = """SELECT c.token, c.call_id, c.api, c.request::text, extract(epoch FROM c.lease_until - clock_timestamp())::text
-    FROM xdb.claim_calls(worker => %s::text, max_calls => %s::text::int, wait => %s::text::interval,
+# A wait ends before a limit of the role would end it.
+_CLAIM = f"""SELECT c.token, c.call_id, c.api, c.request::text, extract(epoch FROM c.lease_until - clock_timestamp())::text,
+        concat_ws(',', {", ".join(f"coalesce(current_setting('{name}', true), '0')" for name in LIMITS)})
+    FROM xdb.claim_calls(worker => %s::text, max_calls => %s::text::int, wait => least(%s::text::interval, {LIMIT} / 2),
         lease => %s::text::interval, shards => %s::text::int4range) AS c"""
 _COMPLETE = "SELECT xdb.complete_call(%s::text, %s::text::jsonb)"
 _FAIL = "SELECT xdb.fail_call(%s::text, %s::text::jsonb)"
@@ -45,7 +66,8 @@ class PullWorker(Fetching):
 
     `connections` are as `Client` takes them; handlers get theirs by `xdb.connection()`. `threads` work beside each other, each fetches
     up to `batch` calls at a time and waits for the first one for `wait` seconds. `lease` is how long nobody else gets a call, if not
-    its timeout. With `shards`, a first and a last number, it fetches only calls of these.
+    its timeout. With `shards`, a first and a last number, it fetches only calls of these. `grace` is how many seconds the calls that
+    have begun get when it stops.
     """
 
     def __init__(
@@ -58,19 +80,25 @@ class PullWorker(Fetching):
         wait: Seconds = 5,
         lease: Seconds | None = None,
         shards: tuple[int, int] | None = None,
+        grace: Seconds = GRACE,
         debug: bool = False,
     ) -> None:
-        super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
+        super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
         self._connections, self._source = connections, source_of(connections)
         if threads < 1:
             raise ValueError("threads= is how many fetch and answer beside each other, one at least")
         self._threads = threads
-        self._stopping = threading.Event()
+        self._stopping, self._hurried = threading.Event(), threading.Event()
+        # What each thread has fetched and not told.
+        self._held: list[deque[Claimed]] = []
 
     # --- running
 
     def run(self) -> None:
         """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns.
+
+        After `grace` seconds, or at a second signal, it also gives back what still runs, and returns: the threads of these handlers end
+        with the program, and nothing of what they have written is kept.
 
         A program that has not set up logging gets it on standard error, with the ids of calls.
         """
@@ -82,29 +110,59 @@ class PullWorker(Fetching):
             working = self.start()
             threading.Thread(target=self._stops_when_told, args=(told,), daemon=True).start()
             log.info("fetching calls of %s for %s", self.name, ", ".join(self.worker.types))
-            for each in working:
-                while each.is_alive():  # so that signals come in between
-                    each.join(0.2)
+            self._join(working)
             with contextlib.suppress(OSError):
-                tell.send(b"x")
+                tell.send(b"xx")
         if self._failed is not None:
             raise self._failed
 
     def _stops_when_told(self, told: socket.socket) -> None:
-        told.recv(1)
-        self._stopping.set()
+        with contextlib.suppress(OSError):
+            told.recv(1)
+            self._stopping.set()
+            told.recv(1)
+            self._hurried.set()
 
     def start(self) -> list[threading.Thread]:
         """Begins to work in threads of its own."""
         self._stopping.clear()
+        self._hurried.clear()
         self._failed = None
-        made = [threading.Thread(target=self._works, name=f"xdb-pull-{n}", daemon=True) for n in range(self._threads)]
+        self._held = [deque() for _ in range(self._threads)]
+        made = [
+            threading.Thread(target=self._works, args=(calls,), name=f"xdb-pull-{n}", daemon=True) for n, calls in enumerate(self._held)
+        ]
         for each in made:
             each.start()
         return made
 
+    def _join(self, working: list[threading.Thread]) -> None:
+        """Waits until the threads have ended: when it stops, for the grace at most."""
+        ends: float | None = None
+        while running := [each for each in working if each.is_alive()]:
+            if self._stopping.is_set():
+                if ends is None:
+                    ends = time.monotonic() + self._grace
+                    log.info(_STOPS, self._grace)
+                if self._hurried.is_set() or time.monotonic() >= ends:
+                    self._abandon()
+                    return
+            running[0].join(0.2)  # so that signals come in between
+
+    def _abandon(self) -> None:
+        """Gives back the calls that still run, so that another worker makes the same attempts now, and not when their leases end."""
+        calls = deque(call for held in self._held for call in list(held))
+        if not calls:
+            return
+        log.warning("%d calls still run, and are given back: what their handlers have written is undone", len(calls))
+        # A handler may keep what this waits for.
+        giving = threading.Thread(target=self._give_back, args=(calls,), daemon=True)
+        giving.start()
+        giving.join(GIVES_BACK_WITHIN)
+
     def stop(self) -> None:
-        """Has it end: `run` returns when what has begun is answered, and who waits for calls has waited for `wait` seconds at most."""
+        """Has it end: `run` returns when what has begun is answered, after `grace` seconds at most. A wait for calls ends by itself
+        after `wait` seconds."""
         self._stopping.set()
 
     def work(self) -> int:
@@ -124,8 +182,7 @@ class PullWorker(Fetching):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for each in self._running:
-            each.join()
+        self._join(self._running)
 
     def close(self) -> None:
         """Closes its own connections."""
@@ -133,19 +190,15 @@ class PullWorker(Fetching):
 
     # --- one thread
 
-    def _works(self) -> None:
+    def _works(self, calls: deque[Claimed]) -> None:
         pause = _FIRST_PAUSE
-        calls: deque[Claimed] = deque()
         while not self._stopping.is_set():
             try:
                 if not calls:
                     calls.extend(self._next())
                 self._answer_all(calls)
                 pause = _FIRST_PAUSE
-            except KeyboardInterrupt:
-                log.warning("a handler was interrupted, and the worker stops")
-                self._stopping.set()
-            except Exception as error:
+            except BaseException as error:  # no call, and nothing that gives a connection, ends a worker's thread
                 log.warning(_TRIED_AGAIN, pause, message_of(error))
                 self._stopping.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -161,9 +214,14 @@ class PullWorker(Fetching):
             return []
 
     def _fetch(self, wait: float) -> list[Claimed]:
-        with errors.translated(), self._source.open() as execute:
-            rows = execute(_CLAIM, self._claim(wait))
-        return self._claimed(rows)
+        plain = self._in_plain_transactions
+        try:
+            return self._claimed(self._say(_CLAIM, self._claim(wait)))
+        except Exception as error:
+            if plain or not errors.is_of_the_transaction(error):
+                raise
+        self._in_plain_transactions = True
+        return self._claimed(self._say(_CLAIM, self._claim(wait)))
 
     def _answer_all(self, calls: deque[Claimed]) -> None:
         """Answers one after the other until it stops. What is in `calls` after that, or when this raises, is not answered."""
@@ -199,9 +257,16 @@ class PullWorker(Fetching):
         try:
             with self._source.borrow(block=True) as conn:
                 has_begun = True
+                execute = sync_execute(conn)
+                if self._in_plain_transactions:
+                    execute(READ_WRITE, ())
+                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                    execute(lifting, ())
                 with connected(conn):
                     reply = call.job if isinstance(call.job, Reply) else call.job.run()
-                sync_execute(conn)(_COMPLETE, answer(call, reply))
+                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                    execute(lifting, ())
+                execute(_COMPLETE, answer(call, reply))
             return None
         except Exception as error:
             if not has_begun and not errors.is_refusal(error):
@@ -220,9 +285,12 @@ class PullWorker(Fetching):
         except Exception as error:
             self._say(_FAIL, failure(call, instead(reply, error)))
 
-    def _say(self, sql: str, params: tuple[str | None, ...]) -> None:
-        with errors.translated(), self._source.open() as execute:
-            execute(sql, params)
+    def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
+        plain = self._in_plain_transactions
+        with errors.translated(), self._source.open(block=plain) as execute:
+            if plain:
+                execute(PLAIN_TRANSACTION, ())
+            return execute(sql, params)
 
 
 class AsyncPullWorker(Fetching):
@@ -239,31 +307,63 @@ class AsyncPullWorker(Fetching):
         wait: Seconds = 5,
         lease: Seconds | None = None,
         shards: tuple[int, int] | None = None,
+        grace: Seconds = GRACE,
         debug: bool = False,
     ) -> None:
-        super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
+        super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
         self._connections, self._source = connections, async_source_of(connections)
         if concurrency < 1:
             raise ValueError("concurrency= is how many fetch and answer beside each other, one at least")
         self._concurrency = concurrency
-        self._stopping = asyncio.Event()
+        self._stopping, self._hurried = asyncio.Event(), asyncio.Event()
+        self._abandons = False
 
     async def run(self) -> None:
-        """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns."""
+        """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns.
+
+        After `grace` seconds, or at a second signal, it cancels what still runs and gives it back. Ordinary handlers can't be cancelled:
+        their threads end with the program.
+        """
         self._failed = None
-        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self._stopping.set)
+        self._abandons = False
+        self._hurried.clear()
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self._signalled)
         with _signals_of_a_loop(stop):
             working = [asyncio.create_task(self._works()) for _ in range(self._concurrency)]
+            watching = asyncio.create_task(self._cancels_in_the_end(working))
             try:
-                await asyncio.gather(*working)
+                await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
+            except asyncio.CancelledError:
+                for each in working:
+                    each.cancel()
+                raise
             finally:
                 self._stopping.set()
-                await asyncio.gather(*working, return_exceptions=True)
-        if self._failed is not None:
-            raise self._failed
+                results = await asyncio.gather(*working, return_exceptions=True)
+                watching.cancel()
+        for error in (self._failed, *results):
+            if error is not None and not (self._abandons and isinstance(error, asyncio.CancelledError)):
+                raise error
+
+    def _signalled(self) -> None:
+        """By a signal. The second one leaves no time."""
+        (self._hurried if self._stopping.is_set() else self._stopping).set()
+
+    async def _cancels_in_the_end(self, working: list[asyncio.Task[None]]) -> None:
+        await self._stopping.wait()
+        log.info(_STOPS, self._grace)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), self._grace)
+        self._abandons = True
+        # The second time it is what gives the calls back that takes too long.
+        for _ in range(2):
+            for each in working:
+                each.cancel()
+            await asyncio.wait(working, timeout=GIVES_BACK_WITHIN)
 
     def stop(self) -> None:
-        """Has it end: `run` returns when what has begun is answered, and who waits for calls has waited for `wait` seconds at most."""
+        """Has it end: `run` returns when what has begun is answered, after `grace` seconds at most. A wait for calls ends by itself
+        after `wait` seconds."""
         self._stopping.set()
 
     async def work(self) -> int:
@@ -291,7 +391,9 @@ class AsyncPullWorker(Fetching):
                         calls.extend(await self._next())
                     await self._answer_all(calls)
                     pause = _FIRST_PAUSE
-                except Exception as error:
+                except BaseException as error:
+                    if not isinstance(error, Exception) and _is_meant(error):
+                        raise
                     log.warning(_TRIED_AGAIN, pause, message_of(error))
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._stopping.wait(), pause)
@@ -308,10 +410,14 @@ class AsyncPullWorker(Fetching):
             return []
 
     async def _fetch(self, wait: float) -> list[Claimed]:
-        with errors.translated():
-            async with self._source.open() as execute:
-                rows = await execute(_CLAIM, self._claim(wait))
-        return self._claimed(rows)
+        plain = self._in_plain_transactions
+        try:
+            return self._claimed(await self._say(_CLAIM, self._claim(wait)))
+        except Exception as error:
+            if plain or not errors.is_of_the_transaction(error):
+                raise
+        self._in_plain_transactions = True
+        return self._claimed(await self._say(_CLAIM, self._claim(wait)))
 
     async def _answer_all(self, calls: deque[Claimed]) -> None:
         while calls and not self._stopping.is_set():
@@ -344,16 +450,23 @@ class AsyncPullWorker(Fetching):
         try:
             async with self._source.borrow(block=True) as conn:
                 has_begun = True
+                execute = async_execute(conn)
+                if self._in_plain_transactions:
+                    await execute(READ_WRITE, ())
+                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                    await execute(lifting, ())
                 with connected(conn):
                     reply = await _run(call.job)
-                await async_execute(conn)(_COMPLETE, answer(call, reply))
+                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                    await execute(lifting, ())
+                await execute(_COMPLETE, answer(call, reply))
             return None
         except Exception as error:
             if not has_begun and not errors.is_refusal(error):
                 raise
             return self._told(call, error)
         except BaseException as error:
-            if has_begun:
+            if has_begun and not self._abandons:
                 calls[0] = call.interrupted(error)
             raise
 
@@ -365,10 +478,13 @@ class AsyncPullWorker(Fetching):
         except Exception as error:
             await self._say(_FAIL, failure(call, instead(reply, error)))
 
-    async def _say(self, sql: str, params: tuple[str | None, ...]) -> None:
+    async def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
+        plain = self._in_plain_transactions
         with errors.translated():
-            async with self._source.open() as execute:
-                await execute(sql, params)
+            async with self._source.open(block=plain) as execute:
+                if plain:
+                    await execute(PLAIN_TRANSACTION, ())
+                return await execute(sql, params)
 
 
 async def _run(job: Job | Reply) -> Reply:
@@ -376,4 +492,15 @@ async def _run(job: Job | Reply) -> Reply:
         return job
     if job.is_async:
         return await job.run_async()
-    return job.run() if job.is_known else await asyncio.to_thread(run_in_thread, job)
+    return job.run() if job.is_known else await in_thread(partial(run_in_thread, job))
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled itself. Python 3.10 does not tell that from a cancelled thing that it waits for."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is None or cancelling() > 0
+
+
+def _is_meant(error: BaseException) -> bool:
+    """Whether it ends a task of a worker: the end of the task itself, or of the program."""
+    return _is_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -79,12 +80,21 @@ def length_of(header: str | None) -> int | None:
     return int(header[:20])  # Python refuses to read thousands of digits
 
 
-# A handler that ends the program by sys.exit() has failed; the worker goes on.
-_FAILURES = (Exception, SystemExit)
+def is_of_the_operator(error: BaseException) -> bool:
+    """Whether it is meant for the program, and not for the call: Ctrl-C, which Python raises in the main thread alone.
+
+    Whatever else a handler raises is a failed attempt: also what is no `Exception`, as `SystemExit`, `CancelledError` of something that it
+    waits for, `gevent.Timeout`, a panic of Rust or an outcome of pytest.
+    """
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 class NoDecision(TypeError):
     """A state that has returned nothing, or something else than a decision."""
+
+
+class UnusedMovement(TypeError):
+    """A handler that has made a movement, as `self.bill()`, and has not returned it."""
 
 
 class DeadlineExceeded(TimeoutError):
@@ -211,7 +221,9 @@ class Job:
                 reply = self.perform()
             except Conflict:
                 raise
-            except _FAILURES as error:
+            except BaseException as error:
+                if is_of_the_operator(error):
+                    raise
                 reply = self._failed(error)
             left = self.seconds_left()
             return self.late() if left is not None and left < 0 else reply
@@ -242,7 +254,11 @@ class Job:
                 with self._surrounded():
                     value = self._begin()
                     return self._answered(await value if inspect.isawaitable(value) else value)
-            except _FAILURES as error:
+            except asyncio.CancelledError:
+                raise  # of this task, or of something that the handler waits for: run_async knows which
+            except BaseException as error:
+                if is_of_the_operator(error):
+                    raise
                 return self._failed(error)
 
     def late(self) -> Reply:
@@ -283,6 +299,7 @@ class Job:
             answer = {"output": self._output(value)}
             if self.live.decision is not None:
                 answer["stateDecision"] = self.live.decision.body
+        self._refuse_unused(answer.get("stateDecision"))
         # What is written or sent from now on, by a thread that goes on, would be lost.
         self.live.close("its handler has returned, and the answer is on its way")
         answer.update(self.live.effects())
@@ -326,6 +343,14 @@ class Job:
             "`return xdb.complete(...)`"
         )
 
+    def _refuse_unused(self, decision: Mapping[str, Any] | None) -> None:
+        """A movement starts nothing by being made: one that is not returned was forgotten."""
+        used = () if decision is None else decision.get("nextStates", ())
+        for name, made in self.live.movements:
+            if not any(made is each for each in used):
+                how = f"xdb.then(self.{name}())" if self.api == "rpc" else f"return self.{name}()` or, beside another one, `return ... + self.{name}()"
+                raise UnusedMovement(f"{self.label} has made the movement self.{name}() and has not used it: write `{how}`")
+
     def _output(self, value: Any) -> Any:
         if isinstance(value, Decision):
             raise TypeError(
@@ -351,7 +376,9 @@ def message_of(error: BaseException) -> str:
     """What an exception says, also where it can't."""
     try:
         return str(error)
-    except Exception as other:
+    except BaseException as other:
+        if is_of_the_operator(other):
+            raise
         return f"its message can't be read: {type(other).__name__}"
 
 
@@ -401,6 +428,7 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
         )
         ends_at = None if timeout is None else received + timeout
         given = request.get("input" if api == "rpc" else "stateInput")
+        data.process = cls
         return Job(api, member, call, data, bound(cls, data), given, ends_at)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)

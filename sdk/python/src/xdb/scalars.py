@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -36,6 +36,8 @@ class CodecError(ValueError):
     def __init__(self, problem: str, annotation: Any = Any, path: str = "") -> None:
         super().__init__(problem)
         self.problem, self.annotation, self.path = problem, annotation, path
+        # Set by a union whose value would be read as another alternative: the next ones need not be tried.
+        self.is_ambiguous = False
 
     def under(self, place: str) -> CodecError:
         """The same error, seen from one level further up."""
@@ -46,14 +48,23 @@ class CodecError(ValueError):
         return f"{self.path.lstrip('.')}: {self.problem}" if self.path else self.problem
 
 
+# What a value of JSON is, by the class that `jsontext.loads` makes of it.
+KIND_OF: Mapping[Any, str] = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", list: "array", dict: "object",
+}
+ANY_KIND = frozenset(KIND_OF.values())
+
+
 @dataclass
 class Plan:
     """How values of one annotation become JSON, and JSON such values."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
-    # For a class that checks its values: `encode` without asking whether it takes this one back.
+    # Of a class whose values may not come back as they were: `encode` without asking.
     dump: Callable[[Any], Any] | None = None
+    # The kinds of JSON that it may read.
+    kinds: frozenset[str] = ANY_KIND
 
 
 def name_of(annotation: Any) -> str:
@@ -77,6 +88,7 @@ def scalar(
     cls: type, accepted: Any, in_json: Any, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
 ) -> Plan:
     """Values of one class. `accepted` are the types of values that are taken for it, `in_json` those of their JSON."""
+    kinds = in_json if isinstance(in_json, tuple) else (in_json,)
 
     def to_json(value: Any) -> Any:
         # To Python a bool is an int, and a datetime a date.
@@ -84,7 +96,20 @@ def scalar(
             raise wrong(value, cls)
         if cls in (int, date) and isinstance(value, (bool, datetime)):
             raise wrong(value, cls)
-        return encode(value)
+        try:
+            raw = encode(value)
+            # A class below it may hold more, as the nanoseconds of pandas.
+            if type(value) is cls or not is_lost(value, raw):
+                return raw
+        except CodecError:
+            raise
+        except (ValueError, ArithmeticError, TypeError) as error:
+            raise CodecError(f"this {type(value).__name__} has no JSON: {error}", cls) from None
+        raise CodecError(f"this {name_of(type(value))} would be read back as another {name_of(cls)}", cls)
+
+    def is_lost(value: Any, raw: Any) -> bool:
+        back = decode(raw)
+        return not (back == value or isinstance(back, datetime) and is_same_moment(value, back))
 
     def from_json(raw: Any) -> Any:
         if not isinstance(raw, in_json) or (isinstance(raw, bool) and cls is not bool):
@@ -96,7 +121,12 @@ def scalar(
         except (ValueError, OverflowError, InvalidOperation):
             raise wrong(raw, cls) from None
 
-    return Plan(to_json, from_json)
+    return Plan(to_json, from_json, kinds=frozenset(KIND_OF[each] for each in kinds))
+
+
+def is_same_moment(one: datetime, other: datetime) -> bool:
+    """In the hour that comes twice, Python takes a moment for another one as soon as the time zones are two."""
+    return one.tzinfo is not None and other.tzinfo is not None and bool(one == other.astimezone(one.tzinfo))
 
 
 def _same(value: Any) -> Any:
@@ -114,7 +144,16 @@ def _text(value: str) -> str:
     return value
 
 
+def _int(value: int) -> int:
+    str(value)  # Python refuses thousands of digits
+    return value
+
+
 def _float(value: float) -> float | str:
+    if isinstance(value, int):
+        if float(value) != value:
+            raise CodecError("a float does not hold all of its digits: annotate it `int`", float)
+        return value
     # Postgres writes and reads these as texts.
     if math.isfinite(value):
         return value
@@ -186,7 +225,7 @@ def _bytes_back(raw: str) -> bytes:
 SCALARS: dict[Any, Plan] = {
     str: scalar(str, str, str, _text, _same),
     bool: scalar(bool, bool, bool, _same, _same),
-    int: scalar(int, int, (int, float), _same, _int_back),
+    int: scalar(int, int, (int, float), _int, _int_back),
     float: scalar(float, (int, float), (int, float, str), _float, _float_back),
     Decimal: scalar(Decimal, (int, Decimal), (int, float, str), str, _decimal_back),
     datetime: scalar(datetime, datetime, str, datetime.isoformat, lambda raw: datetime.fromisoformat(_iso(raw))),

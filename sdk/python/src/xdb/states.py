@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Union, overload
 
 from .codec import encode
 from .decisions import Decision
-from .waits import Wait, Waitable
+from .live import live
+from .waits import Wait, Waitable, when
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -36,10 +38,14 @@ class Retry:
 
     def __post_init__(self) -> None:
         times = [self.initial, self.maximum, *(() if self.give_up_after is None else (self.give_up_after,))]
-        if not isinstance(self.attempts, int) or not all(isinstance(each, timedelta) for each in times):
+        if type(self.attempts) is not int or not all(isinstance(each, timedelta) for each in times):
             raise TypeError("attempts of a Retry is a whole number; its times are timedeltas, as timedelta(seconds=5)")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not math.isfinite(self.factor):
+            raise TypeError(f"factor={self.factor!r} of a Retry is no number")
         if self.attempts < 0 or self.factor < 1 or min(times) < timedelta(0):
             raise ValueError("a Retry has no negative number, and a factor of 1 at least")
+        if self.give_up_after == timedelta(0):
+            raise ValueError("give_up_after=0 leaves no time to try again: give attempts=1 for a single attempt, or None for no end")
         if self.initial > self.maximum:
             raise ValueError(f"a Retry never waits longer than maximum={self.maximum}: give one that initial={self.initial} fits into")
 
@@ -175,6 +181,9 @@ class State(Member, Generic[I]):
     @overload
     def __call__(self, input: I) -> Decision: ...
     def __call__(self, input: Any = _NOTHING) -> Decision:
+        running = live.get(None)
+        if running is not None:
+            self._refuse_super(running.process)
         movement: dict[str, Any] = {"stateId": self.name}
         if self.takes_input:
             if input is _NOTHING:
@@ -184,7 +193,21 @@ class State(Member, Generic[I]):
             raise TypeError(f"{self.label} takes no input: give its method a parameter for one")
         if self.config is not None:
             movement["stateConfig"] = dict(self.config)
-        return Decision({"nextStates": [{**movement, **self.begin}]})
+        movement.update(self.begin)
+        if running is not None:
+            running.movements.append((self.attribute, movement))
+        return Decision({"nextStates": [movement]})
+
+    def _refuse_super(self, process: Any) -> None:
+        """`super().pack()` reads like the method of the class above, and would be a movement to the overriding state."""
+        if process is None:
+            return
+        own = process._xdb.states.get(self.name)
+        if own is not None and own.fn is not self.fn:
+            raise TypeError(
+                f"{self.label} is overridden in {process.__name__}, so it can't be called there, as super().{self.attribute}() does: "
+                f"that would be a movement to {own.label}. Put what both do into an ordinary method, and call that"
+            )
 
     def later(
         self,
@@ -196,15 +219,9 @@ class State(Member, Generic[I]):
         at: datetime | None = None,
     ) -> State[I]:
         """The same state, called after so long, or not before a moment: `self.remind.later(days=3)(order)`. `at` needs a time zone."""
-        delay = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
-        if at is not None and delay:
-            raise ValueError(f"{self.label}.later() has a delay or at=, not both")
-        if delay < 0:
-            raise ValueError(f"{self.label}.later() can't begin before now")
-        if at is not None and at.utcoffset() is None:
-            raise ValueError("at= needs a time zone, as in datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
+        delay, moment = when(f"{self.label}.later()", days=days, hours=hours, minutes=minutes, seconds=seconds, at=at)
         other = copy.copy(self)
-        other.begin = {"delayInSeconds": delay} if at is None else {"startAt": at.astimezone(timezone.utc).isoformat()}
+        other.begin = {"delayInSeconds": delay} if moment is None else {"startAt": moment}
         return other
 
     def with_config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -95,16 +96,34 @@ def timer(
     id: str | None = None,
 ) -> Wait:
     """Waits for so long, or until a moment. `at` needs a time zone."""
-    delay = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+    delay, moment = when("a timer", days=days, hours=hours, minutes=minutes, seconds=seconds, at=at)
+    return Leaf("timer", {"delayInSeconds": delay} if moment is None else {"fireAt": moment}, id=id)
+
+
+def when(what: str, *, at: object, **lengths: object) -> tuple[float, str | None]:
+    """A delay in seconds, or a moment as JSON has it. Raises WaitError, which names what is wrong."""
+    delay = 0.0
+    for name, length in lengths.items():
+        if isinstance(length, bool) or not isinstance(length, (int, float)) or (isinstance(length, float) and not math.isfinite(length)):
+            raise WaitError(f"{name}={length!r} of {what} is no length of time")
+        try:
+            delay += timedelta(**{name: length}).total_seconds()
+        except OverflowError:
+            raise WaitError(f"{name}={length!r} of {what} is longer than Python's longest time, of 999999999 days") from None
     if at is None:
         if delay < 0:
-            raise WaitError("a timer can't wait for less than no time")
-        return Leaf("timer", {"delayInSeconds": delay}, id=id)
+            raise WaitError(f"{what} can't wait for less than no time: it would be before now")
+        return delay, None
     if delay:
-        raise WaitError("a timer has a delay or `at`, not both")
+        raise WaitError(f"{what} has a delay or `at`, not both")
+    if not isinstance(at, datetime):
+        raise WaitError(f"at={at!r} of {what} is no datetime: write datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
     if at.utcoffset() is None:
-        raise WaitError("`at` needs a time zone, as in datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
-    return Leaf("timer", {"fireAt": at.astimezone(timezone.utc).isoformat()}, id=id)
+        raise WaitError(f"at={at!r} of {what} needs a time zone, as in datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
+    try:
+        return delay, at.astimezone(timezone.utc).isoformat()
+    except OverflowError:
+        raise WaitError(f"at={at!r} of {what} is before the first moment or after the last one that Python has in UTC") from None
 
 
 def queue(name: str, count: int = 1, *, type: Any = Any, id: str | None = None) -> Wait:

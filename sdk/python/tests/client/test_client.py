@@ -33,6 +33,8 @@ def test_a_process_from_its_start_to_its_end(shop: Any) -> None:
     waits(shop, "o-1")
     still = shop.client.wait(Order, "o-1", timeout=0.01)
     assert still.timed_out and still.status == "RUNNING" and still.results == ()
+    with pytest.raises(TimeoutError, match="process 'o-1' is still RUNNING and has no result yet: give wait"):
+        _ = still.result
     shop.client.publish(Order.paid, "o-1", "cash", message_id="m")
     outcome = shop.client.wait(Order, "o-1")
     assert (outcome.status, outcome.result, outcome.timed_out) == ("COMPLETED", ["cash"], False)

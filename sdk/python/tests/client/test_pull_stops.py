@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -40,31 +39,6 @@ def test_a_failure_that_could_not_be_told_is_told_at_the_end(billing: Any) -> No
     (thread,) = worker.start()
     thread.join(60)
     assert failures(billing) == {"l1": ("ValueError", "for good")}
-
-
-def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -> None:
-    class Interrupted(xdb.Process):
-        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
-        def only(self) -> xdb.Decision:
-            if first.acquire(blocking=False):
-                interrupted.append(self.call.process_id)
-                raise KeyboardInterrupt
-            return xdb.complete()
-
-    first, interrupted = threading.Lock(), list[str]()
-    register(billing, Interrupted)
-    for n in range(3):
-        billing.client.start(Interrupted, f"i{n}")
-    worker = xdb.PullWorker(Interrupted, name="billing", connections=billing.dsn, threads=2, batch=2, wait=0.2)
-    threads = worker.start()
-    wait_until("all threads have ended", lambda: not any(each.is_alive() for each in threads), seconds=20)
-    assert "was interrupted" in caplog.text
-    assert failures(billing) == {interrupted[0]: ("KeyboardInterrupt", "its handler was interrupted")}
-    with worker:
-        for n in range(3):
-            assert billing.client.wait(Interrupted, f"i{n}").status == "COMPLETED"
-    assert sum(attempts(billing, f"i{n}") for n in range(3)) == 1
-    worker.close()
 
 
 def test_coroutines_that_are_cancelled(billing: Any) -> None:
@@ -222,4 +196,69 @@ def test_a_program_of_coroutines_that_is_stopped(billing: Any, how: signal.Signa
     assert steps(billing, begun) == ["only"]
     worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
     assert worker.work() == 2
+    worker.close()
+
+
+HOLDS = """
+import asyncio, logging, sys, threading, xdb
+logging.basicConfig(level=logging.INFO)
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        print(self.call.process_id, flush=True)
+        threading.Event().wait()
+class AsyncSlow(xdb.Process):
+    @xdb.state(start=True)
+    async def only(self) -> xdb.Decision:
+        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
+        print(self.call.process_id, flush=True)
+        await asyncio.sleep(3600)
+kind, grace = sys.argv[2], float(sys.argv[3])
+common = dict(name="slow", connections=sys.argv[1], wait=0.5, grace=grace)
+if kind == "threads":
+    xdb.PullWorker(Slow, **common).run()
+elif kind == "with":
+    with xdb.PullWorker(Slow, **common):
+        sys.stdin.read(1)
+else:
+    async def run():
+        await xdb.AsyncPullWorker(AsyncSlow if kind == "coroutines" else Slow, concurrency=1, **common).run()
+    asyncio.run(run())
+"""
+
+
+class AsyncSlow(xdb.Process):
+    @xdb.state(start=True)
+    async def only(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+@pytest.mark.parametrize("how", ["twice", "grace"])
+@pytest.mark.parametrize("kind", ["threads", "with", "coroutines", "threads of coroutines"])
+def test_a_handler_that_does_not_end_is_left_to_another_worker(billing: Any, kind: str, how: str) -> None:
+    """At the second signal, or when the grace is over: its call is given back, and none of its attempts is spent."""
+    process: Any = AsyncSlow if kind == "coroutines" else Slow
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Slow, AsyncSlow, name="slow").register(conn, role="app")
+    grace = "0.3" if how == "grace" or kind == "with" else "3600"
+    program = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, billing.dsn, kind, grace], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None and program.stderr is not None and program.stdin is not None
+    billing.client.start(process, "held")
+    assert program.stdout.readline().strip() == b"held"
+    if kind == "with":
+        program.stdin.write(b"x")
+    else:
+        program.send_signal(signal.SIGTERM)
+        if how == "twice":
+            assert any(b"stopping" in line for line in iter(program.stderr.readline, b""))
+            program.send_signal(signal.SIGINT)
+    said = program.communicate(timeout=60)[1].decode()
+    assert program.returncode == 0, said
+    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
+    other = xdb.AsyncPullWorker(AsyncSlow, name="slow", connections=billing.dsn)
+    assert (asyncio.run(other.work()) if kind == "coroutines" else worker.work()) == 1
+    assert billing.client.wait(process, "held").status == "COMPLETED"
+    assert attempts(billing, "held") == 0 and steps(billing, "held") == []
     worker.close()

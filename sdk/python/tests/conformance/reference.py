@@ -70,13 +70,15 @@ class Conformance(xdb.Process):
             raise xdb.Retryable("Busy", "come back")
         if how == "broken":
             raise RuntimeError("it is broken")
+        if how == "both":
+            return self.begin() + self.decide("end")
+        if how == "if-empty":
+            return xdb.complete_if_empty(self.words, result=7, otherwise=self.begin())
         return {
             "complete": xdb.complete("done"),
             "force": xdb.force_complete(),
             "fail": xdb.fail({"why": "no more red ones"}),
             "end": xdb.end_thread(),
-            "both": self.begin() + self.decide("end"),
-            "if-empty": xdb.complete_if_empty(self.words, result=7, otherwise=self.begin()),
         }[how]
 
     @xdb.state

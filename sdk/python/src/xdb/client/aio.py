@@ -38,6 +38,8 @@ class AsyncClient:
 
     def __init__(self, connections: Any = "") -> None:
         self._source = async_source_of(connections)
+        # Of a wait. A session whose `statement_timeout` is shorter makes it less.
+        self._longest_slice = LONGEST_SLICE
         # Of the moment; xdb.otel sets it.
         self._traceparent: Callable[[], str | None] = lambda: None
 
@@ -172,10 +174,10 @@ class AsyncClient:
         execution: AnyExecution = None,
         conn: None = None,
     ) -> Outcome:
-        """Waits until the process has closed. After `timeout` the outcome is `timed_out`.
+        """Waits until the process has closed. After `timeout` the outcome is `timed_out`, and its `result` raises `TimeoutError`.
 
-        It waits in slices of 30 seconds at most, over the client's own connections: what your transaction has not committed
-        would not come to an end.
+        It waits in slices of at most 30 seconds, or half of a shorter `statement_timeout`, over the client's own connections: what
+        your transaction has not committed would not come to an end.
         """
         refuse(conn)
         return await self._in_slices(lambda seconds: statements.wait(process_id, seconds, execution), timeout)
@@ -346,9 +348,18 @@ class AsyncClient:
     async def _in_slices(self, query: Callable[[float], Query[W]], timeout: Seconds) -> W:
         deadline = time.monotonic() + statements.seconds_of(timeout)
         while True:
-            left = max(deadline - time.monotonic(), 0.0)
-            outcome = await self._run(query(min(left, LONGEST_SLICE)), None)
-            if not outcome.timed_out or left <= LONGEST_SLICE:
+            left, slice = max(deadline - time.monotonic(), 0.0), self._longest_slice
+            try:
+                outcome = await self._run(query(min(left, slice)), None)
+            except Exception as error:
+                if not errors.is_cut_short(error):
+                    raise
+                shorter = statements.shorter(slice, await self._run(statements.limit(), None))
+                if shorter is None:
+                    raise
+                self._longest_slice = shorter
+                continue
+            if not outcome.timed_out or left <= slice:
                 return outcome
 
     async def _run(self, query: Query[R], conn: Any) -> R:

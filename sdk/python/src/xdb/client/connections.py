@@ -1,11 +1,16 @@
 """The caller's connection, whichever library it is of, as one function: `execute(sql, params) -> rows`.
 
-SQL has `%s` for each parameter, and a parameter is a text or None: every statement casts it. Nothing here begins, commits or
-repeats, and no library is imported: one is recognised by the names of its classes.
+SQL has `%s` for each parameter, and a parameter is a text or None: every statement casts it. Each column is cast to text as well.
+Nothing here begins, commits or repeats, and no library is imported before the caller has: one is recognised by the names of its classes.
+
+Cursors of psycopg are our own. The connection's cursor class, row factory, adapters and `client_encoding` are the application's choice,
+and change neither a statement nor what is read. Limitations: SQLAlchemy makes its own cursors, and asyncpg has a codec for text.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -66,9 +71,10 @@ def _psycopg(conn: Any) -> Execute:
     conn = getattr(conn, "connection", conn)  # of a cursor
 
     def execute(sql: str, params: Params) -> Rows:
-        # Rows as tuples whatever its factory; never prepared, because of poolers.
-        with conn.cursor(row_factory=lambda _cursor: tuple) as cursor:
-            return tuples(cursor.execute(sql, params, prepare=False).fetchall())
+        with _psycopg_cursor("Cursor", conn) as cursor:
+            # Never prepared, because of poolers.
+            cursor.execute(sql, params or None, prepare=False)
+            return _fetched(cursor)
 
     return execute
 
@@ -77,29 +83,78 @@ def _psycopg_async(conn: Any) -> AsyncExecute:
     conn = getattr(conn, "connection", conn)
 
     async def execute(sql: str, params: Params) -> Rows:
-        async with conn.cursor(row_factory=lambda _cursor: tuple) as cursor:
-            await cursor.execute(sql, params, prepare=False)
-            return tuples(await cursor.fetchall())
+        async with _psycopg_cursor("AsyncCursor", conn) as cursor:
+            await cursor.execute(sql, params or None, prepare=False)
+            return list(await cursor.fetchall()) if cursor.description is not None else []
 
     return execute
 
 
-def _dbapi(conn: Any) -> Execute:
-    """psycopg2, and Django's connection."""
+def _psycopg_cursor(kind: str, conn: Any) -> Any:
+    """A cursor that is none of the connection's class, and reads and writes texts as no adapter of the application does."""
+    cursor = getattr(importlib.import_module("psycopg"), kind)(conn, row_factory=lambda _cursor: tuple)
+    dumper, loader = _psycopg_texts()
+    cursor.adapters.register_dumper(str, dumper)
+    cursor.adapters.register_loader("text", loader)
+    return cursor
+
+
+@functools.cache
+def _psycopg_texts() -> tuple[Any, Any]:
+    loader_class: Any = importlib.import_module("psycopg.adapt").Loader
+
+    class Loader(loader_class):  # type: ignore[misc]
+        """A text, also where the client has asked for no conversion (`SQL_ASCII`), and psycopg would give bytes."""
+
+        def __init__(self, oid: int, context: Any = None) -> None:
+            super().__init__(oid, context)
+            self._codec = _codec_of(context.connection.info.encoding)
+
+        def load(self, data: Any) -> str:
+            return bytes(data).decode(self._codec)
+
+    return importlib.import_module("psycopg.types.string").StrDumper, Loader
+
+
+def _codec_of(encoding: str) -> str:
+    """Python's codec for what the client has asked for. Without conversion it gets what the database has, which is UTF-8."""
+    return "utf-8" if encoding == "ascii" else encoding
+
+
+def _psycopg2(conn: Any) -> Execute:
     conn = conn if hasattr(conn, "cursor") else conn.connection  # of a cursor
+    extensions: Any = importlib.import_module("psycopg2.extensions")
 
     def execute(sql: str, params: Params) -> Rows:
-        with conn.cursor() as cursor:
-            cursor.execute(sql, params)
-            return tuples(cursor.fetchall())
+        codec = _codec_of(extensions.encodings[conn.encoding])
+        # A text that is quoted already is adapted by nobody.
+        given = [None if each is None else extensions.QuotedString(each.encode(codec)) for each in params]
+        with extensions.cursor(conn) as cursor:
+            extensions.register_type(extensions.BYTES, cursor)
+            cursor.execute(sql, given or None)
+            return [tuple(each.decode(codec) if isinstance(each, bytes) else each for each in row) for row in _fetched(cursor)]
 
     return execute
+
+
+def _django(conn: Any) -> Execute:
+    def execute(sql: str, params: Params) -> Rows:
+        # Django opens the connection, checks its transaction and translates errors; the cursor that executes is the driver's.
+        with conn.cursor() as cursor, conn.wrap_database_errors:
+            conn.validate_no_broken_transaction()
+            return sync_execute(cursor.connection)(sql, params)
+
+    return execute
+
+
+def _fetched(cursor: Any) -> Rows:
+    return list(cursor.fetchall()) if cursor.description is not None else []
 
 
 def _sqlalchemy(conn: Any) -> Execute:
     def execute(sql: str, params: Params) -> Rows:
-        sql = _in_style_of(conn.dialect.paramstyle, sql)
-        return tuples(conn.exec_driver_sql(sql, tuple(params)).fetchall())
+        result = conn.exec_driver_sql(_in_style_of(conn.dialect.paramstyle, sql), tuple(params) or None)
+        return tuples(result.fetchall()) if result.returns_rows else []
 
     return execute
 
@@ -115,8 +170,8 @@ def _sqlalchemy_session(session: Any) -> Execute:
 
 def _sqlalchemy_async(conn: Any) -> AsyncExecute:
     async def execute(sql: str, params: Params) -> Rows:
-        result = await conn.exec_driver_sql(_in_style_of(conn.dialect.paramstyle, sql), tuple(params))
-        return tuples(result.fetchall())
+        result = await conn.exec_driver_sql(_in_style_of(conn.dialect.paramstyle, sql), tuple(params) or None)
+        return tuples(result.fetchall()) if result.returns_rows else []
 
     return execute
 
@@ -132,7 +187,8 @@ def _sqlalchemy_async_session(session: Any) -> AsyncExecute:
 
 def _asyncpg(conn: Any) -> AsyncExecute:
     async def execute(sql: str, params: Params) -> Rows:
-        return tuples(await conn.fetch(_in_style_of("numeric_dollar", sql), *params))
+        record: Any = importlib.import_module("asyncpg").Record
+        return tuples(await conn.fetch(_in_style_of("numeric_dollar", sql), *params, record_class=record))
 
     return execute
 
@@ -182,13 +238,13 @@ _SYNC: Mapping[tuple[str, str], Callable[[Any], Execute]] = {
     ("psycopg", "Connection"): _psycopg,
     ("psycopg", "Cursor"): _psycopg,
     ("psycopg", "ServerCursor"): _psycopg,
-    ("psycopg2", "connection"): _dbapi,
-    ("psycopg2", "cursor"): _dbapi,
+    ("psycopg2", "connection"): _psycopg2,
+    ("psycopg2", "cursor"): _psycopg2,
     ("sqlalchemy", "Connection"): _sqlalchemy,
     ("sqlalchemy", "Session"): _sqlalchemy_session,
     ("sqlalchemy", "scoped_session"): _sqlalchemy_session,
-    ("django", "BaseDatabaseWrapper"): _dbapi,
-    ("django", "ConnectionProxy"): _dbapi,
+    ("django", "BaseDatabaseWrapper"): _django,
+    ("django", "ConnectionProxy"): _django,
 }
 
 _ASYNC: Mapping[tuple[str, str], Callable[[Any], AsyncExecute]] = {

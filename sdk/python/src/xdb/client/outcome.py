@@ -39,12 +39,23 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a process is. `result` is the output if there is exactly one. `timed_out`: it still runs."""
+    """How far a process is. `timed_out`: it still runs, and has no `result` yet; `results` are those of threads that have ended."""
 
+    process_id: str
     status: str
-    result: Any
     results: tuple[Result, ...]
     timed_out: bool
+    output: Any
+
+    @property
+    def result(self) -> Any:
+        """The output of the process if it has exactly one, and else None. Raises `TimeoutError` when the wait has timed out."""
+        if self.timed_out:
+            raise TimeoutError(
+                f"process {self.process_id!r} is still {self.status} and has no result yet: give wait() a longer timeout=, or look at "
+                ".timed_out first"
+            )
+        return self.output
 
 
 @dataclass(frozen=True)
@@ -117,8 +128,8 @@ def results_of(raw: Any) -> tuple[Result, ...]:
     return tuple(Result(one["stateExecutionId"], one["output"]) for one in raw or ())
 
 
-def outcome_of(raw: Mapping[str, Any]) -> Outcome:
-    return Outcome(raw["status"], raw["result"], results_of(raw["results"]), raw["timedOut"])
+def outcome_of(process_id: str, raw: Mapping[str, Any]) -> Outcome:
+    return Outcome(process_id, raw["status"], results_of(raw["results"]), raw["timedOut"], raw["result"])
 
 
 def state_outcome_of(raw: Mapping[str, Any]) -> StateOutcome:

@@ -41,7 +41,7 @@ class AsyncSource(Protocol):
 
     def borrow(self, *, block: bool = False) -> AbstractAsyncContextManager[Any]: ...
 
-    def open(self) -> AbstractAsyncContextManager[AsyncExecute]: ...
+    def open(self, *, block: bool = False) -> AbstractAsyncContextManager[AsyncExecute]: ...
 
     async def close(self) -> None: ...
 
@@ -149,8 +149,8 @@ class _OwnAsync:
         self._closed = False
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[AsyncExecute]:
-        async with self.borrow() as conn:
+    async def open(self, *, block: bool = False) -> AsyncIterator[AsyncExecute]:
+        async with self.borrow(block=block) as conn:
             yield async_execute(conn)
 
     @asynccontextmanager
@@ -220,8 +220,8 @@ class _BorrowedAsync:
         self._borrow = borrow
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[AsyncExecute]:
-        async with self._borrow(False) as conn:
+    async def open(self, *, block: bool = False) -> AsyncIterator[AsyncExecute]:
+        async with self._borrow(block) as conn:
             yield async_execute(conn)
 
     def borrow(self, *, block: bool = False) -> AbstractAsyncContextManager[Any]:

@@ -1,6 +1,6 @@
 """Every statement of the clients, once: its SQL, its parameters, and how its rows are read.
 
-All parameters are texts, named and cast; all JSON comes back as text, so that no driver's reading of it loses digits.
+All parameters are texts, named and cast; all columns come back as text, so that nothing depends on how a driver reads other types.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ Conflict = Literal["override", "ignore", "error"]
 Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 
 LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
+SHORTEST_LIMIT = 0.01
 PAGE = 500  # of a list
 
 _STATUS = {status: status for status in get_args(Status)}
@@ -244,10 +245,29 @@ def publish_global(
 # wait, and vacuum goes on. A cast to interval is not immutable.
 
 
+# The shorter limit of a statement, as an interval; null where there is none. `transaction_timeout` comes with Postgres 17.
+LIMIT = """least(nullif(current_setting('statement_timeout'), '0')::interval,
+    nullif(current_setting('transaction_timeout', true), '0')::interval)"""
+
+
+def limit() -> Query[float | None]:
+    """How many seconds the session gives a statement."""
+
+    def read(rows: Rows) -> float | None:
+        return None if rows[0][0] is None else float(rows[0][0])
+
+    return Query(f"SELECT extract(epoch FROM {LIMIT})::text", (), read)
+
+
+def shorter(slice: float, limit: float | None) -> float | None:
+    """The next slice of a wait, after a longer one was cut short. None: the session has no limit, or one that is too short to wait in."""
+    return None if limit is None or min(limit, slice) < SHORTEST_LIMIT else min(limit, slice) / 2
+
+
 def wait(process_id: str, seconds: float, execution: AnyExecution) -> Query[Outcome]:
     sql = """SELECT xdb.wait_for_process(process_id => %s::text, timeout => %s::text::float8 * interval '1 second',
         execution_id => %s::text::uuid)::text"""
-    return Query(sql, (process_id, repr(seconds), _uuid(execution)), lambda rows: outcome_of(_loaded(rows)))
+    return Query(sql, (process_id, repr(seconds), _uuid(execution)), lambda rows: outcome_of(process_id, _loaded(rows)))
 
 
 def wait_for_state(
@@ -274,7 +294,7 @@ def describe(process_id: str, execution: AnyExecution) -> Query[Description]:
 
 
 def check(process_id: str, execution: AnyExecution) -> Query[list[str]]:
-    sql = "SELECT problem FROM xdb.check_process(process_id => %s::text, execution_id => %s::text::uuid)"
+    sql = "SELECT problem::text FROM xdb.check_process(process_id => %s::text, execution_id => %s::text::uuid)"
     return Query(sql, (process_id, _uuid(execution)), lambda rows: [row[0] for row in rows])
 
 
@@ -312,7 +332,7 @@ def _one_or_all(state: State[Any] | None, number: int | None) -> str | None:
 def retry_now(process_id: str, state: State[Any] | None, number: int | None, execution: AnyExecution) -> Query[int]:
     which = _one_or_all(state, number)
     sql = """SELECT xdb.retry_now(process_id => %s::text, state_execution_id => %s::text,
-        execution_id => %s::text::uuid)"""
+        execution_id => %s::text::uuid)::text"""
     return Query(sql, (process_id, which, _uuid(execution)), lambda rows: int(rows[0][0]))
 
 
@@ -382,12 +402,16 @@ def incidents(process: type[Process] | str | None, process_id: str | None) -> Qu
     if process_id is not None:
         where.append(("i.process_id = %s::text", process_id))
     conditions = " AND ".join(condition for condition, _ in where) or "true"
-    sql = f"""SELECT process_id, execution_id::text AS execution, state_execution_id, api, attempt, {_micros("raised_at")}, http_status,
+    sql = f"""SELECT process_id, execution_id::text AS execution, state_execution_id, api, attempt::text AS attempt,
+        {_micros("raised_at")}, http_status::text AS http_status,
         error_type, detail, sql_state, table_name, constraint_name
         FROM xdb.incidents AS i WHERE {conditions} ORDER BY i.raised_at, i.execution_id, i.state_execution_id"""
 
     def read(rows: Rows) -> list[Incident]:
-        return [Incident(p, UUID(e), s, api, n, cast(datetime, moment(at)), *failure) for p, e, s, api, n, at, *failure in rows]
+        return [
+            Incident(p, UUID(e), s, api, int(n), cast(datetime, _moment(at)), None if http is None else int(http), *failure)
+            for p, e, s, api, n, at, http, *failure in rows
+        ]
 
     return Query(sql, tuple(value for _, value in where), read)
 
@@ -413,18 +437,24 @@ class Listing:
             where.append(("execution_id < %s::text::uuid", _uuid(before)))
         conditions = " AND ".join(condition for condition, _ in where) or "true"
         sql = f"""SELECT process_id, execution_id::text AS execution, process_type, owner::text AS owner, status,
-            {_micros("started_at")}, {_micros("timeout_at")}, {_micros("closed_at")}, reason, live_threads, is_latest
+            {_micros("started_at")}, {_micros("timeout_at")}, {_micros("closed_at")}, reason, live_threads::text AS threads, is_latest::text AS latest
             FROM xdb.processes WHERE {conditions} ORDER BY execution_id DESC LIMIT {PAGE}"""
         return Query(sql, tuple(value for _, value in where), _summaries)
 
 
 def _micros(column: str) -> str:
-    return f"(extract(epoch FROM {column}) * 1000000)::bigint AS {column}"
+    return f"(extract(epoch FROM {column}) * 1000000)::bigint::text AS {column}"
+
+
+def _moment(micros: str | None) -> datetime | None:
+    return moment(None if micros is None else int(micros))
 
 
 def _summaries(rows: Rows) -> list[Summary]:
     return [
-        Summary(p, UUID(e), t, owner, status, cast(datetime, moment(s)), moment(out), moment(c), reason, threads, latest)
+        Summary(
+            p, UUID(e), t, owner, status, cast(datetime, _moment(s)), _moment(out), _moment(c), reason, int(threads), latest == "true"
+        )
         for p, e, t, owner, status, s, out, c, reason, threads, latest in rows
     ]
 

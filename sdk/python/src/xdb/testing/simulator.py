@@ -346,7 +346,7 @@ class Simulator:
         """How far a process is."""
         found = self.describe(process_id, execution=execution)
         result = found.results[0].output if len(found.results) == 1 else None
-        return Outcome(found.status, result, found.results, found.status == "RUNNING")
+        return Outcome(process_id, found.status, found.results, found.status == "RUNNING", result)
 
     def wait(
         self, process: type[Process], process_id: str, timeout: Seconds = 30, *, execution: AnyExecution = None

@@ -1,0 +1,70 @@
+"""Whether a value that was read is the one that was written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from .scalars import is_same_moment
+
+
+def difference(one: Any, other: Any) -> str | None:
+    """The place of the first difference within two values; None: there is none.
+
+    Numbers of different classes may be the same, and a tuple the same as a list: an annotation says which of them is read.
+    """
+    if one is other:
+        return None
+    names = _fields(type(one))
+    if names is not None:
+        return "" if type(one) is not type(other) else difference_in(names, one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if len(one) != len(other) or any(key not in other for key in one):
+            return ""
+        return _first((f"[{key!r}]", value, other[key]) for key, value in one.items())
+    if _is_list(one) and _is_list(other):
+        return "" if len(one) != len(other) else _first((f"[{n}]", *pair) for n, pair in enumerate(zip(one, other)))
+    return None if _is_equal(one, other) else ""
+
+
+def difference_in(names: Iterable[str], one: Any, other: Any) -> str | None:
+    """The same of these attributes alone."""
+    return _first((f".{name}", getattr(one, name, None), getattr(other, name, None)) for name in names)
+
+
+def _first(parts: Iterable[tuple[str, Any, Any]]) -> str | None:
+    for place, one, other in parts:
+        found = difference(one, other)
+        if found is not None:
+            return place + found
+    return None
+
+
+def _fields(cls: Any) -> Sequence[str] | None:
+    """The names of what a value of this class consists of. Its own `==` may leave some of them out."""
+    if hasattr(cls, "__pydantic_fields__") and hasattr(cls, "model_fields"):
+        return [*cls.model_fields, "__pydantic_extra__"]
+    if hasattr(cls, "__struct_fields__"):
+        return tuple(cls.__struct_fields__)
+    if dataclasses.is_dataclass(cls):
+        return [each.name for each in dataclasses.fields(cls)]
+    return None
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, datetime) and isinstance(other, datetime) and is_same_moment(one, other):
+        return True
+    its_own: Any = type(one).__eq__
+    if type(one) is type(other) and its_own is object.__eq__:
+        return difference(getattr(one, "__dict__", {}), getattr(other, "__dict__", {})) is None
+    try:
+        # Not a number is never equal to itself.
+        return bool(one == other) or bool(one != one and other != other)
+    except Exception:  # a signalling NaN, or what has no truth
+        return repr(one) == repr(other)
