@@ -70,11 +70,11 @@ CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFA
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
 
--- For an array of process ids: a row for each element, in their order. What is refused for one is its row, and no error.
+-- For an array of process ids: a row for each element, in their order. If a process is refused, its row has the error, and none is raised.
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_ids text[], stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL)
     RETURNS TABLE (process_id text, stopped boolean, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process_many';
-COMMENT ON FUNCTION xdb.stop_process(text[], text, text) IS 'Stops many running processes. Returns a row for each process id, with the SQLSTATE and message of the error where the process could not be stopped; the others are stopped all the same.';
+COMMENT ON FUNCTION xdb.stop_process(text[], text, text) IS 'Stops many running processes. Returns a row for each process id, with the SQLSTATE and message of the error if the process could not be stopped. The other processes are stopped.';
 
 CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
@@ -103,7 +103,7 @@ COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that
 CREATE OR REPLACE FUNCTION xdb.skip_timer(process_ids text[], state_execution_id text, command_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, skipped boolean, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer_many';
-COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the same state execution in many processes. Returns a row for each process id, with the SQLSTATE and message of the error where no timer was skipped.';
+COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the same state execution in many processes. Returns a row for each process id, with the SQLSTATE and message of the error if no timer was skipped.';
 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
@@ -113,7 +113,7 @@ COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a pro
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, retried int, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
-COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes the calls of many processes due at once that are in backoff, held or have an incident. Returns a row for each process id with the number of these calls, or with the SQLSTATE and message of the error.';
+COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once, if they are in backoff, are held or have an incident. Returns a row for each process id with the number of these calls, or with the SQLSTATE and message of the error.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
@@ -225,7 +225,7 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
             last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
             ownerless_processes bigint)
     $$;
-COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing. engine_pid, state, started_at and reason are for every role that uses XDB; the rest is null but for operators and members of pg_monitor.';
+COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns.';
 
 CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
     granted boolean, ticket bigint, object uuid, due_at timestamptz)
@@ -253,7 +253,7 @@ DECLARE
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
         'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
-        'status', 'engine_figures',  -- which leave out what is others'
+        'status', 'engine_figures',  -- which leave out figures of other roles
         'check_process', 'process_problems', 'library_version', 'reassign_owned',
         'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
         'knows_roles',  -- called by the policies, as whoever reads

@@ -1,5 +1,5 @@
 -- Every table of the extension has row-level security. So a role that may read or write all tables of the database, such as a member
--- of pg_write_all_data, gets the rows that a policy gives it, and of a table without one gets none.
+-- of pg_write_all_data, gets only the rows that a policy allows, and no rows of a table without a policy.
 DO $body$
 DECLARE
     of_extension pg_catalog.regclass;

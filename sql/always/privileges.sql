@@ -1,6 +1,6 @@
 -- Comes last, and concerns what this script has made. It belongs to the owner of the schema, also where another superuser runs an
--- update. No other role has a part in it: neither PUBLIC, to which Postgres grants every new function and type, nor the roles that
--- default privileges or event triggers of this database name. What PUBLIC and pg_monitor may do is granted here, and only here.
+-- update. No other role has rights on it: neither PUBLIC, to which Postgres grants every new function and type, nor the roles that
+-- default privileges or event triggers of this database name. Only this script grants rights to PUBLIC and pg_monitor.
 --
 -- What was there before is left alone. Administrators may have granted it to others, and a script that grants or revokes
 -- anything on an object makes all that is granted there by then a part of the extension: pg_dump leaves it out from then on,
@@ -39,7 +39,7 @@ BEGIN
             RAISE EXCEPTION 'sql/always/privileges.sql does not know what to do with % %', made.type, made.identity;
         END IF;
         EXECUTE format('ALTER %s %s OWNER TO %s', made.kind, made.identity, owner);
-        -- Revoked from a relation, a privilege goes from its columns too.
+        -- Revoking a privilege on a relation also revokes it on the columns.
         SELECT string_agg(DISTINCT ', ' || a.grantee::regrole, '')
         INTO grantees
         FROM (
@@ -98,9 +98,9 @@ BEGIN
         END IF;
     END IF;
 
-    -- A release before 0.3.0 left its objects to the roles that default privileges named. They stay: what an administrator has
-    -- granted since looks the same. The server has noted what there was at the end of the installation; default privileges concern
-    -- all objects of a kind, so one of each kind tells, on which xdb.grant_usage gives nothing.
+    -- A release before 0.3.0 left rights on its objects to the roles that default privileges named. These rights stay, because later
+    -- grants of an administrator look the same. pg_init_privs has the rights at the end of the installation. Default privileges concern
+    -- all objects of a kind, so it is enough to check one object of each kind, on which xdb.grant_usage grants nothing.
     IF members <> '{}' THEN
         SELECT string_agg(DISTINCT format('SELECT xdb.revoke_usage(%L);', a.grantee::regrole), ' ')
         INTO again

@@ -49,9 +49,9 @@ COMMENT ON COLUMN xdb.processes.reason IS 'Why it failed or was stopped.';
 COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
 COMMENT ON COLUMN xdb.processes.result IS 'The output, if exactly one thread gave one.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
-COMMENT ON COLUMN xdb.processes.paused IS 'Whether it is paused: by xdb.pause_process(), or its type by xdb.pause_process_type().';
-COMMENT ON COLUMN xdb.processes.paused_until IS 'When its own pause, or else that of its type, ends by itself; null when it does not, or there is none.';
-COMMENT ON COLUMN xdb.processes.pause_reason IS 'Why it, or else its type, is paused.';
+COMMENT ON COLUMN xdb.processes.paused IS 'Whether xdb.pause_process() has paused the process, or xdb.pause_process_type() its type.';
+COMMENT ON COLUMN xdb.processes.paused_until IS 'When the pause of the process, or else of its type, ends by itself; null if it has no end, or nothing is paused.';
+COMMENT ON COLUMN xdb.processes.pause_reason IS 'Reason of the pause of the process, or else of its type.';
 
 CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -295,12 +295,12 @@ COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.
 COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed; null where the process has no type.';
 COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
 COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
-COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which one is repeated.';
-COMMENT ON COLUMN xdb.failures.failed_at IS 'When it failed, or was held; since when its answers name what is not registered.';
+COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which attempt is repeated.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed, or the call was held; with NotRegistered, since when its answers name what is not registered.';
 COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
-COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered where an answer names what is not registered; CallHeld for a call that is held after crashes.';
+COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered if an answer names what is not registered; CallHeld for a call that is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
-COMMENT ON COLUMN xdb.failures.context IS 'The functions of the database that ran, innermost first, each with its line; null if none did.';
+COMMENT ON COLUMN xdb.failures.context IS 'The functions of the database that ran, innermost first, each with its line; null if no function ran.';
 COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
 COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
@@ -419,8 +419,8 @@ COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row coul
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
 COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
 COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim its calls; null if it has a URL.';
-COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 10000: they wait for a place, or for a worker that can''t be reached.';
-COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first of them came due; null = none waits.';
+COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 10000. They wait for a place, or until the worker can be reached.';
+COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first waiting call came due; null if no call waits.';
 COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS

@@ -145,8 +145,7 @@ struct KnownEngine {
 fn known_engine(caller: Caller, mut main: SlotStatus) -> Result<KnownEngine> {
     // An error may show what is in the tables of others.
     if main.last_error.take().is_some() {
-        main.last_error =
-            Some("the last engine process has failed, and is started again: operators see why".to_owned());
+        main.last_error = Some("the engine process failed and is being restarted: operators see the reason".to_owned());
     }
     let reason = caller.on_system_tables(|spi, _| {
         let of_schema = versions::mismatch().map(|mismatch| format!("{}. {}", mismatch.reason(), mismatch.remedy()));

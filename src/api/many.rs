@@ -1,12 +1,12 @@
-//! `stop_process`, `skip_timer` and `retry_now` for an array of process ids. Each id has a row that says what became of it, so one that
-//! has ended meanwhile, or was never there, keeps no other from its turn.
+//! `stop_process`, `skip_timer` and `retry_now` for an array of process ids. Each id has a row with its result, so a process that has
+//! ended or does not exist does not stop the others.
 //!
 //! ```text
 //!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       a portion at a time, in the order of the executions
 //! ```
 //!
-//! All executions are locked in one order, so two of these calls never wait for each other in a ring. For the same reason the
-//! execution that was found is not exchanged for one that has followed it: that one is the next call's.
+//! All executions are locked in one order, so two of these calls never deadlock. For the same reason a call keeps the execution that it
+//! has found, even if a later execution of the id has started.
 
 use super::answering::{self, Executions};
 use super::manage::{calls_to_retry, state_execution_id, timer_to_skip};
@@ -27,7 +27,7 @@ use xdb_protocol::PayloadError;
 /// Executions that are locked and written at a time.
 const AT_ONCE: usize = 1000;
 
-/// What an id and its row take, in small pieces, for each byte of the array.
+/// Bytes that an id and its row take, in small allocations, for each byte of the array.
 const TAKEN: usize = 40;
 
 pub fn stop_process(args: &Args) -> Result<Value> {
@@ -157,7 +157,7 @@ impl Bulk {
     }
 }
 
-/// Decides about one execution, and applies what follows in memory. What it has received by then stays received if it is refused.
+/// Decides about one execution, and applies the events in memory. If it is refused, messages that it has received stay received.
 fn decide(
     spi: &Spi,
     loaded: &mut Executions,
@@ -178,7 +178,7 @@ fn decide(
     Ok(count + more)
 }
 
-/// What XDB refuses is the outcome of one process. Every other error is the statement's.
+/// An error of XDB is the outcome of one process. Every other error fails the statement.
 fn answer(outcome: Result<usize>) -> Result<Outcome> {
     match outcome {
         Err(error) if !error.sqlstate().starts_with("XD") => Err(error),

@@ -294,8 +294,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Calls of this type whose answers have named what was not registered are due at once. Those whose process somebody has locked go on
-/// after their pauses.
+/// Calls of this type whose answers have named what was not registered become due at once. If another transaction has locked the
+/// process, its calls go on after their pauses.
 fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> Result<()> {
     let now = clock::now();
     let keys = state::unregistered(spi, process_type, now)?;

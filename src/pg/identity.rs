@@ -46,7 +46,7 @@ pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     as_role_of_session(caller, is_lent_by_superuser(caller), body)
 }
 
-/// The role of the session: also in a function of another's rights it is that of who calls.
+/// The role of the session: in a `SECURITY DEFINER` function it is still the caller's.
 pub fn session_role() -> pg_sys::Oid {
     // SAFETY: a plain accessor.
     unsafe { pg_sys::GetOuterUserId() }
@@ -184,8 +184,8 @@ pub fn as_owner_in_session<T>(
     })
 }
 
-/// Runs `body`, of which the client gets no message: it is code of a role that the client has no rights of, and what such code says is
-/// said to its own role. `client_min_messages` does not keep back what is raised with the level INFO.
+/// Runs `body` without sending its messages to the client: it is code of a role whose rights the client does not have. Setting
+/// `client_min_messages` is not enough, because it does not suppress the level INFO.
 ///
 /// Errors reach the client by the way of [`super::catch`]. If the session is terminated meanwhile, the client sees the connection
 /// end without the message that says so.
@@ -249,9 +249,9 @@ pub fn clean_session() {
     forget_seed();
 }
 
-/// From here on nobody knows what `random()` draws.
+/// Seeds `random()` anew, so that its values can't be predicted.
 pub fn forget_seed() {
-    // Two numbers that nobody knows are in each state.
+    // Each state has two random numbers.
     let bits = RandomState::new().build_hasher().finish();
     // A number from -1 to 1 with as many digits as it can have.
     let seed = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;

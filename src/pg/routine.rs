@@ -44,8 +44,8 @@ const INSUFFICIENT_PRIVILEGE: c_int = sqlstate(b"42501");
 const UNDEFINED_FUNCTION: c_int = sqlstate(b"42883");
 const WRONG_OBJECT_TYPE: c_int = sqlstate(b"42809");
 
-/// The oid of a function that takes so many values of `jsonb`, and nothing else. The name has its schema and is quoted as in SQL. None
-/// if there is no such function.
+/// The oid of the function that takes this number of `jsonb` values. The name has its schema and is quoted as in SQL. None if there is
+/// no such function.
 pub fn of_jsonb(name: &str, arguments: usize) -> Result<Option<u32>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     let types = vec![pg_sys::JSONBOID; arguments];
@@ -65,7 +65,7 @@ pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
     let texts: std::result::Result<Vec<_>, _> =
         arguments.iter().map(|argument| argument.map(CString::new).transpose()).collect();
     let texts = texts.map_err(|_| PgError::internal("an argument of a function holds a NUL character"))?;
-    // SAFETY: the function takes so many values of jsonb, and `check` has seen what it returns. An abort after an error takes the
+    // SAFETY: the function takes this number of jsonb values, and `check` has seen what it returns. An abort after an error takes the
     // snapshot and the memory back.
     unsafe {
         let context = pg_sys::AllocSetContextCreateExtended(
@@ -127,7 +127,7 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
 /// What a function returns, as the server calls one. None: NULL.
 ///
 /// # Safety
-/// Runs in [`catch`]. The function takes so many values of `jsonb`.
+/// Runs in [`catch`]. The function takes this number of `jsonb` values.
 unsafe fn invoke(function: pg_sys::Oid, arguments: &[Option<CString>]) -> Option<pg_sys::Datum> {
     // SAFETY: as the caller says. The frame has room for the arguments behind it.
     unsafe {

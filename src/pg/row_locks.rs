@@ -46,7 +46,7 @@ pub fn others_for_update(xmax: u32) -> OthersForUpdate {
 }
 
 /// The open transactions that keep others from updating the row that is at this place, columns of its keys too if `writes_key`. None
-/// where the table is another one by now, or somebody has locked all of it. Waits for nothing. Can raise an error.
+/// if the table is another one by now, or another transaction has locked all of it. Waits for nothing. Can raise an error.
 pub fn open_lockers(place: RowPlace, writes_key: bool) -> Vec<u32> {
     let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
     let table = pg_sys::Oid::from(place.table);

@@ -51,7 +51,7 @@ pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, j
     }
 }
 
-/// How long a call is made again whose answers name what is not registered. From then on they are failed attempts.
+/// If answers name what is not registered, the call is made again for this long. After that the answers are failed attempts.
 pub const REGISTERED_WITHIN: Duration = Duration(600_000_000);
 
 /// The first pause before such a call is made again, and the longest one.

@@ -44,7 +44,7 @@ fn fair(calls: usize, free: usize) -> usize {
     (SHARE * free).saturating_sub(calls).div_ceil(SHARE + 1)
 }
 
-/// How many calls a worker has at one time that takes so many. While there are several, none gets more than half of the calls, nor of
+/// How many calls a worker with this limit has at one time. While there are several, none gets more than half of the calls, nor of
 /// the connections that there can be: one that is slow or dead must not hold up the others.
 pub fn places(max_concurrency: usize, max_calls: usize, max_connections: usize, workers: usize) -> usize {
     let share = if workers > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };

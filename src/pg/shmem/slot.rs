@@ -559,8 +559,8 @@ impl Slot {
         self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether this runner may call functions of an owner now. `most`: so many runners call functions. The last one that calls none is
-    /// for owners whose functions no other one calls: functions that hang, of however many processes, leave it to other owners.
+    /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner that calls none
+    /// serves only owners whose functions no other runner calls. So functions of one owner that hang leave it to other owners.
     pub fn may_call_functions_of(self, owner: u32, most: usize) -> bool {
         with_lock(false, || self.leaves_a_runner(owner, most))
     }

@@ -71,11 +71,11 @@ class Stranding(Exception):
 
 
 class SignatureLost(Exception):
-    """Registering is refused: calls to the worker may be signed, and no secret is given for those to come. `change` is what it would change."""
+    """Registering is refused: calls to the worker may be signed, and no secret is given for new calls. `change` is what it would change."""
 
     def __init__(self, change: Change) -> None:
         super().__init__(
-            f"{change}\nIts calls may be signed, which can't be seen, and would not be any more: give its secret, or say that there is none"
+            f"{change}\nIts calls may be signed, and this change would end that: give its secret, or say that there is none"
         )
         self.change = change
 

@@ -22,9 +22,9 @@ FIRST_PART_SECONDS = 5.0
 
 
 class AsgiApp:
-    """Async handlers run on the loop, ordinary ones in threads of its own, which nobody else uses up.
+    """Async handlers run on the loop. Ordinary handlers run in threads of this application, which other code does not use.
 
-    RPCs have as many threads besides, for which they wait: the engine does not repeat them.
+    RPCs have the same number of threads of their own. They wait for a thread, because the engine does not repeat RPCs.
     """
 
     def __init__(self, worker: Worker, path: str = "") -> None:
@@ -127,7 +127,7 @@ class AsgiApp:
 
 
 async def _is_closed(receive: Receive) -> bool:
-    """Waits until the caller has closed the connection. False: who stands between has something else to say, and is not asked again."""
+    """Waits until the caller has closed the connection. False: the server sent another event, and is not asked again."""
     return bool((await receive())["type"] == "http.disconnect")
 
 

@@ -89,7 +89,7 @@ class PullWorker(Fetching):
             raise ValueError("threads= is how many fetch and answer beside each other, one at least")
         self._threads = threads
         self._stopping, self._hurried = threading.Event(), threading.Event()
-        # What each thread has fetched and not told.
+        # The calls that each thread has claimed and not answered.
         self._held: list[deque[Claimed]] = []
 
     # --- running

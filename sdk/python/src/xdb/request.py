@@ -63,7 +63,7 @@ class BadRequest(Exception):
 
 
 class NotHere(BadRequest):
-    """A call of what this worker does not have, which another version of it may have: no attempt, for a while."""
+    """A call of a state, RPC or type that this worker does not have. Another version may have it, so for a while it is not an attempt."""
 
     def __init__(self, error_type: str, detail: str, context: Mapping[str, Any]) -> None:
         if time.time() - context["firstAttemptTimestamp"] > DEPLOYED_WITHIN:

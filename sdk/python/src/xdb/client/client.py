@@ -266,7 +266,7 @@ class Client:
     def stop_many(
         self, process_ids: Iterable[str], reason: str | None = None, fail: bool = False, *, conn: Any = None
     ) -> List[Done]:
-        """Ends many running processes, and gives what became of each, in their order: one that can't be ended keeps no other."""
+        """Ends many running processes, and gives the result of each, in their order. One that can't be ended does not stop the others."""
         return self._run(statements.stop_many(process_ids, reason, fail), conn)
 
     def skip_timer_many(

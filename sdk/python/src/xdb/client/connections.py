@@ -91,7 +91,7 @@ def _psycopg_async(conn: Any) -> AsyncExecute:
 
 
 def _psycopg_cursor(kind: str, conn: Any) -> Any:
-    """A cursor that is none of the connection's class, and reads and writes texts as no adapter of the application does."""
+    """A plain cursor, whatever the connection's cursor class, that uses no adapters of the application for texts."""
     cursor = getattr(importlib.import_module("psycopg"), kind)(conn, row_factory=lambda _cursor: tuple)
     dumper, loader = _psycopg_texts()
     cursor.adapters.register_dumper(str, dumper)
@@ -127,7 +127,7 @@ def _psycopg2(conn: Any) -> Execute:
 
     def execute(sql: str, params: Params) -> Rows:
         codec = _codec_of(extensions.encodings[conn.encoding])
-        # A text that is quoted already is adapted by nobody.
+        # No adapter changes a text that is quoted already.
         given = [None if each is None else extensions.QuotedString(each.encode(codec)) for each in params]
         with extensions.cursor(conn) as cursor:
             extensions.register_type(extensions.BYTES, cursor)

@@ -30,7 +30,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of one process in a call for many. `count` is 0 where there is an `error`, which the call for one would raise."""
+    """The result for one process in a call for many. If there is an `error`, which the call for one would raise, `count` is 0."""
 
     process_id: str
     count: int
