@@ -71,6 +71,8 @@ pub enum FailureKind {
     Timeout,
     /// The answer is larger than the limit.
     TooLarge,
+    /// The answer has a `Content-Encoding`, which the engine does not read.
+    Encoded,
     /// The connection broke, or what came back is no answer.
     Transport,
     /// The engine was short of something of its own, such as descriptors, until the time of the call was over.

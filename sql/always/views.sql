@@ -419,7 +419,7 @@ COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row coul
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
 COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
 COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim its calls; null if it has a URL.';
-COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 10000. They wait for a place, or until the worker can be reached.';
+COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 1000. They wait for a place, or until the worker can be reached.';
 COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first waiting call came due; null if no call waits.';
 COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
 

@@ -21,7 +21,7 @@ use crate::store::execution::Lock;
 use crate::store::registering::{self, NewWorker, TypeToPut};
 use crate::store::registry::{self, Registry, WorkerId};
 use crate::store::worker_secret::{self, Secret};
-use crate::store::{executions_of, state, versions};
+use crate::store::{executions_of, lines, state, versions};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,7 +298,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
 /// process, its calls go on after their pauses.
 fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> Result<()> {
     let now = clock::now();
-    let keys = state::unregistered(spi, process_type, now)?;
+    let keys = lines::unregistered(spi, process_type, now)?;
     if keys.is_empty() {
         return Ok(());
     }

@@ -371,7 +371,7 @@ fn transport_failure(kind: FailureKind, message: &str) -> Failure {
         FailureKind::Connect => "ConnectionFailed",
         FailureKind::Refused => "HostNotAllowed",
         FailureKind::TooLarge => "AnswerTooLarge",
-        FailureKind::Transport => "TransportError",
+        FailureKind::Transport | FailureKind::Encoded => "TransportError",
         FailureKind::Invalid | FailureKind::NotTried | FailureKind::Cancelled | FailureKind::Panic => "CallFailed",
     };
     Failure::of(error_type, message.to_owned())

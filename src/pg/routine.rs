@@ -104,15 +104,17 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
             if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
         };
         let denied = |what: &str| Err(PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for {what}")));
+        // Before anything that takes a lock: a function that is dropped meanwhile is not looked up again.
+        let is_plain =
+            pg_sys::get_func_prokind(function) as u8 == pg_sys::PROKIND_FUNCTION && !pg_sys::get_func_retset(function);
+        let returns = pg_sys::get_func_rettype(function);
         if !compat::may_use_schema(schema, current_user()) {
             return denied(&format!("schema {}", of(pg_sys::get_namespace_name(schema))));
         }
         if !compat::may_execute(function, current_user()) {
             return denied(&format!("function {}", of(pg_sys::get_func_name(function))));
         }
-        let is_plain =
-            pg_sys::get_func_prokind(function) as u8 == pg_sys::PROKIND_FUNCTION && !pg_sys::get_func_retset(function);
-        match pg_sys::get_func_rettype(function) {
+        match returns {
             pg_sys::JSONBOID if is_plain => Ok(true),
             pg_sys::VOIDOID if is_plain => Ok(false),
             _ => {

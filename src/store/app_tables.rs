@@ -200,8 +200,9 @@ impl Tables {
         if lock == LockType::NoLocking { read() } else { self.locked(spi, mapping, key, read) }
     }
 
-    /// What `lock` finds, a statement that locks the row with this key. A policy for UPDATE keeps it from finding one that can be
-    /// read: that is an error, and not a row that is not there.
+    /// What `lock` finds, a statement that locks the row with this key. It may miss a row that can be read: a policy for UPDATE hides
+    /// the row from locks, or another transaction has replaced the row for which the lock waited. That is an error, and not a row
+    /// that is not there.
     fn locked<T>(
         &self,
         spi: &Spi,
@@ -210,7 +211,7 @@ impl Tables {
         lock: impl Fn() -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let found = lock()?;
-        if found.is_some() || !catalog::has_active_policies(spi, mapping.relation)? {
+        if found.is_some() {
             return Ok(found);
         }
         let table = self.enter(mapping)?;
@@ -219,7 +220,13 @@ impl Tables {
             return Ok(None);
         }
         // It may have been inserted a moment ago.
-        lock()?.map_or_else(|| Err(not_to_be_locked(mapping, key)), |found| Ok(Some(found)))
+        if let Some(found) = lock()? {
+            return Ok(Some(found));
+        }
+        match catalog::has_active_policies(spi, mapping.relation)? {
+            true => Err(not_to_be_locked(mapping, key)),
+            false => Err(replaced(mapping, key)),
+        }
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
@@ -318,17 +325,19 @@ impl Tables {
             // The last try, and a table with rules, skip no conflict: Postgres says then what is in the way, though a policy hides it.
             let skips = tries_left > 0 && mode != ConflictMode::ReturnError && !table.found.has_rules;
             match self.insert_row(spi, part, skips)? {
-                0 if mode == ConflictMode::Ignore => return Ok(()),
+                // A policy may hide the row that is in the way.
+                0 if mode == ConflictMode::Ignore
+                    && (self.is_there(spi, part)? || catalog::has_active_policies(spi, part.mapping.relation)?) =>
+                {
+                    return Ok(());
+                }
                 0 if !skips => return Err(kept(part.mapping, part.key, "from being inserted")),
                 // Another transaction has inserted the row meanwhile, unless a policy hides it or a trigger suppressed it.
                 0 => {}
                 _ => return Ok(()),
             }
         }
-        let what = format!("could not write table {}: other transactions delete and insert", part.mapping.table);
-        let error =
-            PgError::new(SERIALIZATION_FAILURE, format!("{what} its row with {}", row_of(part.mapping, part.key)));
-        Err(error.of_table(&part.mapping.table))
+        Err(replaced(part.mapping, part.key))
     }
 
     /// Whether the role sees a row with this key. It needs no more for it than SELECT on the key's columns.
@@ -519,6 +528,12 @@ fn not_to_be_locked(mapping: &TableMapping, key: &[String]) -> PgError {
     let row = row_of(mapping, key);
     let what = format!("a policy for UPDATE of table {} hides the row with {row} from locks and writes", mapping.table);
     PgError::new(sqlstate(b"42501"), what).of_table(&mapping.table)
+}
+
+fn replaced(mapping: &TableMapping, key: &[String]) -> PgError {
+    let row = row_of(mapping, key);
+    let what = format!("other transactions delete and insert the row with {row} of table {}", mapping.table);
+    PgError::new(SERIALIZATION_FAILURE, what).of_table(&mapping.table)
 }
 
 /// With a hint at why a row was to be inserted, where the table refuses it.

@@ -1,19 +1,20 @@
 //! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
+use super::StateKey;
 use super::lanes::{
     FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_FUNCTIONS_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
     comes_first, free_for_runners, free_for_scheduler,
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
-use super::table::{Record, batch, record, statements};
+use super::table::{Record, batch, record, rows, statements};
 use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::Timestamp;
+use xdb_engine::{LONGEST_UNREGISTERED_PAUSE, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
 /// How a schema tells the lines of calls apart.
@@ -108,8 +109,17 @@ statements! {
     WAITING = format!("WITH all_lines AS MATERIALIZED ({}), \
         waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
-                AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 10000) AS d) \
+                AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 1000) AS d) \
         SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS oldest FROM waits w GROUP BY w.worker_id",
+        all_lines(&OWN), (OWN.in_line)("l"));
+    UNREGISTERED = format!("WITH all_lines AS MATERIALIZED ({}) \
+        SELECT d.execution_id, d.seq FROM all_lines l \
+            CROSS JOIN LATERAL (SELECT t.execution_id, t.seq FROM xdb.task t \
+                WHERE t.lane = l.lane AND {} AND t.due_at > $2 AND t.due_at <= $3) AS d \
+            JOIN xdb.process_execution p ON p.execution_id = d.execution_id \
+            JOIN xdb.state_execution s ON s.execution_id = d.execution_id AND s.seq = d.seq \
+        WHERE p.process_type = $1 AND p.status = 'RUNNING' \
+            AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT $4",
         all_lines(&OWN), (OWN.in_line)("l"));
     MISSING_TYPES = missing_types_of(&OWN);
     MISSING_TYPES_OF_OLDER = missing_types_of(&OLDER);
@@ -319,6 +329,17 @@ pub fn waiting(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<HashMap<Wor
     }
     let read = |row: &Row| Ok((row.get("worker_id")?, Waiting { calls: row.get("calls")?, since: row.get("oldest")? }));
     Ok(spi.rows(&WAITING, &[value(now), value(real)], read)?.into_iter().collect())
+}
+
+/// Calls of this type that wait, because their answers have named what is not registered. At most 1,000: one transaction locks their
+/// processes. The others go on after their pauses, as all do in a schema of an older release.
+pub fn unregistered(spi: &Spi, process_type: &str, now: Timestamp) -> Result<Vec<StateKey>> {
+    const AT_MOST: i64 = 1_000;
+    if !versions::is_own() {
+        return Ok(Vec::new());
+    }
+    let until = now + LONGEST_UNREGISTERED_PAUSE;
+    rows::<StateKey>(spi, &UNREGISTERED, &[value(process_type), value(now), value(until), value(AT_MOST)])
 }
 
 /// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.

@@ -108,12 +108,6 @@ statements! {
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
-    // Their pauses are short, so few tasks are looked at.
-    UNREGISTERED = "SELECT t.execution_id, t.seq FROM xdb.task t \
-            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
-            JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
-        WHERE t.due_at > $2 AND t.due_at <= $3 AND p.process_type = $1 AND p.status = 'RUNNING' \
-            AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT $4";
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
 }
 
@@ -372,14 +366,6 @@ pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<O
 pub fn standing(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     let params = [value(id), value(only), value(now.0)];
     spi.rows(&STANDING, &params, |row| row.get("seq"))
-}
-
-/// Calls of this type that wait, because their answers have named what is not registered. At most 10,000: one transaction locks their
-/// processes. The others go on after their pauses.
-pub fn unregistered(spi: &Spi, process_type: &str, now: Timestamp) -> Result<Vec<StateKey>> {
-    const AT_MOST: i64 = 10_000;
-    let until = now + LONGEST_UNREGISTERED_PAUSE;
-    rows::<StateKey>(spi, &UNREGISTERED, &[value(process_type), value(now), value(until), value(AT_MOST)])
 }
 
 /// Deletes states that ended in events which are no longer kept.

@@ -145,7 +145,7 @@ fn verdict(outcome: &Outcome) -> Verdict {
     let Outcome::Failed { kind, .. } = outcome else { return Verdict::Reached };
     match kind {
         FailureKind::Connect | FailureKind::ConnectTimeout | FailureKind::Transport => Verdict::Unreachable,
-        FailureKind::Timeout | FailureKind::TooLarge => Verdict::Reached,
+        FailureKind::Timeout | FailureKind::TooLarge | FailureKind::Encoded => Verdict::Reached,
         FailureKind::Invalid
         | FailureKind::Refused
         | FailureKind::NotTried

@@ -165,8 +165,7 @@ impl Memory {
     /// Notes the calls under way that sessions have ended, or that this turn has ended with their processes.
     fn note_useless(&mut self, over: &HashSet<StateKey>, saved: &Saved) {
         let is_closed = |loaded: &&Loaded| loaded.before.is_running() && !loaded.execution.is_running();
-        let has_others = |loaded: &&Loaded| loaded.before.live_threads > 1 || loaded.has_other_threads();
-        let closed = saved.executions.values().filter(is_closed).filter(has_others);
+        let closed = saved.executions.values().filter(is_closed);
         let closed: HashSet<_> = closed.map(|loaded| loaded.execution.id).collect();
         if over.is_empty() && closed.is_empty() {
             return;

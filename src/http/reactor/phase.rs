@@ -64,7 +64,10 @@ impl Problem {
             Problem::Fault(Fault::Encoded(encoding)) => {
                 let what = "the engine reads only answers that are not compressed";
                 let whose = "the worker, or a proxy before it, must not compress them";
-                (Transport, format!("the answer of {target} has Content-Encoding {encoding}: {what}; {whose}"))
+                (
+                    FailureKind::Encoded,
+                    format!("the answer of {target} has Content-Encoding {encoding}: {what}; {whose}"),
+                )
             }
             Problem::Io(error) if phase == Phase::Handshaking => {
                 (Transport, format!("{target} and the engine could not agree on TLS: {}", reason(&error)))

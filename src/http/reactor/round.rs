@@ -1,6 +1,6 @@
 //! The loop of the reactor: what happened is dealt with, what is due ends, what may begin begins.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -188,6 +188,7 @@ impl<'a> Round<'a> {
         if tags.is_empty() {
             return;
         }
+        let tags: HashSet<_> = tags.iter().collect();
         let is_cancelled = |(_, call): &(usize, &Call)| tags.contains(&call.request.tag);
         let cancelled: Vec<_> = self.calls.iter().filter(is_cancelled).map(|(index, _)| index).collect();
         for index in cancelled {

@@ -99,7 +99,7 @@ fn a_rolling_deployment_has_no_failed_attempt_if_workers_are_first() {
     let worker =
         app.worker(
             move |call: &Call| {
-                if calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 { new_instance(call) } else { old_instance(call) }
+                if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) { new_instance(call) } else { old_instance(call) }
             },
         );
     app.register("deploy", &old_version());

@@ -114,7 +114,7 @@ fn compare_call(is: &mut Differences, call: &CallState, expected: &Call) {
     // Open: what a count is when an attempt's number is not the one after the last.
     let last = expected.failures.last();
     is.same("failed attempts", call.failed_attempts, last.map_or(0, |failure| failure.attempt));
-    is.same("last failure", call.last_failure.as_ref(), expected.unregistered.as_ref().or(last));
+    is.same("last failure", call.last_failure.as_ref(), expected.unregistered.as_deref().or(last));
     is.same("repeats", call.repeats, expected.repeats);
     let refused: Vec<_> =
         expected.failures.iter().filter_map(|last| last.failure.app_database_error.as_ref()).collect();

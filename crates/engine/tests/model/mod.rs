@@ -88,7 +88,7 @@ pub struct Call {
     pub not_before: Timestamp,
     pub failures: Vec<LastFailure>,
     /// What its answers have named that is not registered, since the last of them.
-    pub unregistered: Option<LastFailure>,
+    pub unregistered: Option<Box<LastFailure>>,
     pub repeats: u32,
     /// Those of them with the same request.
     pub same_requests: u32,

@@ -345,7 +345,8 @@ impl Model {
                 call.same_requests += 1;
                 call.not_before = next;
                 let attempt = call.failures.last().map_or(1, |last| last.attempt + 1);
-                call.unregistered = Some(LastFailure { api: *api, attempt, at: since, failure: failure.clone() });
+                call.unregistered =
+                    Some(Box::new(LastFailure { api: *api, attempt, at: since, failure: failure.clone() }));
                 return;
             }
         }

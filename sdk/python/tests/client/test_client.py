@@ -124,7 +124,9 @@ def test_many_at_once(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rpcs(shop: Any, worker: ProtocolWorker) -> None:
     shop.client.start(Order, "o", rows=start_row("1"))
     assert shop.client.rpc(Order.price, "o", 3, idempotency_key="k") == Decimal("36.90")
-    assert shop.client.rpc(Order.price, "o", 5, idempotency_key="k") == Decimal("36.90")
+    assert shop.client.rpc(Order.price, "o", 3, idempotency_key="k") == Decimal("36.90")
+    with pytest.raises(errors.IdempotencyKeyReused):
+        shop.client.rpc(Order.price, "o", 5, idempotency_key="k")
     assert shop.client.rpc(Order.ping, "o", timeout=timedelta(seconds=5)) == "pong"
     with pytest.raises(TypeError, match="takes no input"):
         shop.client.rpc(Order.ping, "o", "input")

@@ -18,6 +18,7 @@ from ..functions import StartCall
 from ..process import RowStart, view
 from ..queues import GlobalQueue, Queue
 from ..states import Member, Rpc, State
+from . import start_rows
 from .connections import Rows
 from .outcome import (
     Description,
@@ -120,7 +121,7 @@ class Start:
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
         """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
         process_type = type_name(self.process)
-        global_attributes, options = _rows(self.process, self.rows)
+        global_attributes, options = start_rows.values_and_keys(self.process, self.rows)
         if self.conflict != "override":
             options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
         if self.idempotency_key is not None:
@@ -150,7 +151,7 @@ class Start:
             "start_at": None if self.start_at is None else aware(self.start_at),
             "options": options or None,
         }
-        _refuse_missing_rows(self.process, self.rows)
+        start_rows.refuse_missing(self.process, self.rows)
         return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -589,29 +590,3 @@ def _function_call(process: type[Process], call: StartCall) -> dict[str, Any]:
     if own is None or own.sql_name != call.sql_name:
         raise ValueError(f"{call.name} ({call.sql_name}) is no function of {type_name(process)}")
     return {"function": call.name, "argument": call.argument}
-
-
-def _rows(process: type[Process], rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of the rows, and the options with their keys."""
-    values: dict[str, Any] = {}
-    keys: dict[str, Any] = {}
-    mapped = {row._table: row.__name__ for row in process._xdb.rows.values()}
-    for row in rows:
-        if not isinstance(row, RowStart):
-            raise TypeError(f"rows= has rows by their keys, as {getattr(row, '__name__', 'User')}.row(key), not {row!r}")
-        if row.table not in mapped:
-            known = ", ".join(mapped.values()) or "none"
-            raise TypeError(f"{process.__name__} has no row of the table {row.table}; its rows are {known}")
-        if row.table in keys:
-            raise ValueError(f"two rows are of the table {row.table}")
-        keys[row.table] = row.key_columns
-        values.update(row.values_encoded)
-    return values, {"globalAttributeKeys": keys} if keys else {}
-
-
-def _refuse_missing_rows(process: type[Process], rows: Sequence[RowStart]) -> None:
-    given = [row.table for row in rows]
-    missing = [row for row in process._xdb.rows.values() if row._table not in given]
-    if missing:
-        example = ", ".join(f"{row.__name__}.row(key)" for row in missing)
-        raise TypeError(f"{process.__name__} starts with the key of each of its rows: give rows=[{example}]")
