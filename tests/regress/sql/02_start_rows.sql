@@ -186,6 +186,7 @@ SET ROLE golden_over;
 SELECT golden_start('kept', '{"id": 1}', 'vetoed');
 SELECT golden_start('kept', '{"id": 2}', 'vetoed');
 SELECT golden_start('kept', '{"id": 2}', 'vetoed', 'RETURN_ERROR_ON_CONFLICT');
+SELECT golden_start('kept', '{"id": 2}', 'vetoed', 'IGNORE_CONFLICT');
 SELECT golden_start('kept', '{"id": 2}', 'new');
 RESET ROLE;
 SELECT * FROM kept ORDER BY id;
