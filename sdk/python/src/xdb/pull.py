@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from . import errors
-from .client.connections import Rows, async_execute, sync_execute
+from .client.connections import Rows, async_execute, cut, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import LIMIT, Seconds
 from .fetching import (
@@ -456,7 +456,7 @@ class AsyncPullWorker(Fetching):
                 if (lifting := call.lifting(*LIMITS[:2])) is not None:
                     await execute(lifting, ())
                 with connected(conn):
-                    reply = await _run(call.job)
+                    reply = await _run(call.job, conn)
                 if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
                     await execute(lifting, ())
                 await execute(_COMPLETE, answer(call, reply))
@@ -487,11 +487,16 @@ class AsyncPullWorker(Fetching):
                 return await execute(sql, params)
 
 
-async def _run(job: Job | Reply) -> Reply:
+async def _run(job: Job | Reply, conn: Any) -> Reply:
     if isinstance(job, Reply):
         return job
     if job.is_async:
-        return await job.run_async()
+        try:
+            return await job.run_async()
+        finally:
+            if job.goes_on:
+                # What the handler still writes would be a part of the connection's next transaction.
+                await cut(conn)
     return job.run() if job.is_known else await in_thread(partial(run_in_thread, job))
 
 

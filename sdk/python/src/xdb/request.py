@@ -144,6 +144,8 @@ class Job:
     debug: bool = False
     # Whether a handler's exception is a Conflict.
     repeats: Callable[[BaseException], bool] | None = None
+    # Whether an async handler was cancelled and has not ended.
+    goes_on: bool = False
 
     @property
     def label(self) -> str:
@@ -236,17 +238,22 @@ class Job:
         try:
             done, _ = await asyncio.wait({task}, timeout=self.seconds_left())
         except asyncio.CancelledError:
-            task.cancel()
+            await self._cancel(task)
             raise
         if task.cancelled():
             return self._failed(asyncio.CancelledError("something that the handler waits for was cancelled"))
         if done:
             return task.result()
         reply = self.late()
-        task.cancel()
-        # A handler may refuse to be cancelled; nobody waits for it for long.
-        await asyncio.wait({task}, timeout=1)
+        await self._cancel(task)
         return reply
+
+    async def _cancel(self, task: asyncio.Task[Reply]) -> None:
+        """Lets a handler clean up. It may refuse to be cancelled, and nothing waits for it for long."""
+        self.goes_on = True
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
+        self.goes_on = not task.done()
 
     async def _on_loop(self) -> Reply:
         with self.current():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,10 +11,14 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from bills import ONCE, AsyncBilling, attempts, billing, failures, register, start, steps
+from psycopg_pool import AsyncConnectionPool
 from shop import wait_until
+from sqlalchemy.ext.asyncio import create_async_engine
+from transactions import asyncpg_arguments, url
 
 import xdb
 
@@ -262,3 +267,66 @@ def test_a_handler_that_does_not_end_is_left_to_another_worker(billing: Any, kin
     assert billing.client.wait(process, "held").status == "COMPLETED"
     assert attempts(billing, "held") == 0 and steps(billing, "held") == []
     worker.close()
+
+
+@pytest.mark.parametrize("source", ["own", "pool", "asyncpg", "asyncpg pool", "sqlalchemy"])
+@pytest.mark.parametrize("how", ["cleans up", "goes on"])
+def test_what_a_handler_writes_when_it_is_cancelled_is_undone(billing: Any, source: str, how: str) -> None:
+    """Its clean-up is a part of its transaction. One that refuses to end loses its connection, and writes in no other's transaction."""
+    ended = asyncio.Event()
+
+    class Cleaning(xdb.Process):
+        @xdb.state(start=True)
+        async def only(self) -> xdb.Decision:
+            conn = xdb.connection()
+            insert = f"INSERT INTO ledger VALUES ('{self.call.process_id}', 'cleaned')"
+            execute = getattr(conn, "exec_driver_sql", None) or conn.execute
+            try:
+                begun.set()
+                await asyncio.sleep(3600)
+            finally:
+                try:
+                    if how == "goes on":
+                        with contextlib.suppress(asyncio.TimeoutError):
+                            await asyncio.wait_for(stopped.wait(), 60)
+                    await execute(insert)
+                finally:
+                    ended.set()
+            return xdb.complete()
+
+    async def connections() -> tuple[Any, Any]:
+        async def nothing() -> None: ...
+
+        if source == "pool":
+            pool = AsyncConnectionPool(billing.dsn, open=False, kwargs={"autocommit": True})
+            await pool.open()
+            return pool, pool.close
+        if source == "asyncpg":
+            return lambda: asyncpg.connect(**asyncpg_arguments(billing)), nothing
+        if source == "asyncpg pool":
+            asyncpgs = await asyncpg.create_pool(**asyncpg_arguments(billing))
+            return asyncpgs, asyncpgs.close
+        if source == "sqlalchemy":
+            engine = create_async_engine(url(billing, "psycopg"))
+            return engine, engine.dispose
+        return billing.dsn, nothing
+
+    async def run() -> None:
+        given, close = await connections()
+        worker = xdb.AsyncPullWorker(Cleaning, name="billing", connections=given, concurrency=1, wait=0.2, grace=0.1)
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(begun.wait(), 60)
+        worker.stop()
+        await asyncio.wait_for(running, 60)
+        stopped.set()
+        await asyncio.wait_for(ended.wait(), 60)
+        await worker.close()
+        await close()
+
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    register(billing, Cleaning)
+    billing.client.start(Cleaning, "c")
+    asyncio.run(run())
+    assert steps(billing, "c") == []
+    if how == "cleans up":
+        assert attempts(billing, "c") == 0
