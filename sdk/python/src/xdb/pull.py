@@ -21,7 +21,6 @@ from .fetching import (
     GIVES_BACK_WITHIN,
     GRACE,
     LIMITS,
-    PLAIN_TRANSACTION,
     READ_WRITE,
     Claimed,
     Fetching,
@@ -108,20 +107,22 @@ class PullWorker(Fetching):
         told, tell = socket.socketpair()
         with told, tell, _signals(lambda: tell.send(b"x")):
             working = self.start()
-            threading.Thread(target=self._stops_when_told, args=(told,), daemon=True).start()
+            watching = threading.Thread(target=self._stops_when_told, args=(told,), daemon=True)
+            watching.start()
             log.info("fetching calls of %s for %s", self.name, ", ".join(self.worker.types))
-            self._join(working)
-            with contextlib.suppress(OSError):
+            try:
+                self._join(working)
+            finally:
                 tell.send(b"xx")
+                watching.join()
         if self._failed is not None:
             raise self._failed
 
     def _stops_when_told(self, told: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            told.recv(1)
-            self._stopping.set()
-            told.recv(1)
-            self._hurried.set()
+        told.recv(1)
+        self._stopping.set()
+        told.recv(1)
+        self._hurried.set()
 
     def start(self) -> list[threading.Thread]:
         """Begins to work in threads of its own."""
@@ -229,7 +230,7 @@ class PullWorker(Fetching):
             call = calls[0]
             try:
                 if (more := call.extension()) is not None:
-                    self._say(_EXTEND, (call.token, more))
+                    self._say(_EXTEND, (call.token, more), call)
                     calls[0] = call = call.extended()
                 if (told := self._answer_one(calls)) is not None:
                     # Said later if the connection is lost, and the handler does not run again for it.
@@ -260,11 +261,11 @@ class PullWorker(Fetching):
                 execute = sync_execute(conn)
                 if self._in_plain_transactions:
                     execute(READ_WRITE, ())
-                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                for lifting in call.lifting(*LIMITS[:2]):
                     execute(lifting, ())
                 with connected(conn):
                     reply = call.job if isinstance(call.job, Reply) else call.job.run()
-                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                for lifting in call.lifting(*LIMITS[2:]) if reply.status == 200 else ():
                     execute(lifting, ())
                 execute(_COMPLETE, answer(call, reply))
             return None
@@ -279,17 +280,17 @@ class PullWorker(Fetching):
 
     def _report(self, call: Claimed, reply: Reply) -> None:
         try:
-            self._say(_FAIL, failure(call, reply))
+            self._say(_FAIL, failure(call, reply), call)
         except errors.CallLost:
             raise
         except Exception as error:
-            self._say(_FAIL, failure(call, instead(reply, error)))
+            self._say(_FAIL, failure(call, instead(reply, error)), call)
 
-    def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
-        plain = self._in_plain_transactions
-        with errors.translated(), self._source.open(block=plain) as execute:
-            if plain:
-                execute(PLAIN_TRANSACTION, ())
+    def _say(self, sql: str, params: tuple[str | None, ...], of: Claimed | None = None) -> Rows:
+        first = self._before(of)
+        with errors.translated(), self._source.open(block=bool(first)) as execute:
+            for each in first:
+                execute(each, ())
             return execute(sql, params)
 
 
@@ -424,7 +425,7 @@ class AsyncPullWorker(Fetching):
             call = calls[0]
             try:
                 if (more := call.extension()) is not None:
-                    await self._say(_EXTEND, (call.token, more))
+                    await self._say(_EXTEND, (call.token, more), call)
                     calls[0] = call = call.extended()
                 if (told := await self._answer_one(calls)) is not None:
                     calls[0] = replace(call, job=told)
@@ -453,11 +454,11 @@ class AsyncPullWorker(Fetching):
                 execute = async_execute(conn)
                 if self._in_plain_transactions:
                     await execute(READ_WRITE, ())
-                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                for lifting in call.lifting(*LIMITS[:2]):
                     await execute(lifting, ())
                 with connected(conn):
                     reply = await _run(call.job, conn)
-                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                for lifting in call.lifting(*LIMITS[2:]) if reply.status == 200 else ():
                     await execute(lifting, ())
                 await execute(_COMPLETE, answer(call, reply))
             return None
@@ -472,18 +473,18 @@ class AsyncPullWorker(Fetching):
 
     async def _report(self, call: Claimed, reply: Reply) -> None:
         try:
-            await self._say(_FAIL, failure(call, reply))
+            await self._say(_FAIL, failure(call, reply), call)
         except errors.CallLost:
             raise
         except Exception as error:
-            await self._say(_FAIL, failure(call, instead(reply, error)))
+            await self._say(_FAIL, failure(call, instead(reply, error)), call)
 
-    async def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
-        plain = self._in_plain_transactions
+    async def _say(self, sql: str, params: tuple[str | None, ...], of: Claimed | None = None) -> Rows:
+        first = self._before(of)
         with errors.translated():
-            async with self._source.open(block=plain) as execute:
-                if plain:
-                    await execute(PLAIN_TRANSACTION, ())
+            async with self._source.open(block=bool(first)) as execute:
+                for each in first:
+                    await execute(each, ())
                 return await execute(sql, params)
 
 
