@@ -146,6 +146,7 @@ class Job:
     repeats: Callable[[BaseException], bool] | None = None
     # Whether an async handler was cancelled and has not ended.
     goes_on: bool = False
+    _said_late: bool = False
 
     @property
     def label(self) -> str:
@@ -275,8 +276,10 @@ class Job:
             f"{self.label} took longer than {self.call.timeout:g} s, and the engine has given up: "
             "give it more with timeout=, or let it do less"
         )
-        with self.current():
-            log.warning("%s", error)
+        if not self._said_late:
+            self._said_late = True
+            with self.current():
+                log.warning("%s", error)
         return error_reply(500, "DeadlineExceeded", str(error))
 
     def not_begun(self) -> Reply:
@@ -292,6 +295,9 @@ class Job:
     def abandon(self) -> Reply:
         """Tells the handler that its answer is of no use any more. Gives what the server of the worker may still send."""
         self.call._gone.set()
+        left = self.seconds_left()
+        if left is not None and left < min(1.0, (self.call.timeout or 0) / 2):
+            return self.late()  # the engine's clock began before this one
         text = f"{self.label}: the caller has closed the connection, because the call timed out or its process needs no answer"
         with self.current():
             log.info("%s", text)
