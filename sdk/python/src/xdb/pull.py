@@ -66,7 +66,7 @@ class PullWorker(Fetching):
     `connections` are as `Client` takes them; handlers get theirs by `xdb.connection()`. `threads` work beside each other, each fetches
     up to `batch` calls at a time and waits for the first one for `wait` seconds. `lease` is how long nobody else gets a call, if not
     its timeout. With `shards`, a first and a last number, it fetches only calls of these. `grace` is how many seconds the calls that
-    have begun get when it stops.
+    have begun get when it stops. If that is less than `wait`, a claim that still waits may lease a last call, which nothing gives back.
     """
 
     def __init__(
@@ -208,7 +208,13 @@ class PullWorker(Fetching):
     def _next(self) -> list[Claimed]:
         # Here alone: of the answer to one call, the same error says nothing of others.
         try:
-            return self._fetch(self._wait)
+            try:
+                return self._fetch(self._wait)
+            except Exception as error:
+                if not errors.is_cut_short(error):
+                    raise
+            # Of a wait that was cut short, nothing was due. If the server is too slow to say even that, it is an error.
+            return self._fetch(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
@@ -404,7 +410,12 @@ class AsyncPullWorker(Fetching):
 
     async def _next(self) -> list[Claimed]:
         try:
-            return await self._fetch(self._wait)
+            try:
+                return await self._fetch(self._wait)
+            except Exception as error:
+                if not errors.is_cut_short(error):
+                    raise
+            return await self._fetch(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()

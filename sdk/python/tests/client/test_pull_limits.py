@@ -317,3 +317,25 @@ def test_a_failure_is_told_though_its_execution_is_locked(billing: Any, limit: s
         wait_until("the worker waits for the lock", lambda: operator.execute(WAITS) == [(1,)] or not working.is_alive())
     working.join(60)
     assert operator.execute("SELECT status FROM xdb.processes") == [("FAILED",)] and not working.is_alive()
+
+
+@pytest.mark.parametrize("process", [Isolated, AsyncIsolated])
+@pytest.mark.parametrize("cut_short", [{5.0}, {5.0, 0}])
+def test_a_wait_that_is_cut_short_has_found_nothing(process: Any, cut_short: set[float]) -> None:
+    """If a claim that waits for nothing is cut short as well, that is an error, which the log tells."""
+    asked = list[float]()
+
+    def fetch(wait: float) -> Any:
+        asked.append(wait)
+        if wait in cut_short:
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        return []
+
+    async def fetch_as_coroutine(wait: float) -> Any:
+        return fetch(wait)
+
+    worker: Any = (xdb.PullWorker if process is Isolated else xdb.AsyncPullWorker)(process, name="billing", wait=5)
+    worker._fetch = fetch if process is Isolated else fetch_as_coroutine
+    with pytest.raises(psycopg.errors.QueryCanceled) if 0 in cut_short else contextlib.nullcontext():
+        assert (worker._next() if process is Isolated else asyncio.run(worker._next())) == []
+    assert asked == [5, 0]
