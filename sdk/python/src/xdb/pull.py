@@ -348,6 +348,7 @@ class AsyncPullWorker(Fetching):
                 self._stopping.set()
                 results = await asyncio.gather(*working, return_exceptions=True)
                 watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         for error in (self._failed, *results):
             if error is not None and not (self._abandons and isinstance(error, asyncio.CancelledError)):
                 raise error

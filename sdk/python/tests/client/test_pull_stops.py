@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -330,3 +331,26 @@ def test_what_a_handler_writes_when_it_is_cancelled_is_undone(billing: Any, sour
     assert steps(billing, "c") == []
     if how == "cleans up":
         assert attempts(billing, "c") == 0
+
+
+def test_nothing_of_a_worker_goes_on_when_it_has_ended(billing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> set[Any]:
+        worker = xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, concurrency=1, wait=0.2)
+        worker.stop()
+        await worker.run()
+        await worker.close()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(run()) == set()
+    worker = xdb.PullWorker(AsyncBilling, name="billing", connections=billing.dsn, wait=0.2)
+    watches, watching = worker._stops_when_told, list[threading.Thread]()
+
+    def noted(told: Any) -> None:
+        watching.append(threading.current_thread())
+        worker.stop()
+        watches(told)
+
+    monkeypatch.setattr(worker, "_stops_when_told", noted)
+    worker.run()
+    assert not watching[0].is_alive()
+    worker.close()
