@@ -333,6 +333,38 @@ def test_what_a_handler_writes_when_it_is_cancelled_is_undone(billing: Any, sour
         assert attempts(billing, "c") == 0
 
 
+@pytest.mark.parametrize("source", ["own", "asyncpg"])
+def test_a_handler_that_goes_on_after_its_time_writes_nothing(billing: Any, source: str) -> None:
+    ended, answered = asyncio.Event(), asyncio.Event()
+
+    class Late(xdb.Process):
+        @xdb.state(start=True, timeout=timedelta(milliseconds=300), retry=ONCE)
+        async def only(self) -> xdb.Decision:
+            while not answered.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answered.wait()
+            try:
+                await xdb.connection().execute(f"INSERT INTO ledger VALUES ('{self.call.process_id}', 'late')")
+            finally:
+                ended.set()
+            return xdb.complete()
+
+    async def run() -> None:
+        given = billing.dsn if source == "own" else lambda: asyncpg.connect(**asyncpg_arguments(billing))
+        worker = xdb.AsyncPullWorker(Late, name="billing", connections=given)
+        try:
+            assert await asyncio.wait_for(worker.work(), 60) == 1
+        finally:
+            answered.set()
+        await asyncio.wait_for(ended.wait(), 60)
+        await worker.close()
+
+    register(billing, Late)
+    billing.client.start(Late, "l")
+    asyncio.run(run())
+    assert steps(billing, "l") == []
+
+
 def test_nothing_of_a_worker_goes_on_when_it_has_ended(billing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> set[Any]:
         worker = xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, concurrency=1, wait=0.2)
