@@ -5,7 +5,8 @@
     python -m xdb register agent:quick --name quick --url http://127.0.0.1:8080
 
 Types whose calls take long and quick ones are two workers for the engine, though one program serves both: each has places of its
-own, and no quick call waits until an agent has thought.
+own, and no quick call waits until an agent has thought. One `xdb.Worker` serves both because the slow handlers are async: those that
+are not would take its threads, and need another `xdb.Worker`.
 """
 
 from __future__ import annotations

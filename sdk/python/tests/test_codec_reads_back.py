@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Optional, Union
@@ -193,6 +193,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
     ("red", Union[Colour, str], "at: this str would be read back as Colour"),
     ({"a": "1.5"}, Mapping[str, Union[Decimal, str]], "at['a']: this str would be read back as Decimal"),
     ([Decimal(1)], Union[list[str], list[Decimal]], "at: this list would be read back as list[str]"),
+    ((1, 2), Union[list[int], tuple[int, ...]], "at: this tuple would be read back as list[int]"),
+    ([1, 2], Union[tuple[int, int], list[int]], "at: this list would be read back as tuple[int, int]"),
+    (frozenset({1}), Union[set[int], frozenset[int]], "at: this frozenset would be read back as set[int]"),
+    ({1}, Union[list[int], set[int]], "at: this set would be read back as list[int]"),
+    ([(1, 2)], Union[list[list[int]], list[tuple[int, int]]], "at: this list would be read back as list[list[int]]"),
+    ({"a": (1,)}, Union[dict[str, list[int]], dict[str, tuple[int]]], "at: this dict would be read back as dict[str, list[int]]"),
     ({1: "a"}, dict[Union[int, str], str], "at[1]: this key is a number, and would be read back as a text"),
     ({(1, 2)}, set, "at: not a set: unhashable type"),
     (10**400, float, "at: this int has no JSON: int too large to convert to float"),
@@ -235,6 +241,10 @@ TAKEN: list[tuple[Any, Any]] = [
     ("red", Union[Literal["red"], str]),
     (2.0, Union[int, float]),
     (True, Union[int, bool]),
+    ((1, 2), Union[tuple[int, ...], list[int]]),
+    ((1, "a"), Union[list[int], tuple[int, str]]),
+    ([1, 2], Union[list[int], Sequence[int]]),
+    ([], Union[list[int], list[str]]),
     ({"a": "b"}, dict[Union[int, str], str]),
     ({1: "b"}, dict[int, str]),
     ({1, 2}, set),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -88,9 +90,12 @@ def test_an_rpc_is_not_refused_by_a_worker_that_is_full(served: Any, gate: Gate)
     """The engine does not repeat it."""
     with served(xdb.Worker(Steps, threads=1)) as port:
         held = sent(port, "held")
-        assert gate.started.wait(WITHIN)
+        wait_for(lambda: gate.count() == 1)
+        body, rpc = request("Steps", "say", "rpc"), http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN)
+        rpc.request("POST", PATHS["rpc"], body, headers(body))
+        wait_for(lambda: gate.count() == 2)  # beside a worker that is full
         gate.release.set()
-        assert ask(port, "say", api="rpc")[0] in (200, 500)  # not 503; its time may be over on a loaded machine
+        assert rpc.getresponse().status in (200, 500)  # its time may be over on a loaded machine
         assert held.getresponse().status == 200
 
 
@@ -168,6 +173,70 @@ def test_a_middleware_that_has_no_disconnect_does_no_harm() -> None:
     with uvicorn_of(again) as port:
         assert ask(port, "quick") == (200, DONE)
         assert ask(port, "quick", process="AsyncSteps") == (200, DONE)
+
+
+@pytest.mark.parametrize("process", ["Steps", "AsyncSteps"])
+def test_a_middleware_that_can_not_tell_of_its_caller_does_no_harm(process: str) -> None:
+    app = xdb.Worker(Steps, AsyncSteps).asgi()
+
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        messages: list[Any] = []
+
+        async def once() -> Any:
+            if messages:
+                raise RuntimeError("it was read")
+            messages.append(await receive())
+            return messages[0]
+
+        await app(scope, receive if scope["type"] != "http" else once, send)
+
+    with uvicorn_of(fails) as port:
+        assert ask(port, "quick", process=process) == (200, DONE)
+
+
+def opened(process: str, state: str, left: float, timeout: float = 10) -> Any:
+    """A call with so much time left."""
+    body = request(process, state, context={"timeoutSeconds": timeout})
+    job = xdb.Worker(Steps, AsyncSteps).open("POST", PATHS["execute"], headers(body), body)
+    assert not isinstance(job, xdb.Reply)
+    job.ends_at = time.monotonic() + left
+    return job
+
+
+@pytest.mark.parametrize("process", ["Steps", "AsyncSteps"])
+@pytest.mark.parametrize("left, timeout, is_late", [(0.4, 10, True), (-5, 10, True), (0.02, 0.1, True), (5, 10, False), (0.08, 0.1, False)])
+def test_an_engine_that_closes_its_connection_at_the_end_has_waited_in_vain(
+    process: str, left: float, timeout: float, is_late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its clock began before the worker's, so that it closes first. The log says what to do all the same, and once."""
+    caplog.set_level(logging.INFO, "xdb.worker")
+    job = opened(process, "quick", left, timeout)
+    job.abandon()
+    assert job.call.cancelled
+    assert caplog.text.count(f"{process}.quick took longer than {timeout:g} s") == is_late
+    assert ("the caller has closed the connection" in caplog.text) is not is_late
+    if is_late:
+        job.late()
+        assert caplog.text.count("took longer than") == 1
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_no_call_is_told_of_a_connection_that_was_closed_after_its_answer(follows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    server = xdb.Server(xdb.Worker(Steps), port=0)._http
+
+    def answered_meanwhile(connection: Any) -> bool:
+        del server._calls[connection]
+        if follows:
+            server._calls[connection] = lambda: told.append("the next call")
+        return True
+
+    monkeypatch.setattr(importlib.import_module("xdb.serve"), "_is_closed", answered_meanwhile)
+    with socket.socket() as connection:
+        server._calls[connection] = lambda: told.append("the call")
+        server.service_actions()
+        assert (told, len(server._calls)) == ([], follows)
+    server.server_close()
 
 
 def test_an_address_that_is_in_use_is_named() -> None:

@@ -210,16 +210,16 @@ class Admin:
 
     def status(self, *, conn: Any = None) -> Status:
         """How the engine of this database is doing."""
-        sql = """SELECT to_jsonb(s)::text, (extract(epoch FROM s.oldest_due) * 1000000)::bigint FROM xdb.status() AS s"""
+        sql = """SELECT to_jsonb(s)::text, (extract(epoch FROM s.oldest_due) * 1000000)::bigint::text AS due FROM xdb.status() AS s"""
         text, oldest_due = self._call(sql, (), conn)[0]
         raw: dict[str, Any] = json.loads(text)
         return Status(
-            raw["state"], raw["reason"], raw["in_flight"], raw["backlog"], moment(oldest_due), raw["last_error"], raw
+            raw["state"], raw["reason"], raw["in_flight"], raw["backlog"], moment(None if oldest_due is None else int(oldest_due)), raw["last_error"], raw
         )
 
     def purge(self, older_than: Seconds, *, conn: Any = None) -> int:
         """Deletes executions that closed so long ago, and gives how many."""
-        sql = "SELECT xdb.purge(older_than => %s::text::interval)"
+        sql = "SELECT xdb.purge(older_than => %s::text::interval)::text"
         return int(self._call(sql, (interval(older_than),), conn)[0][0])
 
     def grant_usage(
@@ -339,8 +339,8 @@ def _register_type(execute: Execute, process: type[Process], worker: str) -> Non
 
 def _registered_concurrency(execute: Execute, name: str) -> int | None:
     """Registering again without it would bring the default back."""
-    rows = execute("SELECT max_concurrency FROM xdb.workers WHERE name = %s::text", (name,))
-    return rows[0][0] if rows else None
+    rows = execute("SELECT max_concurrency::text FROM xdb.workers WHERE name = %s::text", (name,))
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 # Registering it will be refused.
@@ -350,7 +350,7 @@ _OF_ANOTHER_ROLE = "what is registered can't be seen: the worker belongs to anot
 def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
     # An older server has no roles of workers.
     rows = execute(
-        """SELECT url, max_concurrency, to_jsonb(w) ->> 'role', registered_at IS NOT NULL
+        """SELECT url, max_concurrency::text AS max_concurrency, to_jsonb(w) ->> 'role' AS role, (registered_at IS NOT NULL)::text AS is_seen
         FROM xdb.workers AS w WHERE name = %s::text""",
         (worker.name,),
     )
@@ -358,15 +358,15 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
         return Change("worker", worker.name, True, (f"url: {worker.place}",))
     details = []
     ((old_url, old_concurrency, old_role, is_seen),) = rows
-    old = _Served(worker.name, old_url, None, None, old_concurrency, old_role)
-    if not is_seen:
+    old = _Served(worker.name, old_url, None, None, None if old_concurrency is None else int(old_concurrency), old_role)
+    if is_seen == "false":
         details.append(_OF_ANOTHER_ROLE)
     elif old.place != worker.place:
         details.append(f"url: {old.place} -> {worker.place}")
     if worker.url is None:
         return Change("worker", worker.name, False, tuple(details))
-    if worker.max_concurrency is not None and old_concurrency not in (None, worker.max_concurrency):
-        details.append(f"max_concurrency: {old_concurrency} -> {worker.max_concurrency}")
+    if worker.max_concurrency is not None and old.max_concurrency not in (None, worker.max_concurrency):
+        details.append(f"max_concurrency: {old.max_concurrency} -> {worker.max_concurrency}")
     if secret_is_given:
         details.append("secret: registered again, since what is registered can't be read")
     elif details and worker.secret is not None:

@@ -127,8 +127,11 @@ class AsgiApp:
 
 
 async def _is_closed(receive: Receive) -> bool:
-    """Waits until the caller has closed the connection. False: the server sent another event, and is not asked again."""
-    return bool((await receive())["type"] == "http.disconnect")
+    """Waits until the caller has closed the connection. False: the server sent another event, or can't tell, and is not asked again."""
+    try:
+        return bool((await receive())["type"] == "http.disconnect")
+    except Exception:  # of a middleware
+        return False
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

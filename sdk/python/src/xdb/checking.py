@@ -11,6 +11,7 @@ from . import codec
 from .client.connections import Execute
 from .client.definitions import differences, normal
 from .client.statements import type_name
+from .fetching import NOT_REGISTERED
 from .health import NotAsked, NotAWorker
 from .stored import unreadable
 
@@ -124,9 +125,12 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
 
 
 # Of calls that are made again and again: those that do not come to a handler.
-_REFUSED = """SELECT f.http_status, min(f.detail), count(*)
-    FROM xdb.processes AS p JOIN xdb.failures AS f USING (execution_id)
-    WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND f.next_attempt_at IS NOT NULL AND f.http_status IN (401, 403, 404)
+_REFUSED = f"""SELECT f.why, min(f.detail) AS detail, count(*)::text AS calls
+    FROM xdb.processes AS p JOIN (
+        SELECT execution_id, detail, next_attempt_at, CASE WHEN error_type = '{NOT_REGISTERED}' THEN error_type ELSE http_status::text END AS why
+        FROM xdb.failures) AS f USING (execution_id)
+    WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND f.next_attempt_at IS NOT NULL
+        AND f.why IN ('401', '403', '404', '{NOT_REGISTERED}')
     GROUP BY 1 ORDER BY 1"""
 
 
@@ -135,14 +139,19 @@ def obstacles(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     name = type_name(process)
     if not there_is(execute, "relation", "process_types") or not there_is(execute, "relation", "queue_messages"):
         return
-    sql = """SELECT to_jsonb(t) ->> 'pause_mode', to_jsonb(t) ->> 'pause_reason' FROM xdb.process_types AS t WHERE process_type = %s::text"""
+    sql = """SELECT to_jsonb(t) ->> 'pause_mode' AS mode, to_jsonb(t) ->> 'pause_reason' AS reason
+        FROM xdb.process_types AS t WHERE process_type = %s::text"""
     for mode, reason in execute(sql, (name,)):
         if mode is not None:
             why = f": {reason}" if reason else ""
             yield Finding(name, f"is paused ({mode}){why}; xdb.resume_process_type() lets it go on")
-    for status, detail, calls in execute(_REFUSED, (name,)):
-        said = "refuses the signature of" if status in (401, 403) else "does not know what is asked for by"
-        yield Finding(name, f"its worker {said} {calls} {'call' if calls == 1 else 'calls'}, with status {status}: {detail}")
+    for why, detail, count in execute(_REFUSED, (name,)):
+        calls = "1 call" if count == "1" else f"{count} calls"
+        if why == NOT_REGISTERED:
+            yield Finding(name, f"what is registered and its worker are of different versions, which keeps {calls} waiting: {detail}")
+        else:
+            said = "does not know what is asked for by" if why == "404" else "refuses the signature of"
+            yield Finding(name, f"its worker {said} {calls}, with status {why}: {detail}")
     for text in unreadable(execute, process):
         yield Finding(name, text)
 
@@ -168,19 +177,19 @@ def _usage(execute: Execute, name: str, sees_all: bool) -> tuple[list[tuple[str,
     The server tells all of it to those who may see the definition too.
     """
     if sees_all and there_is(execute, "function", "process_type_usage"):
-        rows = execute("SELECT kind, name, live FROM xdb.process_type_usage(process_type => %s::text)", (name,))
-        return [(kind.lower(), what, live) for kind, what, live in rows], ""
+        rows = execute("SELECT kind, name, live::text FROM xdb.process_type_usage(process_type => %s::text)", (name,))
+        return [(kind.lower(), what, int(live)) for kind, what, live in rows], ""
     rows = execute(
-        f"""SELECT 'state', s.state_id, count(*) FROM (
+        f"""SELECT 'state' AS kind, s.state_id, count(*)::text AS live FROM (
             SELECT s.state_id FROM xdb.processes AS p JOIN xdb.state_executions AS s USING (execution_id)
             WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND s.ended_at IS NULL LIMIT {_AT_MOST}) AS s GROUP BY 2
-        UNION ALL SELECT w.kind, w.queue_name, count(*) FROM (
+        UNION ALL SELECT w.kind, w.queue_name, count(*)::text FROM (
             SELECT lower(w.kind) AS kind, w.queue_name FROM xdb.processes AS p JOIN xdb.waits AS w USING (execution_id)
             WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND w.queue_name IS NOT NULL LIMIT {_AT_MOST}) AS w
         GROUP BY 1, 2""",
         (name, name),
     )
-    return [(kind, what, live) for kind, what, live in rows], " (of those that you may see)"
+    return [(kind, what, int(live)) for kind, what, live in rows], " (of those that you may see)"
 
 
 def _rpcs_gone(
@@ -189,9 +198,10 @@ def _rpcs_gone(
     gone = [rpc for rpc in registered.get("rpcs") or {} if rpc not in coded.get("rpcs", {rpc})]
     if not gone:
         return
-    sql = f"""SELECT count(*) FROM (SELECT FROM xdb.processes
+    sql = f"""SELECT count(*)::text FROM (SELECT FROM xdb.processes
         WHERE process_type = %s::text AND status = 'RUNNING' LIMIT {_AT_MOST}) AS p"""
-    ((live,),) = execute(sql, (name,))
+    ((count,),) = execute(sql, (name,))
+    live = int(count)
     if live:
         for rpc in gone:
             run = _live(live, "runs that had it", "run that had it")
@@ -210,7 +220,7 @@ def there_is(execute: Execute, kind: str, name: str) -> bool:
     """Whether this server's XDB has it: an error would end the transaction."""
     catalog = {"relation": ("pg_class", "relname", "relnamespace"), "function": ("pg_proc", "proname", "pronamespace")}
     table, column, schema = catalog[kind]
-    sql = f"""SELECT count(*) FROM pg_catalog.{table} AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.{schema}
+    sql = f"""SELECT count(*)::text FROM pg_catalog.{table} AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.{schema}
         WHERE n.nspname = 'xdb' AND c.{column} = %s::text"""
     ((count,),) = execute(sql, (name,))
-    return bool(count)
+    return bool(int(count))

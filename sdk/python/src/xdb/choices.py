@@ -75,15 +75,15 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             if earlier is plan:
                 break
             if not earlier.kinds.isdisjoint(plan.kinds):
-                refuse_another(number, earlier, value, raw)
+                refuse_another(number, earlier, plan, value, raw)
         return raw
 
-    def refuse_another(number: int, earlier: Plan, value: Any, raw: Any) -> None:
+    def refuse_another(number: int, earlier: Plan, plan: Plan, value: Any, raw: Any) -> None:
         try:
             back = earlier.decode(raw)
         except CodecError:
             return
-        if difference(value, back) is not None:
+        if difference(value, back) is not None or difference(plan.decode(raw), back, of_classes=True) is not None:
             taken = name_of(alternatives[number][0])
             problem = f"this {type(value).__name__} would be read back as {taken}, which comes first in {name_of(annotation)}"
             error = CodecError(problem, annotation)

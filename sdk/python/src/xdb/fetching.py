@@ -44,11 +44,11 @@ _AGAIN = 10
 GRACE, GIVES_BACK_WITHIN = 30.0, 5.0
 
 # Limits of a role that are meant for the queries of an application. The first two are lifted for a step, which has a time of its own
-# and may leave its connection idle; the others for its answer, so that the handler's own statements still have them.
+# and may leave its connection idle; the others for its answer or its failure, so that the handler's own statements still have them.
 LIMITS = ("idle_in_transaction_session_timeout", "transaction_timeout", "statement_timeout", "lock_timeout")
 
 # What a call is fetched and told in where the role's transactions are read only, or see what they saw first.
-PLAIN_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+_PLAIN_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 READ_WRITE = "SET TRANSACTION READ WRITE"
 
 _connection: ContextVar[Any] = ContextVar("xdb_connection")
@@ -81,10 +81,9 @@ class Claimed:
     # The names of the limits that its role has.
     limits: tuple[str, ...] = ()
 
-    def lifting(self, *names: str) -> str | None:
-        """The statement that takes these limits from the transaction; None: none of them is set."""
-        found = [f"set_config('{name}', '0', true)" for name in names if name in self.limits]
-        return f"SELECT {', '.join(found)}" if found else None
+    def lifting(self, *names: str) -> list[str]:
+        """The statements that take these limits from the transaction. None of them takes a snapshot: a handler may set the isolation level."""
+        return [f"SET LOCAL {name} = 0" for name in names if name in self.limits]
 
     @property
     def attempt(self) -> str:
@@ -171,6 +170,11 @@ class Fetching:
     def _claim(self, wait: float) -> tuple[str | None, ...]:
         batch, lease, shards = self._given
         return (self.name, batch, interval(wait), lease, shards)
+
+    def _before(self, call: Claimed | None) -> list[str]:
+        """The statements before what is said to the server, of this call or of none."""
+        plain = [_PLAIN_TRANSACTION] if self._in_plain_transactions else []
+        return plain + (call.lifting(*LIMITS[2:]) if call is not None else [])
 
     def _claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
         claimed_at = time.monotonic()

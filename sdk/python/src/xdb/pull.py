@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any
 
 from . import errors
-from .client.connections import Rows, async_execute, sync_execute
+from .client.connections import Rows, async_execute, cut, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import LIMIT, Seconds
 from .fetching import (
     GIVES_BACK_WITHIN,
     GRACE,
     LIMITS,
-    PLAIN_TRANSACTION,
     READ_WRITE,
     Claimed,
     Fetching,
@@ -67,7 +66,7 @@ class PullWorker(Fetching):
     `connections` are as `Client` takes them; handlers get theirs by `xdb.connection()`. `threads` work beside each other, each fetches
     up to `batch` calls at a time and waits for the first one for `wait` seconds. `lease` is how long nobody else gets a call, if not
     its timeout. With `shards`, a first and a last number, it fetches only calls of these. `grace` is how many seconds the calls that
-    have begun get when it stops.
+    have begun get when it stops. If that is less than `wait`, a claim that still waits may lease a last call, which nothing gives back.
     """
 
     def __init__(
@@ -108,20 +107,22 @@ class PullWorker(Fetching):
         told, tell = socket.socketpair()
         with told, tell, _signals(lambda: tell.send(b"x")):
             working = self.start()
-            threading.Thread(target=self._stops_when_told, args=(told,), daemon=True).start()
+            watching = threading.Thread(target=self._stops_when_told, args=(told,), daemon=True)
+            watching.start()
             log.info("fetching calls of %s for %s", self.name, ", ".join(self.worker.types))
-            self._join(working)
-            with contextlib.suppress(OSError):
+            try:
+                self._join(working)
+            finally:
                 tell.send(b"xx")
+                watching.join()
         if self._failed is not None:
             raise self._failed
 
     def _stops_when_told(self, told: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            told.recv(1)
-            self._stopping.set()
-            told.recv(1)
-            self._hurried.set()
+        told.recv(1)
+        self._stopping.set()
+        told.recv(1)
+        self._hurried.set()
 
     def start(self) -> list[threading.Thread]:
         """Begins to work in threads of its own."""
@@ -207,7 +208,13 @@ class PullWorker(Fetching):
     def _next(self) -> list[Claimed]:
         # Here alone: of the answer to one call, the same error says nothing of others.
         try:
-            return self._fetch(self._wait)
+            try:
+                return self._fetch(self._wait)
+            except Exception as error:
+                if not errors.is_cut_short(error):
+                    raise
+            # Of a wait that was cut short, nothing was due. If the server is too slow to say even that, it is an error.
+            return self._fetch(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
@@ -229,7 +236,7 @@ class PullWorker(Fetching):
             call = calls[0]
             try:
                 if (more := call.extension()) is not None:
-                    self._say(_EXTEND, (call.token, more))
+                    self._say(_EXTEND, (call.token, more), call)
                     calls[0] = call = call.extended()
                 if (told := self._answer_one(calls)) is not None:
                     # Said later if the connection is lost, and the handler does not run again for it.
@@ -260,11 +267,11 @@ class PullWorker(Fetching):
                 execute = sync_execute(conn)
                 if self._in_plain_transactions:
                     execute(READ_WRITE, ())
-                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                for lifting in call.lifting(*LIMITS[:2]):
                     execute(lifting, ())
                 with connected(conn):
                     reply = call.job if isinstance(call.job, Reply) else call.job.run()
-                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                for lifting in call.lifting(*LIMITS[2:]) if reply.status == 200 else ():
                     execute(lifting, ())
                 execute(_COMPLETE, answer(call, reply))
             return None
@@ -279,17 +286,17 @@ class PullWorker(Fetching):
 
     def _report(self, call: Claimed, reply: Reply) -> None:
         try:
-            self._say(_FAIL, failure(call, reply))
+            self._say(_FAIL, failure(call, reply), call)
         except errors.CallLost:
             raise
         except Exception as error:
-            self._say(_FAIL, failure(call, instead(reply, error)))
+            self._say(_FAIL, failure(call, instead(reply, error)), call)
 
-    def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
-        plain = self._in_plain_transactions
-        with errors.translated(), self._source.open(block=plain) as execute:
-            if plain:
-                execute(PLAIN_TRANSACTION, ())
+    def _say(self, sql: str, params: tuple[str | None, ...], of: Claimed | None = None) -> Rows:
+        first = self._before(of)
+        with errors.translated(), self._source.open(block=bool(first)) as execute:
+            for each in first:
+                execute(each, ())
             return execute(sql, params)
 
 
@@ -341,6 +348,7 @@ class AsyncPullWorker(Fetching):
                 self._stopping.set()
                 results = await asyncio.gather(*working, return_exceptions=True)
                 watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         for error in (self._failed, *results):
             if error is not None and not (self._abandons and isinstance(error, asyncio.CancelledError)):
                 raise error
@@ -403,7 +411,12 @@ class AsyncPullWorker(Fetching):
 
     async def _next(self) -> list[Claimed]:
         try:
-            return await self._fetch(self._wait)
+            try:
+                return await self._fetch(self._wait)
+            except Exception as error:
+                if not errors.is_cut_short(error):
+                    raise
+            return await self._fetch(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
@@ -424,7 +437,7 @@ class AsyncPullWorker(Fetching):
             call = calls[0]
             try:
                 if (more := call.extension()) is not None:
-                    await self._say(_EXTEND, (call.token, more))
+                    await self._say(_EXTEND, (call.token, more), call)
                     calls[0] = call = call.extended()
                 if (told := await self._answer_one(calls)) is not None:
                     calls[0] = replace(call, job=told)
@@ -453,11 +466,11 @@ class AsyncPullWorker(Fetching):
                 execute = async_execute(conn)
                 if self._in_plain_transactions:
                     await execute(READ_WRITE, ())
-                if (lifting := call.lifting(*LIMITS[:2])) is not None:
+                for lifting in call.lifting(*LIMITS[:2]):
                     await execute(lifting, ())
                 with connected(conn):
-                    reply = await _run(call.job)
-                if reply.status == 200 and (lifting := call.lifting(*LIMITS[2:])) is not None:
+                    reply = await _run(call.job, conn)
+                for lifting in call.lifting(*LIMITS[2:]) if reply.status == 200 else ():
                     await execute(lifting, ())
                 await execute(_COMPLETE, answer(call, reply))
             return None
@@ -472,26 +485,31 @@ class AsyncPullWorker(Fetching):
 
     async def _report(self, call: Claimed, reply: Reply) -> None:
         try:
-            await self._say(_FAIL, failure(call, reply))
+            await self._say(_FAIL, failure(call, reply), call)
         except errors.CallLost:
             raise
         except Exception as error:
-            await self._say(_FAIL, failure(call, instead(reply, error)))
+            await self._say(_FAIL, failure(call, instead(reply, error)), call)
 
-    async def _say(self, sql: str, params: tuple[str | None, ...]) -> Rows:
-        plain = self._in_plain_transactions
+    async def _say(self, sql: str, params: tuple[str | None, ...], of: Claimed | None = None) -> Rows:
+        first = self._before(of)
         with errors.translated():
-            async with self._source.open(block=plain) as execute:
-                if plain:
-                    await execute(PLAIN_TRANSACTION, ())
+            async with self._source.open(block=bool(first)) as execute:
+                for each in first:
+                    await execute(each, ())
                 return await execute(sql, params)
 
 
-async def _run(job: Job | Reply) -> Reply:
+async def _run(job: Job | Reply, conn: Any) -> Reply:
     if isinstance(job, Reply):
         return job
     if job.is_async:
-        return await job.run_async()
+        try:
+            return await job.run_async()
+        finally:
+            if job.goes_on:
+                # What the handler still writes would be a part of the connection's next transaction.
+                await cut(conn)
     return job.run() if job.is_known else await in_thread(partial(run_in_thread, job))
 
 

@@ -144,6 +144,9 @@ class Job:
     debug: bool = False
     # Whether a handler's exception is a Conflict.
     repeats: Callable[[BaseException], bool] | None = None
+    # Whether an async handler was cancelled and has not ended.
+    goes_on: bool = False
+    _said_late: bool = False
 
     @property
     def label(self) -> str:
@@ -236,17 +239,22 @@ class Job:
         try:
             done, _ = await asyncio.wait({task}, timeout=self.seconds_left())
         except asyncio.CancelledError:
-            task.cancel()
+            await self._cancel(task)
             raise
         if task.cancelled():
             return self._failed(asyncio.CancelledError("something that the handler waits for was cancelled"))
         if done:
             return task.result()
         reply = self.late()
-        task.cancel()
-        # A handler may refuse to be cancelled; nobody waits for it for long.
-        await asyncio.wait({task}, timeout=1)
+        await self._cancel(task)
         return reply
+
+    async def _cancel(self, task: asyncio.Task[Reply]) -> None:
+        """Lets a handler clean up. It may refuse to be cancelled, and nothing waits for it for long."""
+        self.goes_on = True
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
+        self.goes_on = not task.done()
 
     async def _on_loop(self) -> Reply:
         with self.current():
@@ -268,8 +276,10 @@ class Job:
             f"{self.label} took longer than {self.call.timeout:g} s, and the engine has given up: "
             "give it more with timeout=, or let it do less"
         )
-        with self.current():
-            log.warning("%s", error)
+        if not self._said_late:
+            self._said_late = True
+            with self.current():
+                log.warning("%s", error)
         return error_reply(500, "DeadlineExceeded", str(error))
 
     def not_begun(self) -> Reply:
@@ -285,6 +295,9 @@ class Job:
     def abandon(self) -> Reply:
         """Tells the handler that its answer is of no use any more. Gives what the server of the worker may still send."""
         self.call._gone.set()
+        left = self.seconds_left()
+        if left is not None and left < min(1.0, (self.call.timeout or 0) / 2):
+            return self.late()  # the engine's clock began before this one
         text = f"{self.label}: the caller has closed the connection, because the call timed out or its process needs no answer"
         with self.current():
             log.info("%s", text)

@@ -10,33 +10,38 @@ from typing import Any
 from .scalars import is_same_moment
 
 
-def difference(one: Any, other: Any) -> str | None:
+def difference(one: Any, other: Any, of_classes: bool = False) -> str | None:
     """The place of the first difference within two values; None: there is none.
 
-    Numbers of different classes may be the same, and a tuple the same as a list: an annotation says which of them is read.
+    Numbers of different classes may be the same, and a tuple the same as a list, as a set the same as a frozenset: an annotation says
+    which of them is read. `of_classes`: of two annotations, so that these collections differ.
     """
     if one is other:
         return None
+    if of_classes and _collection(one) is not _collection(other):
+        return ""
     names = _fields(type(one))
     if names is not None:
-        return "" if type(one) is not type(other) else difference_in(names, one, other)
+        return "" if type(one) is not type(other) else difference_in(names, one, other, of_classes)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if len(one) != len(other) or any(key not in other for key in one):
             return ""
-        return _first((f"[{key!r}]", value, other[key]) for key, value in one.items())
+        return _first(((f"[{key!r}]", value, other[key]) for key, value in one.items()), of_classes)
     if _is_list(one) and _is_list(other):
-        return "" if len(one) != len(other) else _first((f"[{n}]", *pair) for n, pair in enumerate(zip(one, other)))
+        if len(one) != len(other):
+            return ""
+        return _first(((f"[{n}]", *pair) for n, pair in enumerate(zip(one, other))), of_classes)
     return None if _is_equal(one, other) else ""
 
 
-def difference_in(names: Iterable[str], one: Any, other: Any) -> str | None:
+def difference_in(names: Iterable[str], one: Any, other: Any, of_classes: bool = False) -> str | None:
     """The same of these attributes alone."""
-    return _first((f".{name}", getattr(one, name, None), getattr(other, name, None)) for name in names)
+    return _first(((f".{name}", getattr(one, name, None), getattr(other, name, None)) for name in names), of_classes)
 
 
-def _first(parts: Iterable[tuple[str, Any, Any]]) -> str | None:
+def _first(parts: Iterable[tuple[str, Any, Any]], of_classes: bool) -> str | None:
     for place, one, other in parts:
-        found = difference(one, other)
+        found = difference(one, other, of_classes)
         if found is not None:
             return place + found
     return None
@@ -51,6 +56,10 @@ def _fields(cls: Any) -> Sequence[str] | None:
     if dataclasses.is_dataclass(cls):
         return [each.name for each in dataclasses.fields(cls)]
     return None
+
+
+def _collection(value: Any) -> type | None:
+    return next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
 
 
 def _is_list(value: Any) -> bool:

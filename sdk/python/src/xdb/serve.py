@@ -185,9 +185,11 @@ class _Http(ThreadingHTTPServer):
             calls = list(self._calls.items())
         for connection, gone in calls:
             if _is_closed(connection):
-                gone()
                 with self._guard:
-                    self._calls.pop(connection, None)
+                    # Its call may have been answered meanwhile.
+                    if self._calls.get(connection) is gone:
+                        del self._calls[connection]
+                        gone()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         # Here and not in its thread: one that was just accepted is waited for as well.

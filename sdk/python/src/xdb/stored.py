@@ -13,7 +13,7 @@ from .codec import CodecError, decode, loads
 if TYPE_CHECKING:
     from . import Process
 
-# Of each kind and type: those that were stored first.
+# Of each kind and type. Which ones, if there are more, is the server's choice.
 AT_MOST = 10_000
 
 _INPUTS = f"""SELECT s.state_id, p.process_id, s.input::text

@@ -208,6 +208,20 @@ def test_a_worker_that_refuses_its_calls(shop: Any, worker: ProtocolWorker, stat
     assert shop.admin.check(EVERYTHING) == []
 
 
+def test_an_answer_that_names_what_is_not_registered(shop: Any, worker: ProtocolWorker) -> None:
+    asked = {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"commandId": "c", "queueName": "nowhere"}]}
+    worker.answer = lambda call, request: (200, {"commandRequest": asked, "stateDecision": {"nextStates": [{"stateId": "nowhere"}]}})
+    shop.client.start(Idle, "i")
+    wait_until("it is refused", lambda: shop.admin.check(EVERYTHING) != [])
+    [finding] = shop.admin.check(EVERYTHING)
+    assert str(finding).startswith('Idle: what is registered and its worker are of different versions, which keeps 1 call waiting: unknown')
+    assert '"nowhere"' in finding.text
+    worker.answer = answers
+    shop.client.retry_now("i")
+    wait_until("it goes on", lambda: shop.execute("SELECT count(*) FROM xdb.waits") == [(2,)])
+    assert shop.admin.check(EVERYTHING) == []
+
+
 def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: ProtocolWorker) -> None:
     for _ in range(2):
         changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, secret="s3cret", headers={"x-a": "b"})

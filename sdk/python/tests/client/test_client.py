@@ -339,9 +339,9 @@ def test_the_same_by_coroutines(shop: Any, worker: ProtocolWorker) -> None:
 
 
 def test_a_list_in_pages(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xdb.client import statements
+    from xdb.client import lists
 
-    monkeypatch.setattr(statements, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE", 2)
     started = shop.client.start_many([Start(Idle, f"100%_{n}") for n in range(5)] + [Start(Idle, "100 percent")])
     listed = list(shop.client.list(prefix="100%_", process=Idle, status="RUNNING"))
     assert [one.process_id for one in listed] == [f"100%_{n}" for n in reversed(range(5))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +19,11 @@ import psycopg2.extras
 import pytest
 import sqlalchemy
 from psycopg import raw_cursor
-from shop import Order, start_row
+from shop import Delivery, Idle, Order, start_row
 from transactions import asyncpg_arguments, django_connection, url
 
+import xdb
+from xdb.admin import Admin
 from xdb.client import AsyncClient, Client
 
 NOWHERE = "host=/nowhere"  # of a client that has no connection of its own
@@ -37,6 +41,33 @@ def uses_all(client: Client, conn: Any, id: str) -> None:
     assert client.retry_now(id, conn=conn) in (0, 1)
     assert client.check(id, conn=conn) == [] and client.incidents(conn=conn) == []
     client.publish(Order.paid, id, "ü", message_id="€", conn=conn)
+    [done] = client.retry_now_many([id], conn=conn)
+    assert done.process_id == id and done.count in (0, 1) and done.error is None
+    [missing] = client.stop_many([f"no {id}"], conn=conn)
+    assert missing.count == 0 and isinstance(missing.error, xdb.errors.ProcessNotFound)
+
+
+class Gone(xdb.Process, name="Order"):
+    """Without the states of `Order`."""
+
+    @xdb.state(start=True)
+    def other(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+def administers(shop: Any, conn: Any, id: str) -> None:
+    shop.client.start(Order, id, rows=start_row(id))
+    with psycopg.connect(shop.superuser_dsn) as plain:
+        [(url, concurrency)] = plain.execute("SELECT url, max_concurrency FROM xdb.workers").fetchall()
+    with Admin(NOWHERE) as admin:
+        assert admin.status(conn=conn).state == "running"
+        worker = xdb.Worker(Order, Delivery, Idle)
+        assert admin.check(worker, conn=conn) == []
+        for given in (concurrency, None):
+            changes = admin.register(worker, name="shop", url=url, max_concurrency=given, no_secret=True, dry_run=True, conn=conn)
+            assert [bool(change) for change in changes] == [False] * 4
+        [finding] = [each for each in admin.check(xdb.Worker(Gone), conn=conn) if "state " in each.text and each.strands]
+        assert re.search(r"is gone, but (1 execution is|\d+ executions are) in it$", finding.text)
 
 
 async def uses_all_async(client: AsyncClient, conn: Any, id: str) -> None:
@@ -100,6 +131,12 @@ def test_psycopg(shop_of_module: Any, kind: str) -> None:
     assert Client(shop_of_module.dsn).wait(Order, f"psycopg {kind} ä").result == ["ü"]
 
 
+@pytest.mark.parametrize("kind", PSYCOPG)
+def test_administration_by_psycopg(shop_of_module: Any, kind: str) -> None:
+    with PSYCOPG[kind](shop_of_module.superuser_dsn) as conn:
+        administers(shop_of_module, conn, f"admin {kind}")
+
+
 @pytest.mark.parametrize("cursor", [psycopg.AsyncRawCursor, psycopg.AsyncClientCursor])
 @pytest.mark.parametrize("encoding", ["UTF8", "SQL_ASCII"])
 def test_psycopg_with_coroutines(shop_of_module: Any, cursor: Any, encoding: str) -> None:
@@ -140,6 +177,15 @@ def test_psycopg2(shop_of_module: Any, encoding: str, factory: Any) -> None:
     conn.commit()
     conn.close()
     assert Client(shop_of_module.dsn).wait(Order, id).result == ["ü"]
+
+
+@pytest.mark.parametrize("factory", [None, psycopg2.extras.RealDictCursor])
+def test_administration_by_psycopg2(shop_of_module: Any, factory: Any) -> None:
+    conn = psycopg2.connect(shop_of_module.superuser_dsn, cursor_factory=factory)
+    shout = psycopg2.extensions.new_type((25, 1043, 20, 23, 16), "SHOUT", lambda value, _: value and value.upper())
+    psycopg2.extensions.register_type(shout, conn)
+    with contextlib.closing(conn):
+        administers(shop_of_module, conn, f"admin {factory}")
 
 
 @pytest.mark.parametrize("options", [{"cursor_factory": raw_cursor.RawCursor}, {"client_encoding": "SQL_ASCII"}, {"server_side_binding": True}])

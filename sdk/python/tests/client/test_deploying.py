@@ -272,6 +272,10 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     told = "SELECT count(*) FROM xdb.failures WHERE error_type = 'NotRegistered' AND detail LIKE '%is this worker an older one?'"
     wait_until("all four are told", lambda: count(xdb_db, told) == 4)
     assert count(xdb_db, FAILED) == 0
+    [finding] = [str(each) for each in xdb_db.admin.check(new)]
+    assert "of different versions, which keeps 4 calls waiting: Deploy has no state 'pack' here" in finding
+    [stop] = xdb_db._stops
+    stop()  # by the clock that follows it could have the calls for ten minutes
     xdb_db.serve(new)
     for _ in range(20):  # by the clock of processes: the pause is of minutes
         xdb_db.clock.advance(minutes=1)

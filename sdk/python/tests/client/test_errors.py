@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import xdb
 from xdb import errors
 
 DOCS = Path(__file__).parents[4] / "docs" / "errors.md"
@@ -17,6 +18,19 @@ def test_every_documented_sqlstate_has_a_class() -> None:
     documented = re.findall(r"^\| `(XD\d{3})` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(documented) > 20
     assert [sqlstate for sqlstate in documented if sqlstate not in errors.BY_SQLSTATE] == []
+
+
+def test_every_class_is_documented() -> None:
+    rows = re.findall(r"^\| (`[^|]*) \|", DOCS.read_text(encoding="utf-8").partition("These have no SQLSTATE")[2], re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    exceptions = {name for name, kind in vars(xdb).items() if isinstance(kind, type) and issubclass(kind, BaseException)}
+    assert documented == exceptions - {"XdbError"}
+
+
+def test_the_table_of_classes_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w{5})` \| `(\w+)` \| (yes)? ?\|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    coded = [(sqlstate, kind.__name__, "yes" if kind.retryable else "") for sqlstate, kind in errors.BY_SQLSTATE.items()]
+    assert rows == coded
 
 
 def test_no_two_classes_share_one() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
 
 import psycopg
 import pytest
-from bills import Bill, attempts, billing, register
+from bills import ONCE, Bill, attempts, billing, register
 from psycopg_pool import ConnectionPool
 from shop import wait_until
 
@@ -235,3 +236,106 @@ def test_a_wait_that_somebody_cancels_is_cancelled(billing: Any) -> None:
     assert len(raised) == 1
     client.close()
     billing.client.stop("long")
+
+
+SETS = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+LEVEL = "SELECT current_setting('transaction_isolation')"
+
+
+class Isolated(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        conn = xdb.connection()
+        conn.execute(SETS)
+        return xdb.complete(conn.execute(LEVEL).fetchone()[0])
+
+
+class AsyncIsolated(xdb.Process):
+    @xdb.state(start=True)
+    async def only(self) -> xdb.Decision:
+        conn = xdb.connection()
+        await conn.execute(SETS)
+        return xdb.complete((await (await conn.execute(LEVEL)).fetchone())[0])
+
+
+async def works_with_coroutines(billing: Any, process: Any) -> int:
+    worker = xdb.AsyncPullWorker(process, name="billing", connections=billing.dsn)
+    try:
+        return await worker.work()
+    finally:
+        await worker.close()
+
+
+@pytest.mark.parametrize("process", [Isolated, AsyncIsolated])
+@pytest.mark.parametrize("settings", [{}, {"idle_in_transaction_session_timeout": "1min"}, {"default_transaction_read_only": "on"}])
+def test_a_handler_sets_the_isolation_level(billing: Any, settings: dict[str, str], process: Any) -> None:
+    """Its first statement is the first one of its transaction that sees anything."""
+    register(billing, Isolated, AsyncIsolated)
+    set_for_role(billing, **settings)
+    starts(billing, process, "i")
+    if process is AsyncIsolated:
+        assert asyncio.run(works_with_coroutines(billing, process)) == 1
+    else:
+        with contextlib.closing(xdb.PullWorker(process, name="billing", connections=billing.dsn)) as worker:
+            assert worker.work() == 1
+    assert result_of(billing, "i") == "repeatable read"
+
+
+WAITS = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'app' AND wait_event_type = 'Lock'
+    AND clock_timestamp() - query_start > interval '500 ms'"""
+
+
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+@pytest.mark.parametrize("kind", ["threads", "coroutines"])
+def test_a_failure_is_told_though_its_execution_is_locked(billing: Any, limit: str, kind: str) -> None:
+    begun, locked = threading.Event(), threading.Event()
+
+    class Failing(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            begun.set()
+            assert locked.wait(60)
+            raise ValueError("no")
+
+    def work() -> None:
+        if kind == "coroutines":
+            asyncio.run(works_with_coroutines(billing, Failing))
+        else:
+            with contextlib.closing(xdb.PullWorker(Failing, name="billing", connections=billing.dsn)) as worker:
+                worker.work()
+
+    register(billing, Failing)
+    set_for_role(billing, **{limit: "200ms"})
+    starts(billing, Failing, "f")
+    working = threading.Thread(target=work)
+    working.start()
+    assert begun.wait(60)
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        conn.execute("SELECT FROM xdb.process_execution FOR UPDATE")
+        locked.set()
+        operator = billing_as_operator(billing)
+        wait_until("the worker waits for the lock", lambda: operator.execute(WAITS) == [(1,)] or not working.is_alive())
+    working.join(60)
+    assert operator.execute("SELECT status FROM xdb.processes") == [("FAILED",)] and not working.is_alive()
+
+
+@pytest.mark.parametrize("process", [Isolated, AsyncIsolated])
+@pytest.mark.parametrize("cut_short", [{5.0}, {5.0, 0}])
+def test_a_wait_that_is_cut_short_has_found_nothing(process: Any, cut_short: set[float]) -> None:
+    """If a claim that waits for nothing is cut short as well, that is an error, which the log tells."""
+    asked = list[float]()
+
+    def fetch(wait: float) -> Any:
+        asked.append(wait)
+        if wait in cut_short:
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        return []
+
+    async def fetch_as_coroutine(wait: float) -> Any:
+        return fetch(wait)
+
+    worker: Any = (xdb.PullWorker if process is Isolated else xdb.AsyncPullWorker)(process, name="billing", wait=5)
+    worker._fetch = fetch if process is Isolated else fetch_as_coroutine
+    with pytest.raises(psycopg.errors.QueryCanceled) if 0 in cut_short else contextlib.nullcontext():
+        assert (worker._next() if process is Isolated else asyncio.run(worker._next())) == []
+    assert asked == [5, 0]

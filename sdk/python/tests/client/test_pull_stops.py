@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from bills import ONCE, AsyncBilling, attempts, billing, failures, register, start, steps
+from psycopg_pool import AsyncConnectionPool
 from shop import wait_until
+from sqlalchemy.ext.asyncio import create_async_engine
+from transactions import asyncpg_arguments, url
 
 import xdb
 
@@ -261,4 +267,122 @@ def test_a_handler_that_does_not_end_is_left_to_another_worker(billing: Any, kin
     assert (asyncio.run(other.work()) if kind == "coroutines" else worker.work()) == 1
     assert billing.client.wait(process, "held").status == "COMPLETED"
     assert attempts(billing, "held") == 0 and steps(billing, "held") == []
+    worker.close()
+
+
+@pytest.mark.parametrize("source", ["own", "pool", "asyncpg", "asyncpg pool", "sqlalchemy"])
+@pytest.mark.parametrize("how", ["cleans up", "goes on"])
+def test_what_a_handler_writes_when_it_is_cancelled_is_undone(billing: Any, source: str, how: str) -> None:
+    """Its clean-up is a part of its transaction. One that refuses to end loses its connection, and writes in no other's transaction."""
+    ended = asyncio.Event()
+
+    class Cleaning(xdb.Process):
+        @xdb.state(start=True)
+        async def only(self) -> xdb.Decision:
+            conn = xdb.connection()
+            insert = f"INSERT INTO ledger VALUES ('{self.call.process_id}', 'cleaned')"
+            execute = getattr(conn, "exec_driver_sql", None) or conn.execute
+            try:
+                begun.set()
+                await asyncio.sleep(3600)
+            finally:
+                try:
+                    if how == "goes on":
+                        with contextlib.suppress(asyncio.TimeoutError):
+                            await asyncio.wait_for(stopped.wait(), 60)
+                    await execute(insert)
+                finally:
+                    ended.set()
+            return xdb.complete()
+
+    async def connections() -> tuple[Any, Any]:
+        async def nothing() -> None: ...
+
+        if source == "pool":
+            pool = AsyncConnectionPool(billing.dsn, open=False, kwargs={"autocommit": True})
+            await pool.open()
+            return pool, pool.close
+        if source == "asyncpg":
+            return lambda: asyncpg.connect(**asyncpg_arguments(billing)), nothing
+        if source == "asyncpg pool":
+            asyncpgs = await asyncpg.create_pool(**asyncpg_arguments(billing))
+            return asyncpgs, asyncpgs.close
+        if source == "sqlalchemy":
+            engine = create_async_engine(url(billing, "psycopg"))
+            return engine, engine.dispose
+        return billing.dsn, nothing
+
+    async def run() -> None:
+        given, close = await connections()
+        worker = xdb.AsyncPullWorker(Cleaning, name="billing", connections=given, concurrency=1, wait=0.2, grace=0.1)
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(begun.wait(), 60)
+        worker.stop()
+        await asyncio.wait_for(running, 60)
+        stopped.set()
+        await asyncio.wait_for(ended.wait(), 60)
+        await worker.close()
+        await close()
+
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    register(billing, Cleaning)
+    billing.client.start(Cleaning, "c")
+    asyncio.run(run())
+    assert steps(billing, "c") == []
+    if how == "cleans up":
+        assert attempts(billing, "c") == 0
+
+
+@pytest.mark.parametrize("source", ["own", "asyncpg"])
+def test_a_handler_that_goes_on_after_its_time_writes_nothing(billing: Any, source: str) -> None:
+    ended, answered = asyncio.Event(), asyncio.Event()
+
+    class Late(xdb.Process):
+        @xdb.state(start=True, timeout=timedelta(milliseconds=300), retry=ONCE)
+        async def only(self) -> xdb.Decision:
+            while not answered.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answered.wait()
+            try:
+                await xdb.connection().execute(f"INSERT INTO ledger VALUES ('{self.call.process_id}', 'late')")
+            finally:
+                ended.set()
+            return xdb.complete()
+
+    async def run() -> None:
+        given = billing.dsn if source == "own" else lambda: asyncpg.connect(**asyncpg_arguments(billing))
+        worker = xdb.AsyncPullWorker(Late, name="billing", connections=given)
+        try:
+            assert await asyncio.wait_for(worker.work(), 60) == 1
+        finally:
+            answered.set()
+        await asyncio.wait_for(ended.wait(), 60)
+        await worker.close()
+
+    register(billing, Late)
+    billing.client.start(Late, "l")
+    asyncio.run(run())
+    assert steps(billing, "l") == []
+
+
+def test_nothing_of_a_worker_goes_on_when_it_has_ended(billing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> set[Any]:
+        worker = xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, concurrency=1, wait=0.2)
+        worker.stop()
+        await worker.run()
+        await worker.close()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(run()) == set()
+    worker = xdb.PullWorker(AsyncBilling, name="billing", connections=billing.dsn, wait=0.2)
+    watches, watching = worker._stops_when_told, list[threading.Thread]()
+
+    def noted(told: Any) -> None:
+        watching.append(threading.current_thread())
+        worker.stop()
+        watches(told)
+
+    monkeypatch.setattr(worker, "_stops_when_told", noted)
+    worker.run()
+    assert not watching[0].is_alive()
     worker.close()

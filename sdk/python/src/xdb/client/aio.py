@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, List, TypeVar, overload
 
 from .. import errors
-from . import statements
+from . import lists, statements
 from .client import CHUNK, refuse
 from .connections import async_execute
+from .lists import Listing, Status
 from .outcome import Description, Done, Execution, Incident, Outcome, StateOutcome, Summary
 from .sources import async_source_of
-from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Merge, Query, Seconds, Start, Status
+from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Merge, Query, Seconds, Start
 
 if TYPE_CHECKING:
     from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
@@ -322,7 +323,7 @@ class AsyncClient:
 
         Those that were raised first come first. `retry_now()` resolves them.
         """
-        return await self._run(statements.incidents(process, process_id), conn)
+        return await self._run(lists.incidents(process, process_id), conn)
 
     async def list(
         self,
@@ -341,7 +342,7 @@ class AsyncClient:
         while page := await self._run(listing.page(before), conn):
             for one in page:
                 yield one
-            if len(page) < statements.PAGE:
+            if len(page) < lists.PAGE:
                 return
             before = page[-1].execution_id
 

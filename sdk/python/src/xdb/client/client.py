@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, List, TypeVar, overload
 
 from .. import errors
-from . import statements
+from . import lists, statements
 from .connections import sync_execute
+from .lists import Listing, Status
 from .outcome import Description, Done, Execution, Incident, Outcome, StateOutcome, Summary
 from .sources import source_of
-from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Merge, Query, Seconds, Start, Status
+from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Merge, Query, Seconds, Start
 
 if TYPE_CHECKING:
     from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
@@ -321,7 +322,7 @@ class Client:
 
         Those that were raised first come first. `retry_now()` resolves them.
         """
-        return self._run(statements.incidents(process, process_id), conn)
+        return self._run(lists.incidents(process, process_id), conn)
 
     def list(
         self,
@@ -339,7 +340,7 @@ class Client:
         listing = Listing(status, process, prefix)
         while page := self._run(listing.page(before), conn):
             yield from page
-            if len(page) < statements.PAGE:
+            if len(page) < lists.PAGE:
                 return
             before = page[-1].execution_id
 

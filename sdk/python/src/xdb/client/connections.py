@@ -64,6 +64,17 @@ def _name(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
+async def cut(conn: Any) -> None:
+    """Closes a connection that something still uses, also one of a pool. Its transaction is rolled back."""
+    # Of asyncpg, SQLAlchemy and psycopg. Where a class has two of them, the first one waits for nothing.
+    for name in ("terminate", "invalidate", "close"):
+        if callable(end := getattr(conn, name, None)):
+            ended = end()
+            if inspect.isawaitable(ended):
+                await ended
+            return
+
+
 # --- one adapter for each kind
 
 

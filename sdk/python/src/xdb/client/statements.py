@@ -5,11 +5,10 @@ All parameters are texts, named and cast; all columns come back as text, so that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, get_args
 from uuid import UUID
 
 from .. import codec
@@ -20,19 +19,7 @@ from ..queues import GlobalQueue, Queue
 from ..states import Member, Rpc, State
 from . import start_rows
 from .connections import Rows
-from .outcome import (
-    Description,
-    Done,
-    Execution,
-    Incident,
-    Outcome,
-    StateOutcome,
-    Summary,
-    description_of,
-    moment,
-    outcome_of,
-    state_outcome_of,
-)
+from .outcome import Description, Done, Execution, Outcome, StateOutcome, description_of, outcome_of, state_outcome_of
 
 if TYPE_CHECKING:
     from .. import Process
@@ -43,13 +30,10 @@ Seconds = Union[float, timedelta]
 AnyExecution = Union[Execution, UUID, str, None]
 IdReuse = Literal["allow_if_no_running", "allow_if_previous_exit_abnormally", "disallow_reuse", "terminate_if_running"]
 Conflict = Literal["override", "ignore", "error"]
-Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 
 LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
 SHORTEST_LIMIT = 0.01
-PAGE = 500  # of a list
 
-_STATUS = {status: status for status in get_args(Status)}
 _ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
 _CONFLICT = {
     "override": "OVERRIDE_ON_CONFLICT",
@@ -84,7 +68,7 @@ class Merge:
         """As `merge` in the options of a start."""
         options: dict[str, Any] = {
             "input": self.input.upper() if self.input in ("keep", "replace", "merge") else self.input,
-            "startAt": _word(_MERGED_START, "start_at", self.start_at),
+            "startAt": word_of(_MERGED_START, "start_at", self.start_at),
         }
         if self.within is not None:
             options["withinSeconds"] = seconds_of(self.within)
@@ -123,7 +107,7 @@ class Start:
         process_type = type_name(self.process)
         global_attributes, options = start_rows.values_and_keys(self.process, self.rows)
         if self.conflict != "override":
-            options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
+            options["globalAttributeConflictMode"] = word_of(_CONFLICT, "conflict", self.conflict)
         if self.idempotency_key is not None:
             options["requestId"] = self.idempotency_key
         if self.traceparent is not None or traceparent is not None:
@@ -146,7 +130,7 @@ class Start:
             "input": _start_input(self.process, self.input, self.starting_state),
             "global_attributes": global_attributes or None,
             "local_attributes": locals_of(self.process, self.local) if self.local else None,
-            "id_reuse_policy": _word(_ID_REUSE, "id_reuse", self.id_reuse),
+            "id_reuse_policy": word_of(_ID_REUSE, "id_reuse", self.id_reuse),
             "timeout": None if self.timeout is None else interval(self.timeout),
             "start_at": None if self.start_at is None else aware(self.start_at),
             "options": options or None,
@@ -212,7 +196,7 @@ def rpc(
         _json(input_of(rpc, input)),
         None if timeout is None else interval(timeout),
         idempotency_key,
-        _uuid(execution),
+        uuid_of(execution),
     )
     if traceparent is not None:
         # A part of the same statement, so that it comes before the call, also through a pooler; it ends with the transaction.
@@ -227,7 +211,7 @@ def publish(
     sql = """SELECT xdb.publish(process_id => %s::text, queue_name => %s::text, message => %s::text::jsonb,
         message_id => %s::text, execution_id => %s::text::uuid)"""
     message = codec.encode(message, queue.message_type, queue.name)
-    return Query(sql, (process_id, queue.name, _json(message), message_id, _uuid(execution)), _nothing)
+    return Query(sql, (process_id, queue.name, _json(message), message_id, uuid_of(execution)), _nothing)
 
 
 def publish_global(
@@ -268,7 +252,7 @@ def shorter(slice: float, limit: float | None) -> float | None:
 def wait(process_id: str, seconds: float, execution: AnyExecution) -> Query[Outcome]:
     sql = """SELECT xdb.wait_for_process(process_id => %s::text, timeout => %s::text::float8 * interval '1 second',
         execution_id => %s::text::uuid)::text"""
-    return Query(sql, (process_id, repr(seconds), _uuid(execution)), lambda rows: outcome_of(process_id, _loaded(rows)))
+    return Query(sql, (process_id, repr(seconds), uuid_of(execution)), lambda rows: outcome_of(process_id, _loaded(rows)))
 
 
 def wait_for_state(
@@ -276,7 +260,7 @@ def wait_for_state(
 ) -> Query[StateOutcome]:
     sql = """SELECT xdb.wait_for_state(process_id => %s::text, state_execution_id => %s::text,
         timeout => %s::text::float8 * interval '1 second', execution_id => %s::text::uuid)::text"""
-    params = (process_id, _state_execution(state, number), repr(seconds), _uuid(execution))
+    params = (process_id, _state_execution(state, number), repr(seconds), uuid_of(execution))
     return Query(sql, params, lambda rows: state_outcome_of(_loaded(rows)))
 
 
@@ -286,17 +270,17 @@ def wait_for_state(
 def stop(process_id: str, reason: str | None, fail: bool, execution: AnyExecution) -> Query[None]:
     sql = """SELECT xdb.stop_process(process_id => %s::text, stop_type => %s::text, reason => %s::text,
         execution_id => %s::text::uuid)"""
-    return Query(sql, (process_id, "FAIL" if fail else "TERMINATE", reason, _uuid(execution)), _nothing)
+    return Query(sql, (process_id, "FAIL" if fail else "TERMINATE", reason, uuid_of(execution)), _nothing)
 
 
 def describe(process_id: str, execution: AnyExecution) -> Query[Description]:
     sql = "SELECT xdb.describe_process(process_id => %s::text, execution_id => %s::text::uuid)::text"
-    return Query(sql, (process_id, _uuid(execution)), lambda rows: description_of(_loaded(rows)))
+    return Query(sql, (process_id, uuid_of(execution)), lambda rows: description_of(_loaded(rows)))
 
 
 def check(process_id: str, execution: AnyExecution) -> Query[list[str]]:
     sql = "SELECT problem::text FROM xdb.check_process(process_id => %s::text, execution_id => %s::text::uuid)"
-    return Query(sql, (process_id, _uuid(execution)), lambda rows: [row[0] for row in rows])
+    return Query(sql, (process_id, uuid_of(execution)), lambda rows: [row[0] for row in rows])
 
 
 def local(process: type[P], process_id: str, execution: AnyExecution) -> Query[P]:
@@ -305,7 +289,7 @@ def local(process: type[P], process_id: str, execution: AnyExecution) -> Query[P
     def read(rows: Rows) -> P:
         return view(process, _loaded(rows))
 
-    return Query(sql, (process_id, _uuid(execution)), read)
+    return Query(sql, (process_id, uuid_of(execution)), read)
 
 
 def set_local(
@@ -313,7 +297,7 @@ def set_local(
 ) -> Query[None]:
     sql = """SELECT xdb.set_local_attributes(process_id => %s::text, attributes => %s::text::jsonb,
         execution_id => %s::text::uuid)"""
-    return Query(sql, (process_id, _json(locals_of(process, values)), _uuid(execution)), _nothing)
+    return Query(sql, (process_id, _json(locals_of(process, values)), uuid_of(execution)), _nothing)
 
 
 def skip_timer(
@@ -321,7 +305,7 @@ def skip_timer(
 ) -> Query[None]:
     sql = """SELECT xdb.skip_timer(process_id => %s::text, state_execution_id => %s::text, command_id => %s::text,
         execution_id => %s::text::uuid)"""
-    return Query(sql, (process_id, _state_execution(state, number), timer_id, _uuid(execution)), _nothing)
+    return Query(sql, (process_id, _state_execution(state, number), timer_id, uuid_of(execution)), _nothing)
 
 
 def _one_or_all(state: State[Any] | None, number: int | None) -> str | None:
@@ -334,7 +318,7 @@ def retry_now(process_id: str, state: State[Any] | None, number: int | None, exe
     which = _one_or_all(state, number)
     sql = """SELECT xdb.retry_now(process_id => %s::text, state_execution_id => %s::text,
         execution_id => %s::text::uuid)::text"""
-    return Query(sql, (process_id, which, _uuid(execution)), lambda rows: int(rows[0][0]))
+    return Query(sql, (process_id, which, uuid_of(execution)), lambda rows: int(rows[0][0]))
 
 
 # --- the same for many
@@ -343,19 +327,19 @@ _IDS = "ARRAY(SELECT jsonb_array_elements_text(%s::text::jsonb))"
 
 
 def stop_many(process_ids: Iterable[str], reason: str | None, fail: bool) -> Query[list[Done]]:
-    sql = f"""SELECT process_id, stopped::int, error_code, error
+    sql = f"""SELECT process_id, stopped::int::text AS count, error_code, error
         FROM xdb.stop_process(process_ids => {_IDS}, stop_type => %s::text, reason => %s::text)"""
     return Query(sql, (_ids(process_ids), "FAIL" if fail else "TERMINATE", reason), _done)
 
 
 def skip_timer_many(state: State[Any], process_ids: Iterable[str], number: int, timer_id: str | None) -> Query[list[Done]]:
-    sql = f"""SELECT process_id, skipped::int, error_code, error
+    sql = f"""SELECT process_id, skipped::int::text AS count, error_code, error
         FROM xdb.skip_timer(process_ids => {_IDS}, state_execution_id => %s::text, command_id => %s::text)"""
     return Query(sql, (_ids(process_ids), _state_execution(state, number), timer_id), _done)
 
 
 def retry_now_many(process_ids: Iterable[str], state: State[Any] | None, number: int | None) -> Query[list[Done]]:
-    sql = f"""SELECT process_id, retried, error_code, error
+    sql = f"""SELECT process_id, retried::text AS count, error_code, error
         FROM xdb.retry_now(process_ids => {_IDS}, state_execution_id => %s::text)"""
     return Query(sql, (_ids(process_ids), _one_or_all(state, number)), _done)
 
@@ -367,7 +351,7 @@ def _ids(process_ids: Iterable[str]) -> str:
 
 
 def _done(rows: Rows) -> list[Done]:
-    return [Done(process_id, count, of_row(code, message)) for process_id, count, code, message in rows]
+    return [Done(process_id, int(count), of_row(code, message)) for process_id, count, code, message in rows]
 
 
 def pause(
@@ -376,88 +360,23 @@ def pause(
     sql = """SELECT xdb.pause_process(process_id => %s::text, mode => %s::text, until => %s::text::timestamptz,
         reason => %s::text, execution_id => %s::text::uuid)"""
     at = None if until is None else aware(until)
-    return Query(sql, (process_id, "REJECT" if reject else "WAIT", at, reason, _uuid(execution)), _nothing)
+    return Query(sql, (process_id, "REJECT" if reject else "WAIT", at, reason, uuid_of(execution)), _nothing)
 
 
 def resume(process_id: str, execution: AnyExecution) -> Query[None]:
     sql = "SELECT xdb.resume_process(process_id => %s::text, execution_id => %s::text::uuid)"
-    return Query(sql, (process_id, _uuid(execution)), _nothing)
+    return Query(sql, (process_id, uuid_of(execution)), _nothing)
 
 
 def pause_type(process: type[Process] | str, reject: bool, until: datetime | None, reason: str | None) -> Query[None]:
     sql = """SELECT xdb.pause_process_type(process_type => %s::text, mode => %s::text, until => %s::text::timestamptz,
         reason => %s::text)"""
     at = None if until is None else aware(until)
-    return Query(sql, (_type_or_name(process), "REJECT" if reject else "WAIT", at, reason), _nothing)
+    return Query(sql, (type_or_name(process), "REJECT" if reject else "WAIT", at, reason), _nothing)
 
 
 def resume_type(process: type[Process] | str) -> Query[None]:
-    return Query("SELECT xdb.resume_process_type(process_type => %s::text)", (_type_or_name(process),), _nothing)
-
-
-def incidents(process: type[Process] | str | None, process_id: str | None) -> Query[list[Incident]]:
-    where: list[tuple[str, str]] = []
-    if process is not None:
-        of_type = "i.execution_id IN (SELECT execution_id FROM xdb.processes WHERE process_type = %s::text AND status = 'RUNNING')"
-        where.append((of_type, _type_or_name(process)))
-    if process_id is not None:
-        where.append(("i.process_id = %s::text", process_id))
-    conditions = " AND ".join(condition for condition, _ in where) or "true"
-    sql = f"""SELECT process_id, execution_id::text AS execution, state_execution_id, api, attempt::text AS attempt,
-        {_micros("raised_at")}, http_status::text AS http_status,
-        error_type, detail, sql_state, table_name, constraint_name
-        FROM xdb.incidents AS i WHERE {conditions} ORDER BY i.raised_at, i.execution_id, i.state_execution_id"""
-
-    def read(rows: Rows) -> list[Incident]:
-        return [
-            Incident(p, UUID(e), s, api, int(n), cast(datetime, _moment(at)), None if http is None else int(http), *failure)
-            for p, e, s, api, n, at, http, *failure in rows
-        ]
-
-    return Query(sql, tuple(value for _, value in where), read)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Which executions `Client.list` gives."""
-
-    status: Status | None = None
-    process: type[Process] | str | None = None
-    prefix: str | None = None
-
-    def page(self, before: AnyExecution) -> Query[list[Summary]]:
-        """The latest ones before an execution. Execution ids grow with time, so no page looks at what others gave."""
-        where: list[tuple[str, str | None]] = []
-        if self.status is not None:
-            where.append(("status = %s::text", _word(_STATUS, "status", self.status)))
-        if self.process is not None:
-            where.append(("process_type = %s::text", _type_or_name(self.process)))
-        if self.prefix is not None:
-            where.append(("process_id LIKE %s::text", re.sub(r"([\\%_])", r"\\\1", self.prefix) + "%"))
-        if before is not None:
-            where.append(("execution_id < %s::text::uuid", _uuid(before)))
-        conditions = " AND ".join(condition for condition, _ in where) or "true"
-        sql = f"""SELECT process_id, execution_id::text AS execution, process_type, owner::text AS owner, status,
-            {_micros("started_at")}, {_micros("timeout_at")}, {_micros("closed_at")}, reason, live_threads::text AS threads, is_latest::text AS latest
-            FROM xdb.processes WHERE {conditions} ORDER BY execution_id DESC LIMIT {PAGE}"""
-        return Query(sql, tuple(value for _, value in where), _summaries)
-
-
-def _micros(column: str) -> str:
-    return f"(extract(epoch FROM {column}) * 1000000)::bigint::text AS {column}"
-
-
-def _moment(micros: str | None) -> datetime | None:
-    return moment(None if micros is None else int(micros))
-
-
-def _summaries(rows: Rows) -> list[Summary]:
-    return [
-        Summary(
-            p, UUID(e), t, owner, status, cast(datetime, _moment(s)), _moment(out), _moment(c), reason, int(threads), latest == "true"
-        )
-        for p, e, t, owner, status, s, out, c, reason, threads, latest in rows
-    ]
+    return Query("SELECT xdb.resume_process_type(process_type => %s::text)", (type_or_name(process),), _nothing)
 
 
 # --- values
@@ -471,7 +390,7 @@ def type_name(process: type[Process]) -> str:
         raise TypeError(f"{process!r} is no subclass of xdb.Process") from None
 
 
-def _type_or_name(process: type[Process] | str) -> str:
+def type_or_name(process: type[Process] | str) -> str:
     return process if isinstance(process, str) else type_name(process)
 
 
@@ -517,13 +436,13 @@ def _nothing(_rows: Rows) -> None:
     return None
 
 
-def _uuid(execution: AnyExecution) -> str | None:
+def uuid_of(execution: AnyExecution) -> str | None:
     if execution is None:
         return None
     return str(execution.execution_id if isinstance(execution, Execution) else execution)
 
 
-def _word(words: Mapping[str, str], name: str, given: str) -> str:
+def word_of(words: Mapping[str, str], name: str, given: str) -> str:
     try:
         return words[given]
     except KeyError:
