@@ -74,7 +74,7 @@ fn a_compressed_answer_is_refused_by_its_name() {
             }
         });
         match (Rig::new(1).get(stub.url("/")), expected) {
-            (Outcome::Failed { kind: FailureKind::Transport, message }, Some(words)) => {
+            (Outcome::Failed { kind: FailureKind::Encoded, message }, Some(words)) => {
                 assert!(message.contains(words) && message.contains("must not compress"), "{header}: {message}");
             }
             (Outcome::Answer { status: 500, body, .. }, Some(words)) => {
