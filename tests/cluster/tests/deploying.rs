@@ -96,12 +96,9 @@ fn a_rolling_deployment_has_no_failed_attempt_if_what_is_added_is_registered_fir
 fn a_rolling_deployment_has_no_failed_attempt_if_workers_are_first() {
     let app = App::new("deploying_worker_first");
     let calls = AtomicUsize::new(0);
-    let worker =
-        app.worker(
-            move |call: &Call| {
-                if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) { new_instance(call) } else { old_instance(call) }
-            },
-        );
+    let worker = app.worker(move |call: &Call| {
+        if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) { new_instance(call) } else { old_instance(call) }
+    });
     app.register("deploy", &old_version());
     let mut db = app.db();
     start_all(&mut db, COUNT);

@@ -1,4 +1,4 @@
-"""What a role is set to is for the queries of its application: workers that fetch their calls, and waits, work under all of it."""
+"""What a role is set to is for the queries of its application: clients, and workers that fetch their calls, work under all of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from shop import wait_until
 import xdb
 from xdb.client import AsyncClient, Client
 
+T = TypeVar("T")
 SEEN = "SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('transaction_isolation'), current_setting('DateStyle'))"
 
 
@@ -45,6 +47,23 @@ class Writes(xdb.Process):
     def only(self) -> xdb.Decision:
         self.bill.status = "sent"
         return xdb.complete()
+
+
+class Stages(xdb.Process):
+    """Its calls go over HTTP, or are fetched."""
+
+    bill: Bill
+    paid = xdb.Queue[str]()
+
+    @xdb.state(start=True, wait=paid)
+    def only(self) -> xdb.Decision:
+        before, self.bill.status = self.bill.status, self.paid.message
+        return xdb.complete(f"{before}, {self.paid.message}")
+
+    @xdb.rpc
+    def mark(self, status: str) -> str | None:
+        before, self.bill.status = self.bill.status, status
+        return before
 
 
 def set_for_role(billing: Any, **settings: str) -> None:
@@ -188,6 +207,44 @@ def test_an_answer_waits_for_a_row_as_long_as_it_has_to(billing: Any) -> None:
             other.commit()
             assert billing.client.wait(Writes, "w").status == "COMPLETED"
     assert attempts(billing, "w") == 0
+
+
+def repeated(call: Callable[[], T]) -> T:
+    """Repeats a call while it fails to serialize."""
+    given = list[T]()
+
+    def was_made() -> bool:
+        with contextlib.suppress(xdb.errors.SerializationFailure):
+            given.append(call())
+        return bool(given)
+
+    wait_until("nothing is in the way", was_made)
+    return given[0]
+
+
+@pytest.mark.parametrize("kind", ["http", "pull"])
+def test_a_client_works_under_what_its_role_is_set_to(billing: Any, kind: str) -> None:
+    set_for_role(billing, **ROLES["serializable"][0], **ROLES["texts"][0])
+    seen = "SELECT current_setting('transaction_isolation'), current_setting('search_path')"
+    assert billing.execute(seen) == [("serializable", '""')]
+    if kind == "http":
+        billing.serve(Stages)
+    else:
+        billing.serve(xdb.PullWorker(Stages, name="stages", wait=1))
+    with Client(billing.dsn) as client:
+        rows = [Bill.row("s", status="new")]
+        started = client.start(Stages, "s", rows=rows, idempotency_key="k")
+        assert repeated(lambda: client.start(Stages, "s", rows=rows, idempotency_key="k")) == started
+        if kind == "http":  # which RPCs need
+            for _ in range(2):
+                assert repeated(lambda: client.rpc(Stages.mark, "s", "marked", idempotency_key="r")) == "new"
+        assert client.wait(Stages, "s", 0.1).timed_out
+        repeated(lambda: client.publish(Stages.paid, "s", "cash"))
+        assert client.wait_for_state(Stages.only, "s").status == "COMPLETED"
+        assert client.wait(Stages, "s").result == ("marked, cash" if kind == "http" else "new, cash")
+        assert client.check("s") == []
+    assert billing.execute("SELECT id, status FROM public.bills") == [("s", "cash")]
+    assert attempts(billing, "s") == 0
 
 
 @pytest.mark.parametrize("name", ["statement_timeout", "transaction_timeout"])
