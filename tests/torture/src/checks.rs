@@ -254,7 +254,8 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
 fn rpcs(page: &Page, effects: &[Effect], findings: &mut Findings) {
     let mut applied: BTreeMap<String, &Effect> = BTreeMap::new();
     for effect in effects {
-        if let Some((_, key)) = effect.call.split_once("/rpc/") {
+        // The call is the execution's, of the RPC of this name, with this key.
+        if let Some((_, key)) = effect.call.split_once("/rpc/").and_then(|(_, call)| call.split_once('/')) {
             applied.insert(key.replace("%2F", "/"), effect);
         }
     }
