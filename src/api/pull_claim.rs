@@ -57,7 +57,7 @@ const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);
 /// And it spends no more than one part in so many of its time on that.
 const NOTING_SHARE: u32 = 10;
 
-/// A call that is not made, or that nobody has completed, and what follows from that.
+/// A call that is not made, or that no worker has completed, and what follows from that.
 type FailedCall = (Begun, Failure, Further);
 
 thread_local! {

@@ -331,7 +331,7 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     decode_answer(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
 }
 
-/// Refuses the body of an answer that is too large, whoever gives it. What comes over HTTP is not even read so far.
+/// Refuses the body of an answer that is too large, of workers and functions alike. What comes over HTTP is not even read so far.
 fn check_answer_size(body: &[u8]) -> std::result::Result<(), String> {
     let most = guc::max_response_bytes();
     let too_large = || format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len());

@@ -249,7 +249,7 @@ pub fn clean_session() {
     forget_seed();
 }
 
-/// Seeds `random()` anew, so that its values can't be predicted.
+/// Seeds `random()` again, so that its values can't be predicted.
 pub fn forget_seed() {
     // Each state has two random numbers.
     let bits = RandomState::new().build_hasher().finish();

@@ -314,7 +314,7 @@ pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     Ok(spi.first(statement, &[value(now)], read)?.unwrap_or((0, None)))
 }
 
-/// Calls that are due at a worker and that nobody has, of each owner counted up to a bound.
+/// Calls that are due at a worker and not under a lease, of each owner counted up to a bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
     pub calls: i64,

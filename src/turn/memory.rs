@@ -63,7 +63,7 @@ pub struct Memory {
 pub(super) struct OpenCalls {
     /// Each with what its answer is applied by, and what its end tells the breaker.
     pub in_flight: InFlight<(CallRecord, Ticket)>,
-    /// Tags of those that nobody has a use for any more.
+    /// Tags of those whose answers are of no use any more.
     pub useless: Vec<u64>,
     pub breakers: Breakers,
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due

@@ -97,7 +97,7 @@ fn a_start_without_a_state_has_no_options_and_no_input_for_it() {
     assert!(matches!(world.decide(&Command::Start(start)), Err(Rejection::InvalidOptions(_))));
 }
 
-/// A function occupies an engine process: whoever starts a process, or answers one of its calls, may not have it wait for longer.
+/// A function occupies an engine process: a start, or the answer to a call, may not have the function wait for longer.
 #[test]
 fn the_time_of_a_function_can_be_shortened_and_not_lengthened() {
     let seconds = |wait_until: Option<f64>, execute: Option<f64>| StateConfig {
