@@ -49,7 +49,8 @@ class ScriptedWorker:
     """Answers as the scenario says, and keeps what should not have come."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self._answers = answers
+        self._answers = dict(answers)
+        self._of_failures: tuple[str, ...] | None = None
         self._guard = threading.Lock()
         self._used: Counter[str] = Counter()
         self._wrong: list[str] = []
@@ -72,9 +73,17 @@ class ScriptedWorker:
             if isinstance(answers, list):
                 answer = answers[min(self._used[named], len(answers) - 1)]
             self._used[named] += 1
-            if not contains(body, answer.get("request", {})):
+            if not contains(body, of_failures(answer.get("request", {}), self._of_failures)):
                 self._wrong.append(f"the request {named} is {json.dumps(body)}")
             return answer
+
+    def hand_over(self, these: Callable[[str], bool]) -> Mapping[str, Any]:
+        """The answers that another worker gives, which are not this one's any more."""
+        return {name: self._answers.pop(name) for name in list(self._answers) if these(name)}
+
+    def compare_failures(self, members: tuple[str, ...]) -> None:
+        """Of failures that a request tells of, only these members are compared."""
+        self._of_failures = members
 
     def finish(self) -> None:
         """Whether what came is what the scenario has."""
@@ -164,6 +173,25 @@ def contains(whole: Any, part: Any) -> bool:
     if isinstance(whole, dict) and isinstance(part, dict):
         return all(key in whole and contains(whole[key], value) for key, value in part.items())
     return same(whole, part)
+
+
+def of_failures(value: Any, members: tuple[str, ...] | None) -> Any:
+    """What is left to compare where of failures only these members are; None: all.
+
+    An incident and the reason of a process that has failed tell of a failure too.
+    """
+    if members is None or not isinstance(value, (dict, list)):
+        return value
+    if isinstance(value, list):
+        return [of_failures(each, members) for each in value]
+    left = {key: of_failures(each, members) for key, each in value.items()}
+    for key in {"failure", "recoverFromError"} & left.keys():
+        left[key] = {name: left[key][name] for name in members if name in left[key]}
+    if "attempt" in left and "error_type" in left:
+        left = {key: each for key, each in left.items() if key not in {"http_status", "error_type", "detail"}}
+    if left.get("status") == "FAILED" and "reason" in left:
+        left["reason"] = left["reason"].partition(": ")[0]
+    return left
 
 
 def moment(text: str) -> datetime:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import psycopg
-from scenario import History, ScriptedWorker, moment
+from scenario import History, ScriptedWorker, moment, of_failures
 
 from xdb.errors import XdbError
 from xdb.testing.program import Program
@@ -107,7 +107,13 @@ OPERATORS = {"pause_process_type", "resume_process_type"}
 
 
 class OnServer:
-    """A database with XDB and a test clock, and the worker behind HTTP."""
+    """A database with XDB and a test clock. What answers calls is for those that inherit from it."""
+
+    worker: str | None = "scenario"
+    # What can be compared of a failed attempt: there is more that one way of answering alone can say.
+    of_failures: tuple[str, ...] | None = None
+    # Scenarios whose answers it can't give, and why.
+    left_out: Mapping[str, str] = {}
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -115,19 +121,23 @@ class OnServer:
         self._guard = threading.Lock()
 
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
         self._superuser.close()
 
+    def serve(self, worker: ScriptedWorker) -> None:
+        """Answers calls from now on."""
+        raise NotImplementedError
+
+    def definition(self, of_scenario: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a process type is registered with."""
+        return of_scenario
+
     def register(self, scenario: Mapping[str, Any], worker: ScriptedWorker) -> None:
-        self._http = _serve(worker, self.history)
-        url = f"http://127.0.0.1:{self._http.server_port}"
         for table in scenario.get("tables", ()):
             self._database.execute(table)
-        self._superuser.execute("SELECT xdb.register_worker('scenario', %s)", (url,))
+        self.serve(worker)
         for name, definition in scenario["types"].items():
-            sql = "SELECT xdb.register_process_type(%s, worker => 'scenario', definition => %s::jsonb)"
-            self._superuser.execute(sql, (name, json.dumps(definition)))
+            sql = "SELECT xdb.register_process_type(%s, worker => %s, definition => %s::jsonb)"
+            self._superuser.execute(sql, (name, self.worker, json.dumps(self.definition(definition))))
 
     def do(self, command: str, arguments: Mapping[str, Any]) -> Any:
         if command == "advance":
@@ -146,9 +156,12 @@ class OnServer:
             else:
                 [[result]] = self._database.execute(sql, *given)
         except psycopg.Error as error:
-            raise XdbError(str(error), sqlstate=error.sqlstate) from error
+            raise XdbError(str(error), sqlstate=self.sqlstate(error)) from error
         # A function that gives nothing gives an empty text here.
         return None if command == "start" or result == "" else result
+
+    def sqlstate(self, error: psycopg.Error) -> str | None:
+        return error.sqlstate
 
     def settle(self, arrived: Callable[[], bool]) -> None:
         ends = time.monotonic() + WITHIN
@@ -187,6 +200,139 @@ class OnServer:
         if name in JSON:
             return json.dumps(value)
         return timedelta(seconds=value) if name in SECONDS else value
+
+
+class OverHttp(OnServer):
+    """The engine calls the worker."""
+
+    def serve(self, worker: ScriptedWorker) -> None:
+        self._http = _serve(worker, self.history)
+        self._superuser.execute("SELECT xdb.register_worker('scenario', %s)", (f"http://127.0.0.1:{self._http.server_port}",))
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        super().close()
+
+
+class ByFunctions(OnServer):
+    """Functions of the database answer, from a table of the scenario's answers. What counts them outlasts an answer that is undone."""
+
+    worker: str | None = None
+    states = True
+    of_failures: tuple[str, ...] | None = ()
+    left_out = {
+        "a_worker_that_is_full": "a function can't say that it is full",
+        "final_failure": "nor that an error is final, or when to try again",
+    }
+
+    SCRIPT = """
+        CREATE SCHEMA script;
+        CREATE TABLE script.answers (name text PRIMARY KEY, number int, answers jsonb);
+        CREATE FUNCTION script.take(names text[], request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ DECLARE
+            of_call script.answers;
+            answer jsonb;
+        BEGIN
+            SELECT a.* INTO of_call FROM script.answers a JOIN unnest(names) WITH ORDINALITY AS n(name, place) USING (name)
+                ORDER BY place LIMIT 1;
+            IF NOT FOUND THEN RAISE 'there is no answer to %', names[1]; END IF;
+            answer := of_call.answers -> (least(nextval('script.used_' || of_call.number), jsonb_array_length(of_call.answers)) - 1)::int;
+            IF NOT request @> coalesce(answer -> 'request', '{}') THEN RAISE 'the request % is %', of_call.name, request; END IF;
+            IF answer ? 'status' THEN RAISE '%', coalesce(answer -> 'answer' ->> 'detail', ''); END IF;
+            RETURN answer -> 'answer';
+        END $$;
+        CREATE FUNCTION script.of_state(request jsonb, api text) RETURNS jsonb RETURN script.take(array(
+            SELECT process || name FROM unnest(ARRAY[request #>> '{context,processId}' || ':', '']) process, unnest(ARRAY[
+                concat_ws('/', request #>> '{context,stateExecutionId}', api, request #>> '{context,attempt}'),
+                concat_ws('/', request #>> '{context,stateExecutionId}', api),
+                concat_ws('/', request ->> 'stateId', api)]) name), request);
+        CREATE FUNCTION script.wait_until(request jsonb) RETURNS jsonb RETURN script.of_state(request, 'wait-until');
+        CREATE FUNCTION script.execute(request jsonb) RETURNS jsonb RETURN script.of_state(request, 'execute');
+        CREATE FUNCTION script.rpc(request jsonb) RETURNS jsonb RETURN script.take(ARRAY[
+            request #>> '{context,processId}' || ':' || (request ->> 'rpcName') || '/rpc', request ->> 'rpcName' || '/rpc'], request);
+    """
+
+    def serve(self, worker: ScriptedWorker) -> None:
+        self._database.execute(self.SCRIPT)
+        handed_over = worker.hand_over(lambda name: self.states or name.endswith("/rpc"))
+        for number, (name, answers) in enumerate(handed_over.items()):
+            listed = answers if isinstance(answers, list) else [answers]
+            self._database.execute("INSERT INTO script.answers VALUES (%s, %s, %s::jsonb)", name, number, json.dumps(of_failures(listed, self.of_failures)))
+            self._database.execute(f"CREATE SEQUENCE script.used_{number}")
+
+    def definition(self, of_scenario: Mapping[str, Any]) -> Mapping[str, Any]:
+        made: dict[str, Any] = json.loads(json.dumps(of_scenario))
+        for name, options in made.get("states", {}).items() if self.states else ():
+            options = made["states"][name] = options or {}
+            options["executeFunction"] = "script.execute"
+            if not options.get("skipWaitUntil"):
+                options["waitUntilFunction"] = "script.wait_until"
+        for name, options in made.get("rpcs", {}).items():
+            made["rpcs"][name] = {**(options or {}), "function": "script.rpc"}
+        return made
+
+    def sqlstate(self, error: psycopg.Error) -> str | None:
+        # The error of an RPC's function is its caller's; that of a worker is XD010.
+        return "XD010" if error.sqlstate == "P0001" else super().sqlstate(error)
+
+    def problems(self) -> list[str]:
+        used = self._database.execute("SELECT name, jsonb_array_length(answers), number FROM script.answers")
+        counts = [(name, wanted, self._database.execute(f"SELECT last_value, is_called FROM script.used_{number}")) for name, wanted, number in used]
+        unused = [f"no call has got the answer {name}" for name, wanted, [(last, called)] in counts if not called or last < wanted]
+        return super().problems() + unused
+
+
+class ByFetching(ByFunctions):
+    """A worker fetches the calls of states. Functions answer RPCs, since nothing calls this worker."""
+
+    worker = "scenario"
+    states = False
+    of_failures = ("errorType",)
+    left_out = {
+        "a_worker_that_is_full": "it claims no more than it takes",
+        "attributes": "an error of a table is its own, and its next attempt is told of none",
+    }
+
+    def serve(self, worker: ScriptedWorker) -> None:
+        super().serve(worker)
+        worker.compare_failures(self.of_failures)
+        self._superuser.execute("SELECT xdb.register_worker('scenario', NULL, role => 'app')")
+        self._ends = threading.Event()
+        self._fetching = threading.Thread(target=self._fetch, args=(worker,))
+        self._fetching.start()
+
+    def close(self) -> None:
+        self._ends.set()
+        self._fetching.join()
+        super().close()
+
+    def _fetch(self, worker: ScriptedWorker) -> None:
+        waiting: deque[tuple[str, Mapping[str, Any]]] = deque()
+        with psycopg.connect(self._database.dsn, autocommit=True) as session:
+            while not self._ends.is_set():
+                claim = "SELECT token, api::text, request FROM xdb.claim_calls('scenario', max_calls => 100, wait => %s)"
+                for token, api, request in session.execute(claim, (timedelta(seconds=0.01 if waiting else 0.2),)).fetchall():
+                    waiting.append((token, worker.take(API_PATHS[api], request)))
+                for _ in range(len(waiting)):
+                    token, found = waiting.popleft()
+                    if not has_happened(found, self.history):
+                        waiting.append((token, found))
+                        continue
+                    what = "complete_call" if found.get("status", 200) == 200 else "fail_call"
+                    said = json.dumps(found["answer"])
+                    try:
+                        session.execute(f"SELECT xdb.{what}(%s, %s::jsonb)", (token, said))
+                    except psycopg.Error as error:
+                        self._cannot_be_applied(session, token, error)
+
+    def _cannot_be_applied(self, session: psycopg.Connection[Any], token: str, error: psycopg.Error) -> None:
+        """A worker says what was wrong with its answer; a call that is lost is over."""
+        if error.sqlstate != "XD025":
+            failure = {"errorType": error.diag.datatype_name or "InvalidAnswer", "detail": error.diag.message_primary}
+            session.execute("SELECT xdb.fail_call(%s, %s::jsonb)", (token, json.dumps(failure)))
+
+
+API_PATHS = {"EXECUTE_API": "/execute", "WAIT_UNTIL_API": "/wait-until"}
 
 
 def _placeholder(name: str) -> str:
