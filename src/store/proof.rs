@@ -126,6 +126,7 @@ fn type_name(column: &Column) -> &'static str {
 crate::sql_functions! {
     xdb_store_problems / pg_finfo_xdb_store_problems => problems;
     xdb_store_plans / pg_finfo_xdb_store_plans => plans;
+    xdb_store_statements / pg_finfo_xdb_store_statements => texts;
 }
 
 /// `xdb_store_problems()`: what does not fit, as a JSON array of texts.
@@ -155,6 +156,12 @@ pub fn plans(_: &Args) -> Result<Value> {
         plans.collect::<Result<BTreeMap<_, _>>>()
     })?;
     Ok(Value::Json(to_json(&plans)?))
+}
+
+/// `xdb_store_statements()`: all statements, as JSON: the name of the statement, and its text.
+pub fn texts(_: &Args) -> Result<Value> {
+    let texts: BTreeMap<_, _> = statements().map(|statement| (statement.name, statement.text())).collect();
+    Ok(Value::Json(to_json(&texts)?))
 }
 
 fn plan(spi: &Spi, statement: &'static Statement) -> Result<Vec<String>> {

@@ -1,5 +1,5 @@
 //! What the library says of its tables is what the catalog says, and all of its statements can be prepared, and are planned alike
-//! whatever the tables hold.
+//! whatever the tables hold. `statements.sql` has the text of each: a change of what the engine does to its tables is seen there.
 //!
 //! As in `crash_points.rs`, this needs a build of the extension for tests, which has the function that looks.
 #![cfg(feature = "crash-points")]
@@ -91,5 +91,29 @@ fn statements_are_planned_alike_before_and_after_the_first_analyze() {
     db.run("DROP FUNCTION store_plans(); SELECT xdb.resume()");
     let mut user = app.db();
     (1..=500).for_each(|i| drop(user.completes(&format!("p{i}"))));
+    app.done(&[]);
+}
+
+/// `ACCEPT=1` writes the file. Each statement can be pasted into psql: `PREPARE` finds the types of its parameters.
+#[test]
+fn every_statement_is_the_one_in_the_golden_file() {
+    let app = App::alone("statements", ClusterOptions::default());
+    let mut db = app.superuser();
+    db.run("CREATE FUNCTION store_statements() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_statements'");
+    let texts: BTreeMap<String, String> =
+        serde_json::from_value(db.json("SELECT store_statements()")).expect("a text for each statement");
+    let written: String = texts
+        .iter()
+        .map(|(name, text)| format!("-- {name}\nPREPARE statement AS\n{text};\nDEALLOCATE statement;\n\n"))
+        .collect();
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/statements.sql");
+    if std::env::var_os("ACCEPT").is_some_and(|accept| accept == "1") {
+        std::fs::write(golden, &written).expect("the golden file can be written");
+    }
+    let expected = std::fs::read_to_string(golden).unwrap_or_default();
+    let changed = |(one, other): &(&str, &str)| one != other;
+    let first = expected.lines().zip(written.lines()).find(changed);
+    assert!(expected == written, "statements.sql has another text, first in {first:#?}");
+    db.run("DROP FUNCTION store_statements()");
     app.done(&[]);
 }
