@@ -77,7 +77,7 @@ use crate::pg::{self, extension, identity, wake};
 use crate::store::app_tables::{Tables, defer_nothing};
 use crate::store::instance;
 use crate::store::process::FoundExecution;
-use crate::store::registry::{Owner, Registry};
+use crate::store::registry::Registry;
 use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -251,7 +251,7 @@ impl Caller {
     }
 
     /// Refuses to change, remove or use what somebody else has registered.
-    fn own_registration(self, what: &str, name: &str, owner: Owner) -> Result<()> {
+    fn own_registration(self, what: &str, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match self.another(owner)? {
             None => Ok(()),
             Some(owner) => Err(error::not_registered_by(what, name, owner.as_deref())),
@@ -259,8 +259,7 @@ impl Caller {
     }
 
     /// Who has registered something that the caller may not change: the name of the role, if it is there.
-    fn another(self, owner: Owner) -> Result<Option<Option<String>>> {
-        let Some(owner) = owner else { return Ok(None) };
+    fn another(self, owner: pg_sys::Oid) -> Result<Option<Option<String>>> {
         let known = knows_roles()?;
         if identity::is_superuser(self.role) || known && identity::has_privileges_of(self.role, owner) {
             return Ok(None);

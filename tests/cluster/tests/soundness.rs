@@ -314,10 +314,10 @@ fn nothing_is_left_of_what_a_closed_process_waited_for() {
     db.run("SELECT xdb.stop_process('p', 'FAIL', 'enough')");
     let task = "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
                 VALUES ('$ID', 3, 1, 1, 'EXECUTE_API', 'infinity', 0)";
-    let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity')";
+    let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity', 0)";
     let message = "INSERT INTO xdb.queue_message VALUES ('$ID', 'inbox', 1, 1, NULL, '1', now())";
-    let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)
-                   VALUES ('$ID', 1, 'inbox', 0, now())";
+    let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at, owner)
+                   VALUES ('$ID', 1, 'inbox', 0, now(), 0)";
     tamper(
         &app,
         "p",
