@@ -77,7 +77,7 @@ BEGIN
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', made.identity);
     END LOOP;
 
-    -- Whoever may start processes is a user, whoever may call xdb.pause() an operator, and whoever may register a deployer. A
+    -- Whoever may start processes is a user, whoever may call xdb.pause_engine() an operator, and whoever may register a deployer. A
     -- warning, since the notices of a script are suppressed.
     IF members <> '{}' AND again IS NOT NULL THEN
         SELECT string_agg(format('SELECT xdb.grant_usage(%L%s);', a.grantee::regrole,
@@ -89,7 +89,7 @@ BEGIN
         INTO again
         FROM pg_proc AS p
         CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.pause()', 'EXECUTE') AS operates
+        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.pause_engine()', 'EXECUTE') AS operates
         CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.register_process_type(text, text, jsonb)', 'EXECUTE') AS deploys
         WHERE p.proname = 'start_process' AND p.pronamespace = 'xdb'::regnamespace
           AND a.grantee NOT IN (p.proowner, 0);

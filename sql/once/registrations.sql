@@ -9,7 +9,7 @@ INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1);
 COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler, and one for each runner that was ever needed.';
 COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
-COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
+COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause_engine() was called and xdb.resume_engine() was not since.';
 
 -- The databases whose processes these are, this one or the one it was copied from. Dumped.
 CREATE TABLE xdb.instances (

@@ -22,11 +22,11 @@ use crate::store::{adopt, engine, lines, pull, registering, slow, subscription, 
 use pgrx::pg_sys;
 use serde::Serialize;
 
-pub fn pause(_: &Args) -> Result<Value> {
+pub fn pause_engine(_: &Args) -> Result<Value> {
     set_paused(true)
 }
 
-pub fn resume(_: &Args) -> Result<Value> {
+pub fn resume_engine(_: &Args) -> Result<Value> {
     set_paused(false)
 }
 
@@ -92,7 +92,7 @@ pub fn knows_roles(_: &Args) -> Result<Value> {
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
-    let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
+    let caller = Caller::writing(if paused { c"xdb.pause_engine()" } else { c"xdb.resume_engine()" })?;
     caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
     // Those too who wait for calls that they fetch.

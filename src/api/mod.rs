@@ -28,7 +28,7 @@
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//! | `admin.rs`, `attribute_locks.rs` | `pause_engine`, `resume_engine`, `adopt`, versions; the figures behind `status` and the views |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
@@ -118,8 +118,8 @@ crate::sql_functions! {
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
-    xdb_pause / pg_finfo_xdb_pause => admin::pause;
-    xdb_resume / pg_finfo_xdb_resume => admin::resume;
+    xdb_pause_engine / pg_finfo_xdb_pause_engine => admin::pause_engine;
+    xdb_resume_engine / pg_finfo_xdb_resume_engine => admin::resume_engine;
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
     xdb_reassign_owned / pg_finfo_xdb_reassign_owned => owners::reassign_owned;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;

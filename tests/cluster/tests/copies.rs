@@ -152,7 +152,7 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
     let (app, worker) = application("copy_back");
     start(&app, &worker);
     // A message that no turn has taken in.
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     wait_until("it is paused", 10, || app.superuser().one("SELECT state = 'paused' FROM xdb.status()"));
     app.db().run("SELECT xdb.publish('p0', 'unread', '1')");
     let dump = app.cluster().dump("copy_back", &[]);

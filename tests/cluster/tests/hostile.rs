@@ -397,7 +397,7 @@ fn default_privileges_give_no_role_a_part_in_the_extension() {
     let (plain, hostile) = (App::new("hostile_plain"), App::hostile("hostile_privileges"));
     assert_eq!(privileges(&mut hostile.superuser()), privileges(&mut plain.superuser()));
     let operators_and_engines = [
-        "SELECT xdb.pause()",
+        "SELECT xdb.pause_engine()",
         "SELECT xdb.register_worker('w', 'http://127.0.0.1:1')",
         "TRUNCATE xdb.timer, xdb.task",
         "TABLE xdb.registry",

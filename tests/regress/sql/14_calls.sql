@@ -1,6 +1,6 @@
 -- What a call of a function is: which function is called, what an idempotency key stands for, how large an answer may be.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_calls;
 SELECT xdb.grant_usage('golden_calls', deployer => true);
 CREATE SCHEMA golden_calls;
@@ -135,4 +135,4 @@ DROP SCHEMA golden_calls CASCADE;
 RESET client_min_messages;
 SELECT xdb.revoke_usage('golden_calls');
 DROP ROLE golden_calls;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
