@@ -166,6 +166,18 @@ lock_stage() {
     flock 8
 }
 
+# The version of the schema. It changes with the minor version alone, so patch versions leave it as it is.
+schema_version() { sed -n "s/^default_version = '\(.*\)'$/\1/p" "$root/xdb.control"; }
+
+# sql_files [DIRECTORY]: the files that a new installation runs, in their order.
+sql_files() { sed -nE "s|^pgrx::extension_sql_file!\(\"\.\./(${1:-sql}/[^\"]+)\".*|\1|p" "$root/src/lib.rs"; }
+
+# The steps from each minor version to the next, in their order.
+update_steps() { find sql/updates -name '*--*.sql' | sort -V; }
+
+# update_script STEP...: an update script: how every update begins, these steps, and all of sql/always.
+update_script() { sql_files sql/always | xargs cat sql/updates/begin.sql "$@"; }
+
 # package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
 # files, each under the path where that server looks for it. Each NAME has one of its own.
 package_extension() {
@@ -179,10 +191,14 @@ package_extension() {
         --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
         die "the extension could not be built"
     # cargo-pgrx leaves out the install scripts of earlier versions, which an update can start from.
-    local script scripts
+    local step steps scripts
     scripts=$stage$("$PG_CONFIG" --sharedir)/extension
-    for script in "$root"/sql/xdb--*.sql; do
-        [ -e "$scripts/$(basename "$script")" ] || cp "$script" "$scripts/"
+    find sql -maxdepth 1 -name 'xdb--*.sql' -exec cp -n {} "$scripts/" ';'
+    mapfile -t steps < <(update_steps)
+    while [ "${#steps[@]}" -gt 0 ]; do
+        step=${steps[0]##*/}
+        update_script "${steps[@]}" >"$scripts/xdb--${step%%--*}--$(schema_version).sql"
+        steps=("${steps[@]:1}")
     done
 }
 

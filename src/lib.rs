@@ -32,7 +32,7 @@ mod turn;
 
 ::pgrx::pg_module_magic!(name, version);
 
-// What a new installation runs. build.rs reads this list: each update runs all of sql/always, in the same order.
+// What a new installation runs. scripts/lib.sh reads this list: each update runs all of sql/always, in the same order.
 pgrx::extension_sql_file!("../sql/once/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!("../sql/once/registrations.sql", name = "registrations", requires = ["schema"]);
 pgrx::extension_sql_file!("../sql/once/tables.sql", name = "tables", requires = ["registrations"]);

@@ -151,13 +151,13 @@ CREATE OR REPLACE FUNCTION xdb.reassign_owned(old regrole, new regrole) RETURNS 
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_reassign_owned';
 COMMENT ON FUNCTION xdb.reassign_owned(regrole, regrole) IS 'Gives the processes, process types and workers of a role to another one; ''-'' stands for all roles that are gone. For members of both roles, and superusers.';
 
-CREATE OR REPLACE FUNCTION xdb.pause() RETURNS void
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause';
-COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an operator of XDB, and sees and drives all processes.';
+CREATE OR REPLACE FUNCTION xdb.pause_engine() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_engine';
+COMMENT ON FUNCTION xdb.pause_engine() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an operator of XDB, and sees and drives all processes.';
 
-CREATE OR REPLACE FUNCTION xdb.resume() RETURNS void
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume';
-COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+CREATE OR REPLACE FUNCTION xdb.resume_engine() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_engine';
+COMMENT ON FUNCTION xdb.resume_engine() IS 'Lets a paused engine claim work again.';
 
 CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_adopt';
@@ -259,7 +259,7 @@ DECLARE
         'knows_roles',  -- called by the policies, as whoever reads
         'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
         'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
-    of_operators CONSTANT name[] := ARRAY['pause', 'resume', 'adopt', 'purge'];
+    of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     unsaid CONSTANT text := CASE

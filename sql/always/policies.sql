@@ -20,19 +20,19 @@ END
 $body$;
 
 -- The one place that decides who sees an execution: a role that has the privileges of its owner, or an operator of
--- XDB, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
+-- XDB, who is whoever may call xdb.pause_engine(). The sub-select asks for that once per query, and the cast has
 -- found the function once and for all. In a copy whose roles are not known yet, operators alone see anything. There are
 -- no policies but for SELECT: native code alone writes, as the tables' owner, whom the policies don't concern.
 DROP POLICY IF EXISTS visible ON xdb.process_execution;
 CREATE POLICY visible ON xdb.process_execution FOR SELECT
     USING (
-        (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
+        (SELECT pg_catalog.has_function_privilege('xdb.pause_engine()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
         OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
 DROP POLICY IF EXISTS visible ON xdb.instances;
 CREATE POLICY visible ON xdb.instances FOR SELECT
-    USING ((SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
+    USING ((SELECT pg_catalog.has_function_privilege('xdb.pause_engine()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
 
 -- What belongs to an execution is visible with it: the sub-select is subject to the policy above.
 DO $body$
@@ -57,7 +57,7 @@ $body$;
 DROP POLICY IF EXISTS visible ON xdb.global_message;
 CREATE POLICY visible ON xdb.global_message FOR SELECT
     USING (
-        (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
+        (SELECT pg_catalog.has_function_privilege('xdb.pause_engine()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
         OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
@@ -78,7 +78,7 @@ BEGIN
             'CREATE POLICY visible ON %s FOR SELECT USING ('
             '(SELECT pg_catalog.has_function_privilege(%L::pg_catalog.regprocedure::pg_catalog.oid, %L)) '
             'OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, %L))',
-            registered, 'xdb.pause()', 'EXECUTE', 'USAGE');
+            registered, 'xdb.pause_engine()', 'EXECUTE', 'USAGE');
     END LOOP;
 END
 $body$;

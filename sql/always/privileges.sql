@@ -65,8 +65,8 @@ BEGIN
         again := 'yes';
     END LOOP;
 
-    -- Whoever uses the row type of a table in a table or function of their own keeps a later update from changing it. Types that
-    -- nobody has granted to anybody are those of a release that left them to PUBLIC; arrays have the privileges of their elements.
+    -- A role that uses the row type of a table in a table or function of its own keeps a later update from changing it. A new type
+    -- has no privileges of its own and is PUBLIC's. Arrays have the privileges of their elements.
     FOR made IN
         SELECT t.oid::regtype AS identity
         FROM pg_type AS t JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = t.typrelid
@@ -77,7 +77,7 @@ BEGIN
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', made.identity);
     END LOOP;
 
-    -- Whoever may start processes is a user, whoever may call xdb.pause() an operator, and whoever may register a deployer. A
+    -- Whoever may start processes is a user, whoever may call xdb.pause_engine() an operator, and whoever may register a deployer. A
     -- warning, since the notices of a script are suppressed.
     IF members <> '{}' AND again IS NOT NULL THEN
         SELECT string_agg(format('SELECT xdb.grant_usage(%L%s);', a.grantee::regrole,
@@ -89,33 +89,12 @@ BEGIN
         INTO again
         FROM pg_proc AS p
         CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.pause()', 'EXECUTE') AS operates
+        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.pause_engine()', 'EXECUTE') AS operates
         CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.register_process_type(text, text, jsonb)', 'EXECUTE') AS deploys
         WHERE p.proname = 'start_process' AND p.pronamespace = 'xdb'::regnamespace
           AND a.grantee NOT IN (p.proowner, 0);
         IF again IS NOT NULL THEN
             RAISE WARNING 'roles that use xdb may not use yet what this update brings' USING HINT = again;
-        END IF;
-    END IF;
-
-    -- A release before 0.3.0 left rights on its objects to the roles that default privileges named. These rights stay, because later
-    -- grants of an administrator look the same. pg_init_privs has the rights at the end of the installation. Default privileges concern
-    -- all objects of a kind, so it is enough to check one object of each kind, on which xdb.grant_usage grants nothing.
-    IF members <> '{}' THEN
-        SELECT string_agg(DISTINCT format('SELECT xdb.revoke_usage(%L);', a.grantee::regrole), ' ')
-        INTO again
-        FROM pg_init_privs AS i
-        LEFT JOIN pg_proc AS p ON i.classoid = 'pg_proc'::regclass AND p.oid = i.objoid
-        LEFT JOIN pg_class AS c ON i.classoid = 'pg_class'::regclass AND c.oid = i.objoid
-        CROSS JOIN LATERAL aclexplode(i.initprivs) AS a
-        WHERE i.objsubid = 0 AND (p.oid = 'xdb.revoke_usage(regrole)'::regprocedure
-               OR c.oid IN ('xdb.registry'::regclass, 'xdb.inbox_inbox_id_seq'::regclass))
-          AND a.grantee NOT IN (owner, 0)
-          AND (a.grantee, a.privilege_type) IN (
-              SELECT g.grantee, g.privilege_type FROM aclexplode(COALESCE(p.proacl, c.relacl)) AS g);
-        IF again IS NOT NULL THEN
-            RAISE WARNING 'default privileges gave roles a part in schema xdb when it was installed'
-                USING HINT = format('Take it back, then grant with xdb.grant_usage() what is meant: %s', again);
         END IF;
     END IF;
 END

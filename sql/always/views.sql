@@ -86,7 +86,7 @@ COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; 
 COMMENT ON COLUMN xdb.state_executions.started_at IS 'When its thread came to it.';
 COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When it ended; null while it is live.';
 COMMENT ON COLUMN xdb.state_executions.api IS 'The call it is at, WAIT_UNTIL_API or EXECUTE_API; null while it waits and when it has ended.';
-COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1; when the state has ended, the attempt that ended it. Null while it waits, and for states that ended before 0.3.0.';
+COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1; when the state has ended, the attempt that ended it. Null while it waits.';
 COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress. Null when it has an incident.';
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';

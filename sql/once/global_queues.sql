@@ -58,9 +58,8 @@ CREATE TABLE xdb.global_message_key (
     queue_name text NOT NULL,
     message_id text NOT NULL,
     published_at timestamptz NOT NULL,
-    -- 0: used in a release where ids were everybody's. It counts for all until it is forgotten.
-    owner oid NOT NULL DEFAULT 0,
-    owner_name text NOT NULL DEFAULT '',
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
     PRIMARY KEY (queue_name, owner, message_id)
 );
 CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id, owner);
@@ -68,7 +67,7 @@ COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in 
 COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
 COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
 COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
-COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it; 0 = nobody knows.';
+COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it.';
 COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_key', '');
 

@@ -9,7 +9,7 @@ INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1);
 COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler, and one for each runner that was ever needed.';
 COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
-COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
+COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause_engine() was called and xdb.resume_engine() was not since.';
 
 -- The databases whose processes these are, this one or the one it was copied from. Dumped.
 CREATE TABLE xdb.instances (
@@ -51,7 +51,6 @@ CREATE TABLE xdb.worker (
     worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL CONSTRAINT worker_name_unique UNIQUE,
     url text,
-    secret text,
     headers jsonb,
     max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency OPERATOR(pg_catalog.>) 0),
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -65,7 +64,6 @@ COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
 COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';
 COMMENT ON COLUMN xdb.worker.name IS 'Name it was registered under.';
 COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended. Null: it fetches its calls with xdb.claim_calls().';
-COMMENT ON COLUMN xdb.worker.secret IS 'Null. A dump of a release before 0.3.0 has the secret here, and xdb.adopt() moves it to worker_secret. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.headers IS 'HTTP headers sent with every call to it, {name: value}. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.max_concurrency IS 'Calls that may run at it at one time.';
 COMMENT ON COLUMN xdb.worker.registered_at IS 'When it was registered first or last changed.';

@@ -203,8 +203,7 @@ CREATE TABLE xdb.task (
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_number bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
-    -- 0: restored from a dump of a release without it, until the copy is adopted.
-    owner oid NOT NULL DEFAULT 0,
+    owner oid NOT NULL,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
@@ -238,8 +237,7 @@ CREATE TABLE xdb.timer (
     shard smallint NOT NULL,
     kind text NOT NULL,
     fire_at timestamptz NOT NULL,
-    -- 0: restored from a dump of a release without it, until the copy is adopted.
-    owner oid NOT NULL DEFAULT 0,
+    owner oid NOT NULL,
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
@@ -262,8 +260,7 @@ CREATE TABLE xdb.inbox (
     payload jsonb,
     bytes int NOT NULL,
     published_at timestamptz NOT NULL,
-    -- 0: restored from a dump of a release without it, until the copy is adopted.
-    owner oid NOT NULL DEFAULT 0,
+    owner oid NOT NULL,
     PRIMARY KEY (execution_id, inbox_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = off);
@@ -332,7 +329,7 @@ CREATE TABLE xdb.rpc_answer (
     idempotency_key text NOT NULL,
     answered_at timestamptz NOT NULL,
     output jsonb,
-    digest text,
+    digest text NOT NULL,
     PRIMARY KEY (execution_id, idempotency_key)
 );
 COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same request with the key again gives the same answer, and the worker is not called.';
@@ -340,7 +337,7 @@ COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was cal
 COMMENT ON COLUMN xdb.rpc_answer.idempotency_key IS 'Key that the caller gave.';
 COMMENT ON COLUMN xdb.rpc_answer.answered_at IS 'When the key was used first.';
 COMMENT ON COLUMN xdb.rpc_answer.output IS 'Output of the RPC; null if it had none.';
-COMMENT ON COLUMN xdb.rpc_answer.digest IS 'SHA-256 of the name of the RPC and its input, in hexadecimal digits. Null: a version before 0.3.0 wrote the row.';
+COMMENT ON COLUMN xdb.rpc_answer.digest IS 'SHA-256 of the name of the RPC and its input, in hexadecimal digits.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.rpc_answer', '');
 
 CREATE TABLE xdb.local_attribute (

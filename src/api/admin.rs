@@ -17,15 +17,16 @@ use crate::pg::shmem::{EngineState, Role, Slot, SlotStatus, attribute_locks, cal
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
-use crate::store::registry::{self, MissingType, Owner};
+use crate::store::registry::{self, MissingType};
 use crate::store::{adopt, engine, lines, pull, registering, slow, subscription, suspects, to_json, usage, versions};
+use pgrx::pg_sys;
 use serde::Serialize;
 
-pub fn pause(_: &Args) -> Result<Value> {
+pub fn pause_engine(_: &Args) -> Result<Value> {
     set_paused(true)
 }
 
-pub fn resume(_: &Args) -> Result<Value> {
+pub fn resume_engine(_: &Args) -> Result<Value> {
     set_paused(false)
 }
 
@@ -91,7 +92,7 @@ pub fn knows_roles(_: &Args) -> Result<Value> {
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
-    let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
+    let caller = Caller::writing(if paused { c"xdb.pause_engine()" } else { c"xdb.resume_engine()" })?;
     caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
     // Those too who wait for calls that they fetch.
@@ -148,9 +149,8 @@ fn known_engine(caller: Caller, mut main: SlotStatus) -> Result<KnownEngine> {
         main.last_error = Some("the engine process failed and is being restarted: operators see the reason".to_owned());
     }
     let reason = caller.on_system_tables(|spi, _| {
-        let of_schema = versions::mismatch().map(|mismatch| format!("{}. {}", mismatch.reason(), mismatch.remedy()));
-        let of_tables = match of_schema {
-            Some(reason) => Some(reason),
+        let of_tables = match versions::mismatch() {
+            Some(mismatch) => Some(mismatch.to_string()),
             None => instance::ownership(spi)?.reason(),
         };
         let reasons: Vec<_> = engine_state::reason(spi, &main)?.into_iter().chain(of_tables).collect();
@@ -169,8 +169,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
     let why_not = caller.on_system_tables(|spi, _| engine_state::reason(spi, &main))?;
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => {
-            let mismatch = format!("{}. {}", mismatch.reason(), mismatch.remedy());
-            let reasons: Vec<_> = why_not.into_iter().chain([mismatch]).collect();
+            let reasons: Vec<_> = why_not.into_iter().chain([mismatch.to_string()]).collect();
             (Vec::new(), Some(reasons.join("; ")), (None, None))
         }
         None => caller.on_system_tables(|spi, _| {
@@ -352,13 +351,12 @@ impl Sees {
         Ok(Self { caller, all, knows_roles: super::knows_roles()? })
     }
 
-    /// In a schema of an older release there are no owners, and its own privileges say who sees what.
-    pub(super) fn all_of(&self, owner: Owner) -> bool {
-        self.all || owner.is_none_or(|owner| self.knows_roles && identity::has_privileges_of(self.caller.role, owner))
+    pub(super) fn all_of(&self, owner: pg_sys::Oid) -> bool {
+        self.all || self.knows_roles && identity::has_privileges_of(self.caller.role, owner)
     }
 
-    fn name_of(&self, owner: Owner) -> Result<Option<String>> {
-        owner.filter(|_| self.knows_roles).map_or(Ok(None), identity::role_name)
+    fn name_of(&self, owner: pg_sys::Oid) -> Result<Option<String>> {
+        if self.knows_roles { identity::role_name(owner) } else { Ok(None) }
     }
 }
 
@@ -384,7 +382,7 @@ pub fn process_type_names(_: &Args) -> Result<Value> {
     let types: Vec<_> = types
         .into_iter()
         .map(|shown| {
-            let owner = sees.name_of(Some(shown.owner))?;
+            let owner = sees.name_of(shown.owner)?;
             Ok(KnownType { type_id: shown.id, process_type: shown.name, worker: shown.worker, owner })
         })
         .collect::<Result<_>>()?;
@@ -399,8 +397,8 @@ pub fn process_type_figures(args: &Args) -> Result<Value> {
         let types = registering::shown_types(spi)?;
         let shown = types.into_iter().find(|shown| shown.name == process_type);
         let shown = shown.ok_or_else(|| error::unknown_process_type(&process_type))?;
-        if !sees.all_of(Some(shown.owner)) {
-            return Err(error::not_of_operator(&process_type, sees.name_of(Some(shown.owner))?.as_deref()));
+        if !sees.all_of(shown.owner) {
+            return Err(error::not_of_operator(&process_type, sees.name_of(shown.owner)?.as_deref()));
         }
         usage::of_type(spi, shown.id)
     })?;

@@ -21,7 +21,7 @@ const SHORT_WAIT: i64 = 1_000_000;
 pub fn reason(spi: &Spi, slot: &SlotStatus) -> Result<Option<String>> {
     let why = match slot.state {
         EngineState::Running | EngineState::Unused | EngineState::Copy | EngineState::OtherSchema => return Ok(None),
-        EngineState::Paused => "xdb.pause() was called: nothing is begun before xdb.resume()".to_owned(),
+        EngineState::Paused => "xdb.pause_engine() was called: nothing is begun before xdb.resume_engine()".to_owned(),
         EngineState::Stopped => stopped(spi)?,
         EngineState::Starting => match error_of_now(slot) {
             Some(error) => error.to_owned(),

@@ -28,7 +28,7 @@
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//! | `admin.rs`, `attribute_locks.rs` | `pause_engine`, `resume_engine`, `adopt`, versions; the figures behind `status` and the views |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
@@ -77,7 +77,7 @@ use crate::pg::{self, extension, identity, wake};
 use crate::store::app_tables::{Tables, defer_nothing};
 use crate::store::instance;
 use crate::store::process::FoundExecution;
-use crate::store::registry::{Owner, Registry};
+use crate::store::registry::Registry;
 use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -118,8 +118,8 @@ crate::sql_functions! {
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
-    xdb_pause / pg_finfo_xdb_pause => admin::pause;
-    xdb_resume / pg_finfo_xdb_resume => admin::resume;
+    xdb_pause_engine / pg_finfo_xdb_pause_engine => admin::pause_engine;
+    xdb_resume_engine / pg_finfo_xdb_resume_engine => admin::resume_engine;
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
     xdb_reassign_owned / pg_finfo_xdb_reassign_owned => owners::reassign_owned;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
@@ -251,7 +251,7 @@ impl Caller {
     }
 
     /// Refuses to change, remove or use what somebody else has registered.
-    fn own_registration(self, what: &str, name: &str, owner: Owner) -> Result<()> {
+    fn own_registration(self, what: &str, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match self.another(owner)? {
             None => Ok(()),
             Some(owner) => Err(error::not_registered_by(what, name, owner.as_deref())),
@@ -259,8 +259,7 @@ impl Caller {
     }
 
     /// Who has registered something that the caller may not change: the name of the role, if it is there.
-    fn another(self, owner: Owner) -> Result<Option<Option<String>>> {
-        let Some(owner) = owner else { return Ok(None) };
+    fn another(self, owner: pg_sys::Oid) -> Result<Option<Option<String>>> {
         let known = knows_roles()?;
         if identity::is_superuser(self.role) || known && identity::has_privileges_of(self.role, owner) {
             return Ok(None);

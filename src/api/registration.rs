@@ -21,14 +21,14 @@ use crate::store::execution::Lock;
 use crate::store::registering::{self, NewWorker, TypeToPut};
 use crate::store::registry::{self, Registry, WorkerId};
 use crate::store::worker_secret::{self, Secret};
-use crate::store::{executions_of, lines, state, versions};
+use crate::store::{executions_of, lines, state};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, Json, Retention, TableMapping};
+use xdb_engine::{Command, Definition, Json, TableMapping};
 use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 
 /// Headers that the protocol sets itself.
@@ -38,9 +38,6 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
     let url = args.text(1);
-    if url.is_none() {
-        versions::need_own("url")?;
-    }
     let role = pulling_role(url.is_some(), args.text(5))?;
     let not_found = match &url {
         Some(url) => check_host(&validate_url(url).map_err(|what| error::invalid_argument("url", what))?)?,
@@ -66,7 +63,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let owner_name = owner_name(caller)?;
     caller.on_system_tables(|spi, _| {
         loop {
-            let owner = registering::worker_to_put(spi, &worker)?.and_then(|(_, owner)| owner);
+            let owner = registering::worker_to_put(spi, &worker)?.map_or(caller.role, |(_, owner)| owner);
             caller.own_registration("worker", &worker, owner)?;
             check_secrets(spi, caller, &worker, secret.as_slice())?;
             let new = NewWorker {
@@ -80,7 +77,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
                 role: role.as_ref().map(|(oid, _)| *oid),
                 role_name: role.as_ref().map(|(_, name)| name.as_str()),
             };
-            if registering::put_worker(spi, new, secret.as_ref(), owner.unwrap_or(caller.role))? {
+            if registering::put_worker(spi, new, secret.as_ref(), owner)? {
                 return Ok(());
             }
         }
@@ -252,7 +249,6 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     {
         return Err(error::invalid_definition(format!("{what}, and there is no worker")));
     }
-    need_own_schema(worker.as_deref(), &mut definition)?;
     // Names of tables are looked up as the caller sees them.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| {
@@ -284,7 +280,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
                 caller.own_registration("process type", &process_type, known.owner)?;
             } else if lost.is_some() {
                 // Nobody knows whose it was, and its executions run with the rights of their owners.
-                caller.own_registration("process type", &process_type, Some(pg_sys::InvalidOid))?;
+                caller.own_registration("process type", &process_type, pg_sys::InvalidOid)?;
             }
             if registering::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
                 return call_unregistered(spi, registry, &process_type);
@@ -313,18 +309,6 @@ fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> 
     answering::save(spi, &loaded, now)?;
     wrote();
     Ok(())
-}
-
-/// Refuses what the schema of an older release has no place for.
-fn need_own_schema(worker: Option<&str>, definition: &mut Definition) -> Result<()> {
-    let has_functions = definition.handlers_mut().next().is_some();
-    let needs = [
-        ("worker", worker.is_none()),
-        ("definition (functions in place of a worker)", has_functions),
-        ("definition.priority", definition.priority != 0),
-        ("definition.retentionSeconds", definition.retention() != Retention::BySetting),
-    ];
-    needs.into_iter().filter(|(_, is_used)| *is_used).try_for_each(|(what, _)| versions::need_own(what))
 }
 
 /// Puts the names of functions as definitions have them, schema and name.

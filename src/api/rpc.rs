@@ -135,7 +135,7 @@ fn find(
         if let Some((key, digest)) = key
             && let Some(first) = process::claim_rpc_key(spi, found.id, key, &digest, clock::now())?
         {
-            return match first.digest.is_none_or(|first| first == digest) {
+            return match first.digest == digest {
                 true => Ok(Target::Answered(first.output)),
                 false => Err(error::key_of_another_rpc(key)),
             };

@@ -17,7 +17,7 @@ use crate::store::attribute::Size;
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
-use crate::store::{execution, save, shard_of, versions};
+use crate::store::{execution, save, shard_of};
 use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -173,14 +173,7 @@ pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRe
         None => StartOptions::default(),
     };
     if options.correlation.is_some() {
-        versions::need_own("options.correlationKey")?;
         arguments::check_correlated(place, has_own_id, !global_attributes.is_empty())?;
-    }
-    if options.shard_key.is_some() {
-        versions::need_own("options.shardKey")?;
-    }
-    if options.priority.is_some_and(|priority| priority != 0) {
-        versions::need_own("options.priority")?;
     }
     if !has_own_id && options.request_id.is_some() {
         return Err(arguments::request_without_id(&at("options")).into());

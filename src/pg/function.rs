@@ -79,7 +79,7 @@ impl Args {
     }
 
     /// An argument of this type; one that is declared with another type is not touched. One that the declaration in SQL does not
-    /// have, because it is of an older version, is null.
+    /// have is null.
     fn datum(&self, number: usize, wanted: pg_sys::Oid) -> Option<pg_sys::Datum> {
         let declared = *self.signature.arguments.get(number)?;
         if declared != wanted {

@@ -464,7 +464,7 @@ pub fn is_administrator(role: pg_sys::Oid) -> bool {
     unsafe {
         let known = PAUSE.get().filter(|oid| !pg_sys::get_func_name(*oid).is_null());
         let pause = known.unwrap_or_else(|| {
-            let name = compat::qualified_name(c"xdb.pause");
+            let name = compat::qualified_name(c"xdb.pause_engine");
             pg_sys::LookupFuncName(name, 0, std::ptr::null(), true)
         });
         PAUSE.set(Some(pause));

@@ -13,8 +13,8 @@ use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{self, EngineState, ExitReason, Role};
 use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
-use crate::store::versions::{self, Mismatch};
-use crate::store::{claim, engine, execution, suspects};
+use crate::store::versions::Mismatch;
+use crate::store::{engine, execution, suspects};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         }
     };
     let wait_set = WaitSet::new(Some(notifier.raw_fd()));
-    let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
+    let mut memory = Memory::new(role, epoch);
     let mut followed = FollowedSettings::default();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
@@ -147,7 +147,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
     if session.role != Role::Scheduler {
         return ExitReason::Left;
     }
-    pgrx::log!("xdb: {}; nothing runs in this database until then. {}", mismatch.reason(), mismatch.remedy());
+    pgrx::log!("xdb: nothing runs in this database: {mismatch}");
     session.set_state(EngineState::OtherSchema);
     loop {
         if session.asked_to_leave() {
@@ -176,7 +176,6 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, B
         let mut known = None;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
-            claim::take_over_lanes(spi)?;
             // Those of a runner that has died with the scheduler before this one.
             engine::retire_runners(spi, |runner| !is_running(database, runner))?;
             known = Some(suspects::count(spi)?);

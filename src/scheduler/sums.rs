@@ -7,8 +7,8 @@ use crate::pg::catch::Result;
 use crate::pg::session::Session;
 use crate::pg::shmem::over::{self, Kind};
 use crate::pg::spi::Spi;
+use crate::store::full_queues;
 use crate::store::quotas::{self, Limits, Sums};
-use crate::store::{full_queues, versions};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -74,10 +74,6 @@ impl Round {
     fn poll(&mut self, session: &mut Session) -> bool {
         let began = Instant::now();
         if began < self.due {
-            return false;
-        }
-        if session.extension_version != versions::OWN {
-            self.due = began + EVERY;
             return false;
         }
         if matches!(self.place, Place::Begin) {

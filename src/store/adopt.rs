@@ -2,7 +2,7 @@
 
 use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
-use super::{claim, engine, instance, owners, slow, suspects, versions, worker_secret};
+use super::{claim, engine, instance, owners, slow, suspects};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -28,7 +28,7 @@ statements! {
     PUBLISHERS = name_owners("global_message");
     // All are taken out before one is put back, which the order sees to: roles may have changed their numbers with each other.
     // Ids of a role that is missing are forgotten, as nobody can use them.
-    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE t.owner <> 0 AND {BY_NAME} RETURNING t.*) \
+    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE {BY_NAME} RETURNING t.*) \
         INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT g.queue_name, g.message_id, g.published_at, r.oid, g.owner_name \
         FROM gone g JOIN pg_catalog.pg_roles r ON r.rolname = g.owner_name \
@@ -73,14 +73,11 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     engine::close_gate(spi)?;
     spi.run(&OWNERS, &[value(roles_by_name)])?;
     spi.run(&PUBLISHERS, &[value(roles_by_name)])?;
-    if versions::is_own() {
-        spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
-        spi.run(&WORKERS, &[value(roles_by_name)])?;
-        spi.run(&TYPES, &[value(roles_by_name)])?;
-        spi.run(&PULL_ROLES, &[value(roles_by_name)])?;
-        worker_secret::move_out_of_workers(spi)?;
-        spi.rows(&NUMBERS, &[], |_| Ok(()))?;
-    }
+    spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
+    spi.run(&WORKERS, &[value(roles_by_name)])?;
+    spi.run(&TYPES, &[value(roles_by_name)])?;
+    spi.run(&PULL_ROLES, &[value(roles_by_name)])?;
+    spi.rows(&NUMBERS, &[], |_| Ok(()))?;
     owners::put_into_lines(spi)?;
     claim::forget_leases(spi)?;
     slow::forget_all(spi)?;

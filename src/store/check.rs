@@ -24,12 +24,10 @@ use xdb_engine::*;
 pub use super::process::newest;
 
 statements! {
-    // The schemas of older releases have no column `shard_key`.
-    WHAT_IT_IS = "SELECT COALESCE(pg_catalog.to_jsonb(p) ->> 'shard_key', p.process_id) AS shard_key, p.owner, \
+    WHAT_IT_IS = "SELECT COALESCE(p.shard_key, p.process_id) AS shard_key, p.owner, \
             p.history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution p WHERE p.execution_id = $1";
     CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
         AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)";
-    ENDED_WITHOUT_CALL = "SELECT seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NOT NULL AND call IS NULL";
 }
 
 /// What is wrong with an execution, in words; nothing, if it is sound.
@@ -43,7 +41,6 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let known = match replayed {
         Some(mut replay) => {
             check.adopt_unrecorded_attempts(&mut replay)?;
-            check.forget_calls_not_kept(&mut replay.execution)?;
             check.message_ids(&replay)?;
             let Replay { execution, received_at, earlier_message_ids } = replay;
             let more_message_ids = earlier_message_ids != MessageIds::default();
@@ -105,18 +102,6 @@ impl Check<'_> {
             // What can't be read is not adopted, and differs.
             let Ok(of_row) = serde_json::from_str::<CallState>(&text) else { continue };
             replay.adopt_unrecorded_attempts(seq, of_row);
-        }
-        Ok(())
-    }
-
-    /// States that ended under a release before 0.3.0 have kept nothing of their last calls.
-    fn forget_calls_not_kept(&self, execution: &mut Execution) -> Result<()> {
-        for seq in self.spi.rows(&ENDED_WITHOUT_CALL, &[value(self.id)], |row| row.get::<StateSeq>("seq"))? {
-            if let Some(state) = execution.states.get_mut(&seq)
-                && let Phase::Ended { call, .. } = &mut Arc::make_mut(state).phase
-            {
-                *call = None;
-            }
         }
         Ok(())
     }

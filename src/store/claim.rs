@@ -5,11 +5,10 @@ use super::lanes::{
     FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE,
     free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_lane, schedulers_lane,
 };
-use super::lines::{OLDER, OWN, Schema, read_line};
+use super::lines::{in_line, read_line};
 use super::registry::{NO_WORKER, WorkerId};
 use super::suspects;
-use super::table::{Read, Record, batch, delete, insert, names_but, record, run, set_to_v, statements, table};
-use super::versions::{self, of_schema};
+use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -69,8 +68,6 @@ pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_unti
 statements! {
     INSERT = insert::<Task>();
     // The column that is left out is not the last one, so each parameter has to be named.
-    INSERT_OF_OLDER = format!("INSERT INTO xdb.task ({0}) SELECT {0} FROM {1}",
-        names_but::<Task>(&["owner"]).join(", "), batch::<Task>());
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END \
@@ -78,9 +75,8 @@ statements! {
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
-    DUE = due_where(&OWN, &free_for_scheduler("$7", "$8"));
-    DUE_OF_OLDER = due_where(&OLDER, &free_for_scheduler("$7", "$8"));
-    DUE_FOR_RUNNERS = due_where(&OWN, &free_for_runners("$7", "$8"));
+    DUE = due_where(&free_for_scheduler("$7", "$8"));
+    DUE_FOR_RUNNERS = due_where(&free_for_runners("$7", "$8"));
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
             OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
         free = free_for_runners("$2", "$3"));
@@ -88,9 +84,10 @@ statements! {
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), schedulers_lane());
-    TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
-    PARKED = parked_of(&OWN);
-    PARKED_OF_OLDER = parked_of(&OLDER);
+    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at \
+        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
+        WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
+        batch::<StateKey>());
     PARK = format!("UPDATE xdb.task t SET lease_epoch = $3, lease_number = $4, lease_until = 'infinity' \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
@@ -110,8 +107,22 @@ statements! {
     MOVE_TO_RUNNERS = format!("UPDATE xdb.task t SET lane = CASE WHEN t.worker_id = {NO_WORKER} THEN {} ELSE {RUNNERS_LANE} END, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", functions_lane(), batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
-    FOLLOW_TYPES = follow_types_of(&OWN);
-    FOLLOW_TYPES_OF_OLDER = follow_types_of(&OLDER);
+    // In the order of the index, so that a slice is no more than a slice.
+    FOLLOW_TYPES = format!("WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = $1 AND t.worker_id = $2 \
+                AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
+            ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT $7), \
+        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, {NO_WORKER}) AS worker_id FROM slice s \
+            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
+            JOIN xdb.process_type y ON y.type_id = p.type_id \
+            JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
+            WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
+                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
+        given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = {} \
+            FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
+        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
+        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
+        lane_at("m.worker_id"));
     RELEASE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
             FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
             WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
@@ -132,12 +143,10 @@ statements! {
     // Calls that functions answer stay the runners'.
     FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
         WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
-    FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} \
-        WHERE lane <> {SCHEDULERS_LANE} OR lease_until IS NOT NULL");
 }
 
 /// Due calls, of each line as many as there is room for.
-fn due_where(schema: &Schema, free: &str) -> String {
+fn due_where(free: &str) -> String {
     format!(
         "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
@@ -145,39 +154,7 @@ fn due_where(schema: &Schema, free: &str) -> String {
                 AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
         batch::<LineRoom>(),
-        (schema.in_line)("v")
-    )
-}
-
-fn parked_of(schema: &Schema) -> String {
-    format!(
-        "SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, {} AS owner, t.due_at \
-        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
-        schema.owner,
-        batch::<StateKey>()
-    )
-}
-
-/// In the order of the index, so that a slice is no more than a slice.
-fn follow_types_of(schema: &Schema) -> String {
-    let owner = schema.owner;
-    format!(
-        "WITH slice AS MATERIALIZED (SELECT {owner} AS owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = $1 AND t.worker_id = $2 \
-                AND ({owner}, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
-            ORDER BY {owner}, t.due_at, t.execution_id, t.seq LIMIT $7), \
-        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, {NO_WORKER}) AS worker_id FROM slice s \
-            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
-            JOIN xdb.process_type y ON y.type_id = p.type_id \
-            JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
-            WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
-                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
-        given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = {} \
-            FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
-        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
-        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
-        lane_at("m.worker_id")
+        in_line("v")
     )
 }
 
@@ -223,7 +200,7 @@ pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
     suspects::over(spi, gone.iter().copied().chain(changed.iter().map(|task| (task.execution_id, task.seq))))?;
-    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), new)?;
+    run(spi, &INSERT, new)?;
     Ok(())
 }
 
@@ -274,7 +251,7 @@ pub fn due(
         .collect();
     let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };
+    let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { &DUE };
     spi.rows(statement, &params, read_due)
 }
 
@@ -353,15 +330,6 @@ pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
     Ok(spi.run(&TAKE_BACK, &params)? >= AT_ONCE as u64)
 }
 
-/// In a schema without runners, gives to the scheduler what older versions had in other lanes: calls of tables that were set
-/// aside, and such as waited for locks.
-pub fn take_over_lanes(spi: &Spi) -> Result<()> {
-    if !versions::is_own() {
-        spi.run(&TAKE_OVER_LANES, &[])?;
-    }
-    Ok(())
-}
-
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
 /// When the scheduler is gone the lease is void, and the calls are due again.
 pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()> {
@@ -378,7 +346,7 @@ pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()>
 pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
     let mut params = StateKey::arrays(keys);
     params.extend([value(lane.number), value(lane.epoch)]);
-    spi.rows(of_schema(&PARKED, &PARKED_OF_OLDER), &params, read_due)
+    spi.rows(&PARKED, &params, read_due)
 }
 
 /// Puts tasks that [`due`] has locked under other workers.
@@ -413,7 +381,7 @@ pub fn follow_types(
     let place = [value(owner), value(due_at), value(execution), value(seq)];
     let params = [value(lane), value(worker)].into_iter().chain(place).chain([value(SLICE), value(real)]);
     let params: Vec<_> = params.collect();
-    let last = spi.first(of_schema(&FOLLOW_TYPES, &FOLLOW_TYPES_OF_OLDER), &params, |row| {
+    let last = spi.first(&FOLLOW_TYPES, &params, |row| {
         let place = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
         Ok((place, row.get::<bool>("more")?))
     })?;
@@ -446,6 +414,6 @@ pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
 
 /// Makes all leases void, those of whoever has fetched calls too, and all calls the scheduler's, but for those that functions answer.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
-    spi.run(of_schema(&FORGET_LEASES, &FORGET_LEASES_OF_OLDER), &[])?;
+    spi.run(&FORGET_LEASES, &[])?;
     Ok(())
 }

@@ -12,7 +12,6 @@ use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
 use crate::store::slow::{self, Marks};
-use crate::store::versions::of_schema;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -33,28 +32,25 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state("m.epoch", ANY_SLOW, instance::GENERATION);
-    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)", ANY_SLOW, instance::GENERATION);
-    // Of a release without runners.
-    STATE_OF_OLDER = state("m.epoch", "false", "r.generation");
+    STATE = state("m.epoch");
+    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)");
     RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}");
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
 }
 
-const ANY_SLOW: &str = "EXISTS (SELECT FROM xdb.slow_object)";
-
 /// All in one statement, because every turn begins with it: most of its time is spent to open what it reads, so that each table is read
 /// once. The last call behind lane 0 tells, where there is none, that none waits for a runner, none is held, and none has a priority.
-fn state(epoch: &str, any_slow: &str, generation: &str) -> String {
+fn state(epoch: &str) -> String {
     format!(
-        "SELECT {epoch} AS epoch, m.paused, {generation} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
+        "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            {any_slow} AS any_slow, r.in_use, i.* \
+            EXISTS (SELECT FROM xdb.slow_object) AS any_slow, r.in_use, i.* \
         FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
             LEFT JOIN LATERAL (SELECT lane, worker_id FROM xdb.task WHERE lane > {SCHEDULERS_LANE} \
                 ORDER BY lane DESC, worker_id DESC LIMIT 1) AS t ON true \
         WHERE m.lane = {SCHEDULERS_LANE}",
+        instance::GENERATION,
         instance::OF_PROCESSES
     )
 }
@@ -131,7 +127,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     };
     let mut params = vec![value(system), value(database)];
     let statement = match role {
-        Role::Scheduler => of_schema(&STATE, &STATE_OF_OLDER),
+        Role::Scheduler => &STATE,
         Role::Runner(_) => {
             params.push(value(row_of(role)));
             &STATE_FOR_RUNNER

@@ -3,7 +3,6 @@
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
 use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
-use super::versions::{self, of_schema};
 use super::{from_json, to_json};
 use crate::error;
 use crate::pg::catch::Result;
@@ -48,12 +47,11 @@ table! {
             history_limit: Option<i32>,
             request_id: Option<&'a str>,
             traceparent: Option<&'a str>,
-            /// What its shard was made of, if it was not the process id. Neither this column nor the following ones are in the
-            /// schemas of older releases.
+            /// What its shard was made of, if it was not the process id.
             shard_key: Option<&'a str>,
             /// See [`full_queues`](super::full_queues).
             full_queues: Option<TextArray>,
-            /// What few have: it is compared too, where it is a column.
+            /// What few have: it is compared too.
             extra: Option<Jsonb<'a>>,
             /// When it is deleted, instead of by `xdb.retention`; infinite = never.
             purge_at: Option<Timestamp>,
@@ -93,19 +91,14 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for. `new` are columns, or what stands
-/// for them in a schema that has none.
-fn of_ids(new: &str, lock: &str) -> String {
-    let columns =
-        select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "extra", "purge_at"]);
+/// What is loaded of these executions. Results are only added to, and request ids only looked for.
+fn of_ids(lock: &str) -> String {
+    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "purge_at"]);
     format!(
-        "SELECT {columns}, {new} FROM xdb.process_execution p \
+        "SELECT {columns}, p.full_queues FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
-
-const NEW: &str = "p.shard_key, p.full_queues, p.extra::text AS extra";
-const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text[] AS full_queues, NULL::text AS extra";
 
 fn update(also: &str, without: &[&str]) -> String {
     let set =
@@ -128,20 +121,15 @@ fn unmark(which: &str) -> String {
 
 statements! {
     INSERT = insert_but::<Process>(&["full_queues", "extra", "purge_at"]);
-    INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "full_queues", "extra", "purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
     PUT_EXTRA = super::table::update::<ExtraUpdate>();
-    STEP_OR_SKIP = of_ids(NEW, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP = of_ids(NEW, " FOR NO KEY UPDATE");
-    CLOSE = of_ids(NEW, " FOR UPDATE");
-    READ = of_ids(NEW, "");
-    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE");
-    CLOSE_OF_OLDER = of_ids(NONE_NEW, " FOR UPDATE");
-    READ_OF_OLDER = of_ids(NONE_NEW, "");
+    STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
+    STEP = of_ids(" FOR NO KEY UPDATE");
+    CLOSE = of_ids(" FOR UPDATE");
+    READ = of_ids("");
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED";
@@ -167,15 +155,11 @@ pub enum Lock {
 
 impl Lock {
     fn statement(self) -> &'static Statement {
-        match (self, versions::is_own()) {
-            (Self::StepOrSkip, true) => &STEP_OR_SKIP,
-            (Self::Step, true) => &STEP,
-            (Self::Close, true) => &CLOSE,
-            (Self::None, true) => &READ,
-            (Self::StepOrSkip, false) => &STEP_OR_SKIP_OF_OLDER,
-            (Self::Step, false) => &STEP_OF_OLDER,
-            (Self::Close, false) => &CLOSE_OF_OLDER,
-            (Self::None, false) => &READ_OF_OLDER,
+        match self {
+            Self::StepOrSkip => &STEP_OR_SKIP,
+            Self::Step => &STEP,
+            Self::Close => &CLOSE,
+            Self::None => &READ,
         }
     }
 }
@@ -264,7 +248,7 @@ impl<'a> ExecutionUpdate<'a> {
 /// Inserts the rows of executions that have just been started, each with its request id.
 pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let rows = started.iter().map(|(loaded, request_id)| Process::of_new(loaded, *request_id));
-    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &rows.collect::<Result<Vec<_>>>()?)?;
+    run(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?)?;
     Ok(())
 }
 
@@ -297,7 +281,7 @@ fn update_with(spi: &Spi, statement: &'static Statement, changed: &[&Loaded]) ->
 
 /// The retention that its type has for an execution which closes now.
 fn own_retention(Loaded { meta, before, execution, .. }: &Loaded) -> Option<Retention> {
-    if !before.is_running() || execution.is_running() || !versions::is_own() {
+    if !before.is_running() || execution.is_running() {
         return None;
     }
     let retention = meta.process_type.as_ref().map(|process_type| process_type.definition.retention());

@@ -6,7 +6,6 @@
 
 use super::loaded::Loaded;
 use super::table::statements;
-use super::versions;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::param::value;
@@ -78,7 +77,7 @@ pub(super) fn mark(spi: &Spi, saved: &[&Loaded]) -> Result<()> {
         let bytes =
             open.iter().filter_map(|message| message.payload.as_ref()).map(|payload| payload.as_str().len()).sum();
         // Those that are marked were counted, and are counted again by the scheduler.
-        if open.is_empty() || !is_due(before, execution, bytes, &quotas) || !versions::is_own() {
+        if open.is_empty() || !is_due(before, execution, bytes, &quotas) {
             continue;
         }
         let full = of_one(spi, execution.id, &quotas)?;

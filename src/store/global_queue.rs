@@ -4,8 +4,7 @@
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, is_v, record, run, statements, table};
-use super::versions::{self, of_schema};
+use super::table::{Record, batch, delete, record, run, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -115,19 +114,12 @@ fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
 const OWNER_NAME: &str = "COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '')";
 
 statements! {
-    // An id of an owner that nobody knows is everybody's.
     USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT v.queue_name, v.message_id, v.published_at, v.owner, {OWNER_NAME} FROM {} \
-        WHERE NOT EXISTS (SELECT FROM xdb.global_message_key o \
-            WHERE o.queue_name = v.queue_name AND o.owner = 0 AND o.message_id = v.message_id) \
         ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner",
         batch::<NewKey>());
-    USE_KEYS_OF_OLDER = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at) \
-        SELECT v.queue_name, v.message_id, v.published_at FROM {} \
-        ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id, 0::oid AS owner",
-        batch::<NewKey>());
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.global_message_key k \
-        WHERE k.queue_name = $1 AND k.owner IN ($2, 0) AND k.message_id = $3) AS known";
+        WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known";
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
         SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
@@ -148,21 +140,12 @@ statements! {
     EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
         SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 \
         ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
-    // One whose owner nobody knows stays while there is a message with it, whoever's that is.
     OLD_KEYS = "SELECT k.queue_name, k.message_id, k.owner, k.published_at, EXISTS (SELECT FROM xdb.global_message m \
-            WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id AND (k.owner = 0 OR m.owner = k.owner)) AS is_there \
+            WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id AND m.owner = k.owner) AS is_there \
         FROM xdb.global_message_key k \
         WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id, k.owner) > ($2, $3, $4, $6) \
         ORDER BY k.published_at, k.queue_name, k.message_id, k.owner LIMIT $5";
-    OLD_KEYS_OF_OLDER = "SELECT k.queue_name, k.message_id, 0::oid AS owner, k.published_at, EXISTS (SELECT FROM xdb.global_message m \
-            WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id) AS is_there \
-        FROM xdb.global_message_key k \
-        WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id, 0::oid) > ($2, $3, $4, $6) \
-        ORDER BY k.published_at, k.queue_name, k.message_id LIMIT $5";
     FORGET_KEYS = delete::<UsedKey, KeyName>();
-    // There ids are everybody's.
-    FORGET_KEYS_OF_OLDER = format!("DELETE FROM xdb.global_message_key t USING {} WHERE {}",
-        batch::<KeyName>(), is_v("t", &["queue_name", "message_id"]));
 }
 
 /// A message on its way into a global queue.
@@ -179,11 +162,8 @@ pub struct NewGlobalMessage<'a> {
 /// Puts messages into their queues, in this order. One whose id its owner has used in the queue is left out. May wait for a
 /// transaction of the same owner that uses the id and has not committed.
 pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp) -> Result<()> {
-    let is_own = versions::is_own();
-    // In the schema of an older release ids are everybody's.
-    let owner = |m: &NewGlobalMessage<'_>| if is_own { m.owner } else { pg_sys::InvalidOid };
     let key = |m: &NewGlobalMessage<'a>| {
-        Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: owner(m), published_at: now })
+        Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: m.owner, published_at: now })
     };
     let with_id: Vec<_> = messages.iter().filter_map(key).collect();
     let mut new_ids = HashSet::new();
@@ -191,12 +171,11 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
         let read = |row: &Row| {
             Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?, row.get::<pg_sys::Oid>("owner")?))
         };
-        let statement = of_schema(&USE_KEYS, &USE_KEYS_OF_OLDER);
-        new_ids.extend(spi.rows(statement, &NewKey::arrays(&with_id), read)?);
+        new_ids.extend(spi.rows(&USE_KEYS, &NewKey::arrays(&with_id), read)?);
     }
     // Of two with one id of one owner in this very call, the first is new.
     let mut is_new = |m: &&NewGlobalMessage<'_>| {
-        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), owner(m))))
+        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), m.owner)))
     };
     let row = |m: &NewGlobalMessage<'a>| Published {
         queue_name: m.queue,
@@ -216,11 +195,10 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
     Ok(())
 }
 
-/// Whether this role has used the message id in the queue: a message with it changes nothing. For whoever is over a quota, which
-/// nobody is in the schema of an older release.
+/// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
 pub fn is_known(spi: &Spi, queue: &str, owner: pg_sys::Oid, message_id: &str) -> Result<bool> {
     let params = [value(queue), value(owner), value(message_id)];
-    Ok(versions::is_own() && spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
+    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
 }
 
 /// What became of executions, as far as global queues are concerned.
@@ -419,7 +397,7 @@ impl KeyCursor {
 pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -> Result<(KeyCursor, bool)> {
     let KeyCursor(at, queue, id, owner) = after;
     let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows), value(*owner)];
-    let old = spi.rows(of_schema(&OLD_KEYS, &OLD_KEYS_OF_OLDER), &params, |row| {
+    let old = spi.rows(&OLD_KEYS, &params, |row| {
         let (at, queue, id) = (row.get("published_at")?, row.get("queue_name")?, row.get("message_id")?);
         Ok((KeyCursor(at, queue, id, row.get("owner")?), row.get::<bool>("is_there")?))
     })?;
@@ -427,6 +405,6 @@ pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -
     let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
     let gone = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
     let gone = gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
-    run(spi, of_schema(&FORGET_KEYS, &FORGET_KEYS_OF_OLDER), &gone.collect::<Vec<_>>())?;
+    run(spi, &FORGET_KEYS, &gone.collect::<Vec<_>>())?;
     Ok((reached, more))
 }

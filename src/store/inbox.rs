@@ -1,10 +1,9 @@
 //! Messages that were published and not taken in yet, and the message ids that queues have seen: the tables `inbox` and
 //! `message_key`.
 
-use super::lines::{self, Schema, firsts_of, read_first};
+use super::lines::{firsts_of, read_first};
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, delete, insert, insert_but, record, rows, run, select, statements, table};
-use super::versions::of_schema;
+use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::process::random;
@@ -82,17 +81,6 @@ record! {
     }
 }
 
-fn arrived_of(schema: &Schema) -> String {
-    format!(
-        "SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
-            SELECT t.execution_id, t.inbox_id FROM xdb.inbox t \
-            WHERE {} AND t.inbox_id >= v.since AND t.execution_id <> ALL ($3) ORDER BY t.inbox_id LIMIT $4) AS a \
-        ORDER BY a.inbox_id",
-        batch::<ArrivedFor>(),
-        (schema.of_owner)("v")
-    )
-}
-
 table! {
     /// A message id that was used in a queue.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +91,6 @@ table! {
 
 statements! {
     INSERT = insert::<NewMessage>();
-    INSERT_OF_OLDER = insert_but::<NewMessage>(&["owner"]);
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
@@ -122,10 +109,11 @@ statements! {
         select::<TakenMessage>("i"), batch::<Receiver>());
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
         AND queue_name = COALESCE($2, queue_name)) AS unseen";
-    FIRSTS = firsts_of(&lines::OWN, "inbox", "inbox_id");
-    FIRST_OF_OLDER = firsts_of(&lines::OLDER, "inbox", "inbox_id");
-    ARRIVED = arrived_of(&lines::OWN);
-    ARRIVED_OF_OLDER = arrived_of(&lines::OLDER);
+    FIRSTS = firsts_of("inbox", "inbox_id");
+    ARRIVED = format!("SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
+            SELECT t.execution_id, t.inbox_id FROM xdb.inbox t \
+            WHERE t.owner = v.owner AND t.inbox_id >= v.since AND t.execution_id <> ALL ($3) ORDER BY t.inbox_id LIMIT $4) AS a \
+        ORDER BY a.inbox_id", batch::<ArrivedFor>());
     DELETE = delete::<Inbox, InboxKey>();
     DELETE_ALL = "DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)";
     DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
@@ -146,7 +134,7 @@ pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
             return Ok(());
         }
     }
-    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &[message])?;
+    run(spi, &INSERT, &[message])?;
     Ok(())
 }
 
@@ -308,7 +296,7 @@ pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> R
 
 /// The first message of each owner's processes.
 pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, i64)>> {
-    spi.rows(of_schema(&FIRSTS, &FIRST_OF_OLDER), &[], read_first)
+    spi.rows(&FIRSTS, &[], read_first)
 }
 
 /// Messages in the inbox for processes of these owners, with this id or higher ones; of each owner so many, the oldest first.
@@ -322,7 +310,7 @@ pub fn arrived(
         |(owner, since): (Owner, Option<i64>)| ArrivedFor { owner: owner.into(), since: since.unwrap_or(i64::MIN) };
     let mut params = ArrivedFor::arrays(&of.into_iter().map(arrived_for).collect::<Vec<_>>());
     params.extend([array(except), value(of_each as i64)]);
-    rows(spi, of_schema(&ARRIVED, &ARRIVED_OF_OLDER), &params)
+    rows(spi, &ARRIVED, &params)
 }
 
 /// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not

@@ -6,7 +6,6 @@
 
 use super::subscription;
 use super::table::{statements, table};
-use super::versions::of_schema;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::process;
@@ -105,7 +104,6 @@ statements! {
         counted AS (UPDATE xdb.registration_count c SET registrations = c.registrations + 1 FROM free \
             WHERE c.slot = free.slot RETURNING c.slot) \
         INSERT INTO xdb.registration_count (registrations) SELECT 1 WHERE NOT EXISTS (SELECT FROM counted)";
-    BUMP_OF_OLDER = "UPDATE xdb.registry SET generation = generation + 1";
     SUPERSEDE = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
         WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
     ADOPT = "INSERT INTO xdb.instances (system_identifier, database) VALUES ($1, $2) \
@@ -154,7 +152,7 @@ pub(super) fn become_own(spi: &Spi) -> Result<()> {
 
 /// Tells every scheduler, and every worker that waits for calls, that registrations changed, when the transaction commits.
 pub(super) fn bump(spi: &Spi) -> Result<()> {
-    spi.run(of_schema(&BUMP, &BUMP_OF_OLDER), &[])?;
+    spi.run(&BUMP, &[])?;
     crate::pg::crash::point("register");
     crate::pg::wake::wake_everybody_at_commit();
     Ok(())

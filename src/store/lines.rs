@@ -8,7 +8,6 @@ use super::lanes::{
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, rows, statements};
-use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -17,65 +16,34 @@ use std::collections::{HashMap, HashSet};
 use xdb_engine::{LONGEST_UNREGISTERED_PAUSE, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
-/// How a schema tells the lines of calls apart.
-pub(super) struct Schema {
-    /// Whether the task `t` stands in the line that a relation tells.
-    pub in_line: fn(&str) -> String,
-    /// The owner of the task `t`.
-    pub owner: &'static str,
-    /// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`.
-    lines: fn(&str) -> String,
-    /// Whether the row `t` of a table that has a line for each owner stands in the line that a relation tells.
-    pub of_owner: fn(&str) -> String,
-    /// The firsts of all lines of such a table, by this column: a relation `first (owner, at)` likewise.
-    first: fn(&str, &str) -> String,
+/// Whether the task `t` stands in the line that a relation tells.
+pub(super) fn in_line(line: &str) -> String {
+    format!("t.worker_id = {line}.worker_id AND t.owner = {line}.owner")
 }
 
-/// One descent in the index per line, however many calls there are.
-pub(super) const OWN: Schema = Schema {
-    in_line: |line| format!("t.worker_id = {line}.worker_id AND t.owner = {line}.owner"),
-    owner: "t.owner",
-    lines: |lane| {
-        format!(
-            "line (worker_id, owner, due_at) AS ( \
-                (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = {lane} \
-                    ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) \
-                UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( \
-                    SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t \
-                    WHERE t.lane = {lane} AND (t.worker_id, t.owner) > (line.worker_id, line.owner) \
-                    ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n)"
-        )
-    },
-    of_owner: |line| format!("t.owner = {line}.owner"),
-    first: |table, at| {
-        format!(
-            "first (owner, at) AS ( \
-                (SELECT t.owner, t.{at} FROM xdb.{table} t ORDER BY t.owner, t.{at} LIMIT 1) \
-                UNION ALL SELECT n.owner, n.{at} FROM first f CROSS JOIN LATERAL ( \
-                    SELECT t.owner, t.{at} FROM xdb.{table} t WHERE t.owner > f.owner ORDER BY t.owner, t.{at} LIMIT 1) AS n)"
-        )
-    },
-};
+/// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`. One descent in
+/// the index per line, however many calls there are.
+fn lines(lane: &str) -> String {
+    format!(
+        "line (worker_id, owner, due_at) AS ( \
+            (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = {lane} \
+                ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) \
+            UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( \
+                SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t \
+                WHERE t.lane = {lane} AND (t.worker_id, t.owner) > (line.worker_id, line.owner) \
+                ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n)"
+    )
+}
 
-/// In a schema of an older release all calls to a worker stand in one line, and all timers, and all messages: that of nobody.
-pub(super) const OLDER: Schema = Schema {
-    in_line: |line| format!("t.worker_id = {line}.worker_id"),
-    owner: "0::oid",
-    lines: |lane| {
-        format!(
-            "line (worker_id, owner, due_at) AS (SELECT w.worker_id, 0::oid, n.due_at \
-                FROM xdb.worker w CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
-                    WHERE t.lane = {lane} AND t.worker_id = w.worker_id ORDER BY t.due_at LIMIT 1) AS n)"
-        )
-    },
-    of_owner: |line| format!("{line}.owner = 0::oid"),
-    first: |table, at| {
-        format!(
-            "first (owner, at) AS (SELECT 0::oid, f.{at} \
-                FROM (SELECT t.{at} FROM xdb.{table} t ORDER BY t.{at} LIMIT 1) AS f)"
-        )
-    },
-};
+/// The firsts of all lines of a table that has a line for each owner, by this column: a relation `first (owner, at)` likewise.
+fn first(table: &str, at: &str) -> String {
+    format!(
+        "first (owner, at) AS ( \
+            (SELECT t.owner, t.{at} FROM xdb.{table} t ORDER BY t.owner, t.{at} LIMIT 1) \
+            UNION ALL SELECT n.owner, n.{at} FROM first f CROSS JOIN LATERAL ( \
+                SELECT t.owner, t.{at} FROM xdb.{table} t WHERE t.owner > f.owner ORDER BY t.owner, t.{at} LIMIT 1) AS n)"
+    )
+}
 
 record! {
     /// A line, as a parameter.
@@ -89,29 +57,39 @@ impl From<Line> for OfLine {
 }
 
 statements! {
-    LINES = lines_of(&OWN);
-    LINES_OF_OLDER = lines_of(&OLDER);
+    LINES = format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", lines("$1"));
     FOR_RUNNERS = format!("WITH l AS MATERIALIZED ({} WHERE o.worker_id = ANY ($1)) \
         SELECT {} AS workers, {} AS functions, \
             (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
                 WHERE t.lane = l.lane AND {} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n) AS next",
-        lines_of_lanes(&OWN, "unnest($6::smallint[])"), due_of("<>"), due_of("="), (OWN.in_line)("l"));
+        lines_of_lanes("unnest($6::smallint[])"), due_of("<>"), due_of("="), in_line("l"));
     DUE_FIRST = format!("WITH l AS MATERIALIZED ({} WHERE o.due_at <= $2) \
         SELECT DISTINCT l.worker_id, l.owner FROM l WHERE EXISTS (SELECT FROM xdb.task t \
             WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {})",
-        lines_of_lanes(&OWN, "unnest($1::smallint[])"), (OWN.in_line)("l"), free_for_scheduler("$3", "$4"));
-    NEXT_DUE = next_due_of(&OWN);
-    NEXT_DUE_OF_OLDER = next_due_of(&OLDER);
-    EARLIEST = earliest_of(&OWN);
-    EARLIEST_OF_OLDER = earliest_of(&OLDER);
-    BACKLOG = backlog_of(&OWN);
-    BACKLOG_OF_OLDER = backlog_of(&OLDER);
+        lines_of_lanes("unnest($1::smallint[])"), in_line("l"), free_for_scheduler("$3", "$4"));
+    NEXT_DUE = format!("SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+            WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n",
+        batch::<OfLine>(), in_line("v"));
+    EARLIEST = format!("WITH RECURSIVE {}, {} \
+        SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
+            FROM line l WHERE l.worker_id = ANY ($1) \
+        UNION ALL SELECT f.owner, f.at, false FROM first f",
+        lines("$2"), first("timer", "fire_at"));
+    // By line, so that calls that are due later are not walked over.
+    BACKLOG = format!("WITH all_lines AS MATERIALIZED ({}) \
+        SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
+                SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
+                LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
+            (SELECT min(o.due_at) FROM all_lines l CROSS JOIN LATERAL ( \
+                SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
+                ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
+        all_lines(), in_line = in_line("l"));
     WAITING = format!("WITH all_lines AS MATERIALIZED ({}), \
         waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
                 AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 1000) AS d) \
         SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS oldest FROM waits w GROUP BY w.worker_id",
-        all_lines(&OWN), (OWN.in_line)("l"));
+        all_lines(), in_line("l"));
     UNREGISTERED = format!("WITH all_lines AS MATERIALIZED ({}) \
         SELECT d.execution_id, d.seq FROM all_lines l \
             CROSS JOIN LATERAL (SELECT t.execution_id, t.seq FROM xdb.task t \
@@ -120,9 +98,14 @@ statements! {
             JOIN xdb.state_execution s ON s.execution_id = d.execution_id AND s.seq = d.seq \
         WHERE p.process_type = $1 AND p.status = 'RUNNING' \
             AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT $4",
-        all_lines(&OWN), (OWN.in_line)("l"));
-    MISSING_TYPES = missing_types_of(&OWN);
-    MISSING_TYPES_OF_OLDER = missing_types_of(&OLDER);
+        all_lines(), in_line("l"));
+    MISSING_TYPES = format!("WITH all_lines AS MATERIALIZED ({}), \
+        head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_lines l CROSS JOIN LATERAL ( \
+            SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
+            ORDER BY t.due_at LIMIT {LOOKED_AT}) AS h) \
+        SELECT p.process_type, pg_catalog.count(*) AS running FROM head JOIN xdb.process_execution p USING (execution_id) \
+        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20",
+        all_lines(), in_line("l"));
 }
 
 /// How many calls of workers, or of none, runners could claim now, of the lines `l`.
@@ -131,7 +114,7 @@ fn due_of(is_worker: &str) -> String {
         "(SELECT count(*) FROM (SELECT FROM l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
                 WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d \
             WHERE l.worker_id {is_worker} {NO_WORKER} LIMIT $5) AS due)",
-        (OWN.in_line)("l"),
+        in_line("l"),
         free_for_runners("$3", "$4")
     )
 }
@@ -139,43 +122,26 @@ fn due_of(is_worker: &str) -> String {
 /// A call without a type is never made, and so comes to stand at the head of its line: nobody has to look at all of them.
 const LOOKED_AT: u32 = 100;
 
-fn missing_types_of(schema: &Schema) -> String {
-    format!(
-        "WITH all_lines AS MATERIALIZED ({}), \
-        head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_lines l CROSS JOIN LATERAL ( \
-            SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
-            ORDER BY t.due_at LIMIT {LOOKED_AT}) AS h) \
-        SELECT p.process_type, pg_catalog.count(*) AS running FROM head JOIN xdb.process_execution p USING (execution_id) \
-        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20",
-        all_lines(schema),
-        (schema.in_line)("l")
-    )
-}
-
 /// The lines of all lanes from which calls are claimed.
-fn all_lines(schema: &Schema) -> String {
+fn all_lines() -> String {
     let lanes = format!(
         "(SELECT n::smallint FROM pg_catalog.generate_series(0, {LAST_FUNCTIONS_LANE}) AS n \
             WHERE n < {HELD_LANE} OR n BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} OR n >= {FIRST_FUNCTIONS_LANE})"
     );
-    lines_of_lanes(schema, &lanes)
+    lines_of_lanes(&lanes)
 }
 
 /// The lines `o` of the lanes of a relation with one column, each with its lane; a condition may follow.
-fn lines_of_lanes(schema: &Schema, lanes: &str) -> String {
+fn lines_of_lanes(lanes: &str) -> String {
     format!(
         "SELECT a.lane, o.* FROM {lanes} AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
-        (schema.lines)("a.lane")
+        lines("a.lane")
     )
 }
 
-fn lines_of(schema: &Schema) -> String {
-    format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", (schema.lines)("$1"))
-}
-
 /// A query of the firsts of all lines of a table that has one for each owner, by this column.
-pub(super) fn firsts_of(schema: &Schema, table: &str, at: &str) -> String {
-    format!("WITH RECURSIVE {} SELECT f.owner, f.at FROM first f", (schema.first)(table, at))
+pub(super) fn firsts_of(table: &str, at: &str) -> String {
+    format!("WITH RECURSIVE {} SELECT f.owner, f.at FROM first f", first(table, at))
 }
 
 /// Reads one of these.
@@ -183,45 +149,10 @@ pub(super) fn read_first<T: for<'r> FromColumn<'r>>(row: &Row) -> Result<(Owner,
     Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("at")?))
 }
 
-fn next_due_of(schema: &Schema) -> String {
-    format!(
-        "SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
-            WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n",
-        batch::<OfLine>(),
-        (schema.in_line)("v")
-    )
-}
-
-fn earliest_of(schema: &Schema) -> String {
-    format!(
-        "WITH RECURSIVE {}, {} \
-        SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
-            FROM line l WHERE l.worker_id = ANY ($1) \
-        UNION ALL SELECT f.owner, f.at, false FROM first f",
-        (schema.lines)("$2"),
-        (schema.first)("timer", "fire_at")
-    )
-}
-
-/// By line, so that calls that are due later are not walked over.
-fn backlog_of(schema: &Schema) -> String {
-    let in_line = (schema.in_line)("l");
-    format!(
-        "WITH all_lines AS MATERIALIZED ({}) \
-        SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
-                SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
-                LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
-            (SELECT min(o.due_at) FROM all_lines l CROSS JOIN LATERAL ( \
-                SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
-                ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
-        all_lines(schema)
-    )
-}
-
 /// The lines of a lane with the due times of their first calls, leased or not.
 pub fn heads(spi: &Spi, lane: Lane) -> Result<Vec<(Line, Timestamp)>> {
     let read = |row: &Row| Ok((read_line(row)?, row.get("due_at")?));
-    spi.rows(of_schema(&LINES, &LINES_OF_OLDER), &[value(lane.number)], read)
+    spi.rows(&LINES, &[value(lane.number)], read)
 }
 
 pub(super) fn read_line(row: &Row) -> Result<Line> {
@@ -276,7 +207,7 @@ pub fn next_due(
 ) -> Result<Option<Timestamp>> {
     let mut params = OfLine::arrays(&lines.into_iter().map(OfLine::from).collect::<Vec<_>>());
     params.extend([value(lane), value(now)]);
-    Ok(spi.first(of_schema(&NEXT_DUE, &NEXT_DUE_OF_OLDER), &params, |row| row.get("next"))?.flatten())
+    Ok(spi.first(&NEXT_DUE, &params, |row| row.get("next"))?.flatten())
 }
 
 /// Everything that a scheduler with no call under way has to look for.
@@ -297,7 +228,7 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest>
         let (owner, due_at): (Option<pg_sys::Oid>, Option<Timestamp>) = (row.get("owner")?, row.get("due_at")?);
         Ok((owner, due_at, row.get("messages")?))
     };
-    for (owner, due_at, messages) in spi.rows(of_schema(&EARLIEST, &EARLIEST_OF_OLDER), &params, read)? {
+    for (owner, due_at, messages) in spi.rows(&EARLIEST, &params, read)? {
         match owner {
             Some(owner) => earliest.timers.extend(due_at.map(|at| (owner.to_u32(), at))),
             None => (earliest.call, earliest.any_messages) = (due_at, messages),
@@ -310,8 +241,7 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest>
 /// latest snapshot.
 pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
-    let statement = of_schema(&BACKLOG, &BACKLOG_OF_OLDER);
-    Ok(spi.first(statement, &[value(now)], read)?.unwrap_or((0, None)))
+    Ok(spi.first(&BACKLOG, &[value(now)], read)?.unwrap_or((0, None)))
 }
 
 /// Calls that are due at a worker and not under a lease, of each owner counted up to a bound.
@@ -322,28 +252,21 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// The workers that calls wait for: for people. To be read with the latest snapshot. In a schema of an older release nothing is shown.
+/// The workers that calls wait for: for people. To be read with the latest snapshot.
 pub fn waiting(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<HashMap<WorkerId, Waiting>> {
-    if !versions::is_own() {
-        return Ok(HashMap::new());
-    }
     let read = |row: &Row| Ok((row.get("worker_id")?, Waiting { calls: row.get("calls")?, since: row.get("oldest")? }));
     Ok(spi.rows(&WAITING, &[value(now), value(real)], read)?.into_iter().collect())
 }
 
 /// Calls of this type that wait, because their answers have named what is not registered. At most 1,000: one transaction locks their
-/// processes. The others go on after their pauses, as all do in a schema of an older release.
+/// processes. The others go on after their pauses.
 pub fn unregistered(spi: &Spi, process_type: &str, now: Timestamp) -> Result<Vec<StateKey>> {
     const AT_MOST: i64 = 1_000;
-    if !versions::is_own() {
-        return Ok(Vec::new());
-    }
     let until = now + LONGEST_UNREGISTERED_PAUSE;
     rows::<StateKey>(spi, &UNREGISTERED, &[value(process_type), value(now), value(until), value(AT_MOST)])
 }
 
 /// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.
 pub fn missing_types(spi: &Spi, now: Timestamp) -> Result<Vec<MissingType>> {
-    let statement = of_schema(&MISSING_TYPES, &MISSING_TYPES_OF_OLDER);
-    spi.rows(statement, &[value(now)], MissingType::read)
+    spi.rows(&MISSING_TYPES, &[value(now)], MissingType::read)
 }

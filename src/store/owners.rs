@@ -1,8 +1,8 @@
 //! Roles own processes, messages of global queues until they are taken, process types and workers. Each row has the role's oid and
 //! its name: in another server the name counts.
 
+use super::instance;
 use super::table::statements;
-use super::{instance, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, value};
 use crate::pg::spi::{Row, Spi};
@@ -34,7 +34,7 @@ statements! {
         SELECT pg_catalog.count(*) FILTER (WHERE status = 'RUNNING') AS running FROM given");
     MESSAGES = give("global_message");
     // So that the new owner repeats nothing that the old one has published. What both have used stays.
-    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE t.owner <> 0 AND {OF_OLD} RETURNING t.*) \
+    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE {OF_OLD} RETURNING t.*) \
         INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT g.queue_name, g.message_id, g.published_at, $2, $3 FROM gone g ORDER BY 1, 2 ON CONFLICT DO NOTHING");
     OWNERLESS = "WITH slice AS MATERIALIZED (SELECT p.execution_id, p.owner, p.status FROM xdb.process_execution p \
@@ -91,13 +91,10 @@ pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     Ok(running)
 }
 
-/// Puts tasks, timers and messages into the lines of their processes' owners, who are others than they were. Those of a dump of
-/// an older release have none.
+/// Puts tasks, timers and messages into the lines of their processes' owners, who are others than they were.
 pub(super) fn put_into_lines(spi: &Spi) -> Result<()> {
-    if versions::is_own() {
-        for into_lines in [&TASKS_INTO_LINES, &TIMERS_INTO_LINES, &INBOX_INTO_LINES] {
-            spi.run(into_lines, &[])?;
-        }
+    for into_lines in [&TASKS_INTO_LINES, &TIMERS_INTO_LINES, &INBOX_INTO_LINES] {
+        spi.run(into_lines, &[])?;
     }
     Ok(())
 }

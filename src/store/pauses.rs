@@ -2,18 +2,17 @@
 //! the type again in its next turn.
 
 use super::instance::bump;
-use super::registry::{Owner, TypeId};
+use super::registry::TypeId;
 use super::table::statements;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use xdb_engine::{Pause, PauseMode, Timestamp};
 
-/// The columns of the type `t` that [`read`] reads, and what stands for them in a schema that has none.
+/// The columns of the type `t` that [`read`] reads.
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
-pub(super) const COLUMNS_OF_OLDER: &str =
-    "NULL::text AS pause_mode, NULL::timestamptz AS paused_until, NULL::text AS pause_reason";
 
 const NO_PAUSE: &str = "pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1";
 
@@ -37,7 +36,7 @@ pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
 }
 
 /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
-pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
+pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oid)>> {
     spi.first(&TO_PAUSE, &[value(name)], |row| Ok((row.get("type_id")?, row.get("owner")?)))
 }
 

@@ -4,7 +4,6 @@
 use super::from_json;
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
-use super::versions::{self, of_schema};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
@@ -22,10 +21,10 @@ table! {
 }
 
 table! {
-    /// An idempotency key of an RPC with the first output. A version before 0.3.0 has stored no digest.
+    /// An idempotency key of an RPC with the first output.
     pub struct StoredRpcAnswer<'a> in "rpc_answer" {
         key { execution_id: ExecutionId, idempotency_key: &'a str }
-        other { answered_at: Timestamp, output: Option<Jsonb<'a>>, digest: Option<&'a str> }
+        other { answered_at: Timestamp, output: Option<Jsonb<'a>>, digest: &'a str }
     }
 }
 
@@ -60,8 +59,6 @@ statements! {
         WHERE l.process_id = $1");
     LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues, (p.extra -> 'pause')::text AS pause \
         FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
-    LOCK_FOR_PUBLISH_OF_OLDER = format!("SELECT {FOUND}, NULL::text[] AS full_queues, NULL::text AS pause \
-        FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
@@ -85,11 +82,7 @@ statements! {
         FROM xdb.process_execution WHERE execution_id = $1";
     NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at, digest) VALUES ($1, $2, $3, $4) \
         ON CONFLICT DO NOTHING";
-    NEW_KEY_OF_OLDER = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) \
-        SELECT $1, $2, $3 WHERE $4::text IS NOT NULL ON CONFLICT DO NOTHING";
     ANSWER = "SELECT output::text, digest FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
-    ANSWER_OF_OLDER = "SELECT output::text, NULL::text AS digest FROM xdb.rpc_answer \
-        WHERE execution_id = $1 AND idempotency_key = $2";
     KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
     RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'";
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
@@ -104,12 +97,12 @@ statements! {
         'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
         'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
                 'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
-            FROM (SELECT pg_catalog.to_jsonb(p) -> 'extra' -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
+            FROM (SELECT p.extra -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', y.row -> 'pause_mode', 'reason', y.row -> 'pause_reason', \
                 'until', y.row -> 'paused_until') \
             FROM (SELECT pg_catalog.to_jsonb(t) AS row FROM xdb.process_type t WHERE t.type_id = p.type_id) AS y \
             WHERE y.row ->> 'pause_mode' IS NOT NULL AND p.status = 'RUNNING'), \
-        'priority', pg_catalog.to_jsonb(p) -> 'extra' -> 'priority', 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'priority', p.extra -> 'priority', 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
                 'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \
@@ -221,8 +214,7 @@ pub enum PublishersLock {
 /// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
 /// close ([`others_for_update`]), and then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
-    let statement = if versions::is_own() { &LOCK_FOR_PUBLISH } else { &LOCK_FOR_PUBLISH_OF_OLDER };
-    let lock = || spi.first(statement, &[value(id)], read_locked);
+    let lock = || spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_locked);
     let locked = lock()?;
     if locked.is_none() {
         return Ok(PublishersLock::Locked(None));
@@ -329,8 +321,8 @@ pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_
 /// What an idempotency key of an RPC was used for first.
 pub struct FirstAnswer {
     pub output: Option<String>,
-    /// Of the request. None: a version before 0.3.0 has stored none.
-    pub digest: Option<String>,
+    /// Of the request.
+    pub digest: String,
 }
 
 /// Makes an idempotency key of an RPC this transaction's own, for the request with this digest. If the key was used before, gives the
@@ -344,11 +336,11 @@ pub fn claim_rpc_key(
 ) -> Result<Option<FirstAnswer>> {
     loop {
         let new = [value(id), value(key), value(now), value(digest)];
-        if spi.run(of_schema(&NEW_KEY, &NEW_KEY_OF_OLDER), &new)? == 1 {
+        if spi.run(&NEW_KEY, &new)? == 1 {
             return Ok(None);
         }
         let read = |row: &Row| Ok(FirstAnswer { output: row.get("output")?, digest: row.get("digest")? });
-        if let Some(answer) = spi.first(of_schema(&ANSWER, &ANSWER_OF_OLDER), &[value(id), value(key)], read)? {
+        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], read)? {
             return Ok(Some(answer));
         }
         // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.

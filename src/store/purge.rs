@@ -4,7 +4,7 @@
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
 use super::table::{Table, insert, run, statements, table};
-use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, suspects, timer, versions};
+use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, suspects, timer};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Spi, Statement};
@@ -39,7 +39,6 @@ fn old(column: &str, which: &str) -> String {
 
 statements! {
     CLOSED = old("closed_at", "p.closed_at <= $1 AND p.purge_at IS NULL");
-    CLOSED_OF_OLDER = old("closed_at", "p.closed_at <= $1");
     OVERDUE = old("purge_at", "p.purge_at <= $1");
     RETAINED = old("purge_at", "p.purge_at IS NOT NULL AND p.closed_at <= $1");
     LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
@@ -124,15 +123,10 @@ pub struct PurgedBatch {
 
 /// Deletes old executions, the oldest first, at most `limit` of them. `rows` is the most rows of one table that are deleted at once.
 pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>) -> Result<PurgedBatch> {
-    let (statement, until) = match (old, versions::is_own()) {
-        (Old::Closed(until), true) => (&CLOSED, until),
-        (Old::Closed(until), false) => (&CLOSED_OF_OLDER, until),
-        (Old::Overdue(until), true) => (&OVERDUE, until),
-        (Old::Retained(until), true) => (&RETAINED, until),
-        // In the schema of an older release none has a retention of its own.
-        (Old::Overdue(_) | Old::Retained(_), false) => {
-            return Ok(PurgedBatch { purged: 0, reached: after, more: false, left: false });
-        }
+    let (statement, until) = match old {
+        Old::Closed(until) => (&CLOSED, until),
+        Old::Overdue(until) => (&OVERDUE, until),
+        Old::Retained(until) => (&RETAINED, until),
     };
     let params = [value(until), value(after.0), value(after.1), value(limit as i64)];
     let closed = spi.rows(statement, &params, |row| {
@@ -169,9 +163,6 @@ fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<Exe
 /// Locks the correlation keys whose latest starts these are, and gives those whose keys somebody else has locked, who is starting
 /// another one.
 fn held_by_starts(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
-    if !versions::is_own() {
-        return Ok(BTreeSet::new());
-    }
     let mut held: BTreeSet<_> =
         spi.rows(&CORRELATED, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect();
     if !held.is_empty() {
@@ -207,9 +198,7 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
     if !latest.is_empty() {
         spi.run(&DELETE_LATEST, &[array(latest.iter().map(|l| l.0))])?;
     }
-    if versions::is_own() {
-        spi.run(&FORGET_CORRELATED, &[array(ids)])?;
-    }
+    spi.run(&FORGET_CORRELATED, &[array(ids)])?;
     spi.run(&DELETE, &[array(ids)])?;
     Ok(left)
 }

@@ -2,9 +2,8 @@
 //! and what is looked for before. What is kept of it in memory is in `registry.rs`.
 
 use super::instance::{bump, take_into_use};
-use super::registry::{MappedTable, MappingId, Owner, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, statements};
-use super::versions::{self, of_schema};
+use super::registry::{MappedTable, MappingId, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
+use super::table::{Record, insert, insert_row, insert_with_identity, record, run, statements};
 use super::worker_secret::{self, Secret};
 use super::{from_json, to_json};
 use crate::pg::catch::Result;
@@ -26,17 +25,6 @@ record! {
         secrets: i16,
         role: Option<pg_sys::Oid>,
         role_name: Option<&'a str>,
-    }
-}
-
-record! {
-    /// The same in a schema of an older release.
-    struct NewWorkerOfOlder<'a> of WorkerRow<'a> {
-        name: &'a str,
-        url: Option<&'a str>,
-        secret: Option<&'a str>,
-        headers: Option<Jsonb<'a>>,
-        max_concurrency: i32,
     }
 }
 
@@ -66,19 +54,17 @@ record! {
 }
 
 statements! {
-    PUT_WORKER = format!("{} WHERE worker.owner = $10 RETURNING worker_id", put_worker_as(&insert::<NewWorker>(),
-        "secret = NULL, secrets = excluded.secrets, role = excluded.role, role_name = excluded.role_name"));
-    PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>(), "secret = excluded.secret"));
-    PUT_SECRETS = "UPDATE xdb.worker SET secret = NULL, secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
+    PUT_WORKER = format!("{} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secrets = excluded.secrets, role = excluded.role, \
+            role_name = excluded.role_name, headers = excluded.headers, max_concurrency = excluded.max_concurrency, \
+            registered_at = excluded.registered_at \
+        WHERE worker.owner = $10 RETURNING worker_id", insert::<NewWorker>());
+    PUT_SECRETS = "UPDATE xdb.worker SET secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
-    WORKER_TO_PUT = worker_of_name("owner", "NO KEY UPDATE");
-    WORKER_TO_USE = worker_of_name("owner", "KEY SHARE");
-    WORKER_TO_USE_OF_OLDER = worker_of_name(NO_OWNER, "KEY SHARE");
-    WORKER_TO_DELETE = worker_of_name("owner", "UPDATE");
-    WORKER_TO_DELETE_OF_OLDER = worker_of_name(NO_OWNER, "UPDATE");
-    SHOWN_WORKERS = shown_workers_with("w.owner");
-    SHOWN_WORKERS_OF_OLDER = shown_workers_with(NO_OWNER);
+    WORKER_TO_PUT = worker_of_name("NO KEY UPDATE");
+    WORKER_TO_USE = worker_of_name("KEY SHARE");
+    WORKER_TO_DELETE = worker_of_name("UPDATE");
+    SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w";
     SHOWN_TYPES = "SELECT t.type_id, t.process_type, w.name AS worker, t.owner \
         FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)";
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
@@ -87,43 +73,20 @@ statements! {
     DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
     LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
-    TYPE_TO_PUT = type_to_put("owner");
-    TYPE_TO_PUT_OF_OLDER = type_to_put(NO_OWNER);
+    TYPE_TO_PUT = "SELECT owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
+        FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
     PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
-    PUT_TYPE_OF_OLDER = put_type_as(&insert_but::<NewType>(&["owner", "owner_name"]));
     PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
-    TYPE_TO_DELETE = type_to_delete_with("owner");
-    TYPE_TO_DELETE_OF_OLDER = type_to_delete_with(NO_OWNER);
+    TYPE_TO_DELETE = "SELECT type_id, owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
     RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
         WHERE type_id = $1 AND status = 'RUNNING'";
     DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1";
 }
 
-/// In place of the column that an older schema does not have.
-const NO_OWNER: &str = "NULL::oid";
-
-fn worker_of_name(owner: &str, lock: &str) -> String {
-    format!("SELECT worker_id, {owner} AS owner FROM xdb.worker WHERE name = $1 FOR {lock}")
-}
-
-fn shown_workers_with(owner: &str) -> String {
-    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w")
-}
-
-fn put_worker_as(insert: &str, secrets: &str) -> String {
-    format!(
-        "{insert} ON CONFLICT (name) DO UPDATE SET url = excluded.url, {secrets}, \
-            headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at"
-    )
-}
-
-fn type_to_put(owner: &str) -> String {
-    format!(
-        "SELECT {owner} AS owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
-            FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
-    )
+fn worker_of_name(lock: &str) -> String {
+    format!("SELECT worker_id, owner FROM xdb.worker WHERE name = $1 FOR {lock}")
 }
 
 fn put_type_as(insert: &str) -> String {
@@ -134,16 +97,8 @@ fn put_type_as(insert: &str) -> String {
     )
 }
 
-fn type_to_delete_with(owner: &str) -> String {
-    format!("SELECT type_id, {owner} AS owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE")
-}
-
-/// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker, or the
-/// schema knows of no owners.
+/// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker.
 pub fn worker_to_put(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    if !versions::is_own() {
-        return Ok(None);
-    }
     spi.first(&WORKER_TO_PUT, &[value(name)], read_worker)
 }
 
@@ -151,26 +106,13 @@ pub fn worker_to_put(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
 /// one since its owner was looked for.
 pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, owner: pg_sys::Oid) -> Result<bool> {
     take_into_use(spi)?;
-    let read = |row: &Row| row.get::<WorkerId>("worker_id");
-    let id = if versions::is_own() {
-        let mut params = NewWorker::arrays(&[worker]);
-        params.push(value(owner));
-        let id = spi.first(&PUT_WORKER, &params, read)?;
-        if let Some(id) = id {
-            worker_secret::put(spi, id, secret.map_or(&[], std::slice::from_ref))?;
-        }
-        id
-    } else {
-        let NewWorker { name, url, headers, max_concurrency, .. } = worker;
-        let secret = secret.map(Secret::stored_as);
-        let worker = NewWorkerOfOlder { name, url, secret, headers, max_concurrency };
-        spi.first(&PUT_WORKER_OF_OLDER, &NewWorkerOfOlder::arrays(&[worker]), read)?
-    };
-    if id.is_some() {
-        spi.run(&TOUCH_TYPES, &[value(id)])?;
-        bump(spi)?;
-    }
-    Ok(id.is_some())
+    let mut params = NewWorker::arrays(&[worker]);
+    params.push(value(owner));
+    let Some(id) = spi.first(&PUT_WORKER, &params, |row| row.get::<WorkerId>("worker_id"))? else { return Ok(false) };
+    worker_secret::put(spi, id, secret.map_or(&[], std::slice::from_ref))?;
+    spi.run(&TOUCH_TYPES, &[value(id)])?;
+    bump(spi)?;
+    Ok(true)
 }
 
 /// Has a worker's calls signed with these secrets from now on.
@@ -182,7 +124,7 @@ pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()
 }
 
 /// A worker and its owner.
-type OwnedWorker = (WorkerId, Owner);
+type OwnedWorker = (WorkerId, pg_sys::Oid);
 
 fn read_worker(row: &Row) -> Result<OwnedWorker> {
     Ok((row.get("worker_id")?, row.get("owner")?))
@@ -190,26 +132,26 @@ fn read_worker(row: &Row) -> Result<OwnedWorker> {
 
 /// A worker for a process type: nobody removes it before this transaction ends.
 pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    spi.first(of_schema(&WORKER_TO_USE, &WORKER_TO_USE_OF_OLDER), &[value(name)], read_worker)
+    spi.first(&WORKER_TO_USE, &[value(name)], read_worker)
 }
 
 /// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
 pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    spi.first(of_schema(&WORKER_TO_DELETE, &WORKER_TO_DELETE_OF_OLDER), &[value(name)], read_worker)
+    spi.first(&WORKER_TO_DELETE, &[value(name)], read_worker)
 }
 
 /// A worker as everybody may know it.
 pub struct ShownWorker {
     pub id: WorkerId,
     pub name: String,
-    pub owner: Owner,
+    pub owner: pg_sys::Oid,
     /// It fetches its calls itself.
     pub pulls: bool,
     pub max_concurrency: i32,
 }
 
 pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
-    spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
+    spi.rows(&SHOWN_WORKERS, &[], |row| {
         Ok(ShownWorker {
             id: row.get("worker_id")?,
             name: row.get("name")?,
@@ -228,7 +170,6 @@ pub struct ShownType {
     pub owner: pg_sys::Oid,
 }
 
-/// Not in a schema of an older release, where nobody asks.
 pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
     spi.rows(&SHOWN_TYPES, &[], |row| {
         Ok(ShownType {
@@ -247,22 +188,20 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     spi.run(&DELETE_WORKER, &[value(id)])?;
-    if versions::is_own() {
-        worker_secret::delete(spi, id)?;
-    }
+    worker_secret::delete(spi, id)?;
     wake::forget_worker_at_commit(id);
     bump(spi)
 }
 
 /// A process type that is there, and stays as it is until this transaction ends.
 pub struct KnownType {
-    pub owner: Owner,
+    pub owner: pg_sys::Oid,
     mapping_id: Option<MappingId>,
     global_attributes: Vec<TableMapping>,
 }
 
 pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
-    spi.first(of_schema(&TYPE_TO_PUT, &TYPE_TO_PUT_OF_OLDER), &[value(name)], |row| {
+    spi.first(&TYPE_TO_PUT, &[value(name)], |row| {
         Ok(KnownType {
             owner: row.get("owner")?,
             mapping_id: row.get("mapping_id")?,
@@ -285,9 +224,6 @@ pub struct TypeToPut<'a> {
 
 /// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
 pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
-    if !versions::is_own() {
-        return Ok(None);
-    }
     spi.first(&LOST_TYPE, &[value(name)], |row| row.get("type_id"))
 }
 
@@ -311,8 +247,8 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
     } else {
         let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
         let mut params = NewType::arrays(&[row]);
-        params.push(value(known.and_then(|known| known.owner).unwrap_or(role)));
-        spi.run(of_schema(&PUT_TYPE, &PUT_TYPE_OF_OLDER), &params)?
+        params.push(value(known.map_or(role, |known| known.owner)));
+        spi.run(&PUT_TYPE, &params)?
     };
     if changed > 0 {
         bump(spi)?;
@@ -342,9 +278,9 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
 }
 
 /// A process type that is to be removed, and its owner.
-pub fn type_to_delete(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
+pub fn type_to_delete(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oid)>> {
     let read = |row: &Row| Ok((row.get("type_id")?, row.get("owner")?));
-    spi.first(of_schema(&TYPE_TO_DELETE, &TYPE_TO_DELETE_OF_OLDER), &[value(name)], read)
+    spi.first(&TYPE_TO_DELETE, &[value(name)], read)
 }
 
 /// Number of running executions of a type.

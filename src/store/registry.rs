@@ -2,7 +2,6 @@
 //! How something comes to be registered is in `registering.rs`.
 
 use super::table::{Read, select, statements, table};
-use super::versions::of_schema;
 use super::worker_secret::{self, Signing};
 use super::{from_json, pauses};
 use crate::pg::catch::{QUERY_CANCELED, Result, log_error};
@@ -21,10 +20,6 @@ use xdb_sched::kept::Kept;
 pub type WorkerId = i32;
 pub type TypeId = i32;
 pub type MappingId = i32;
-
-/// The role that registered something; invalid if nobody knows any more. `None` in a schema of an older release, where nothing
-/// that is registered has an owner.
-pub type Owner = Option<pg_sys::Oid>;
 
 /// A worker: where calls go.
 #[derive(Debug)]
@@ -206,7 +201,6 @@ table! {
         other {
             name: &'a str,
             url: Option<&'a str>,
-            secret: Option<&'a str>,
             headers: Option<Jsonb<'a>>,
             max_concurrency: i32,
             registered_at: Timestamp,
@@ -233,7 +227,7 @@ table! {
             registered_at: Timestamp,
             owner: pg_sys::Oid,
             owner_name: &'a str,
-            /// See [`pauses`]. Neither of these is in the schemas of older releases.
+            /// See [`pauses`].
             pause_mode: Option<&'a str>,
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
@@ -249,12 +243,14 @@ table! {
     }
 }
 
-/// A type with its worker, whose secrets these columns are.
-fn type_with(definition: &str, (secrets, pause): (&str, &str)) -> String {
+/// A type with its worker.
+fn type_with(definition: &str) -> String {
     format!(
-        "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, {pause}, \
-            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id) \
-            WHERE t.type_id = $1 AND (t.worker_id IS NULL OR w.worker_id IS NOT NULL)"
+        "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, {}, \
+            w.worker_id, w.url, {}, w.headers::text FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id) \
+            WHERE t.type_id = $1 AND (t.worker_id IS NULL OR w.worker_id IS NOT NULL)",
+        pauses::COLUMNS,
+        worker_secret::COLUMNS
     )
 }
 
@@ -262,16 +258,6 @@ const DEFINITION: &str = "t.definition::text";
 
 /// In its place, what it takes to read it.
 const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
-
-/// The columns of a type that not every schema has: the secrets of its worker, and its pause.
-const OWN: (&str, &str) = (worker_secret::COLUMNS, pauses::COLUMNS);
-const OLDER: (&str, &str) = (worker_secret::COLUMNS_OF_OLDER, pauses::COLUMNS_OF_OLDER);
-
-fn workers_with(secrets: &str) -> String {
-    format!(
-        "SELECT w.worker_id, w.name, w.url IS NULL AS pulls, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w"
-    )
-}
 
 /// A process type that is not registered, and how many of its executions run.
 pub struct MissingType {
@@ -290,14 +276,12 @@ pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
 statements! {
-    TYPE = type_with(DEFINITION, OWN);
-    TYPE_OF_OLDER = type_with(DEFINITION, OLDER);
+    TYPE = type_with(DEFINITION);
     // What a change of its worker changes, without the definition.
-    HEAD = type_with(STORED_BYTES, OWN);
-    HEAD_OF_OLDER = type_with(STORED_BYTES, OLDER);
+    HEAD = type_with(STORED_BYTES);
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
-    WORKERS = workers_with(worker_secret::COLUMNS);
-    WORKERS_OF_OLDER = workers_with(worker_secret::COLUMNS_OF_OLDER);
+    WORKERS = format!("SELECT w.worker_id, w.name, w.url IS NULL AS pulls, w.max_concurrency, w.registered_at, {} FROM xdb.worker w",
+        worker_secret::COLUMNS);
     MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
 }
 
@@ -424,7 +408,7 @@ impl Registry {
         let mut version = None;
         if known.is_some() || self.turn.is_some() {
             let mut secrets = worker_secret::Reader::default();
-            let head = spi.first(of_schema(&HEAD, &HEAD_OF_OLDER), &[value(id)], |row| {
+            let head = spi.first(&HEAD, &[value(id)], |row| {
                 Ok((Head::read(row, &mut secrets)?, row.get::<i32>("stored_bytes")?))
             })?;
             let Some((head, stored_bytes)) = head else {
@@ -566,7 +550,7 @@ fn read_version(row: &Row) -> Result<RowVersion> {
 }
 
 fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeMap<WorkerId, Registered>> {
-    let workers = spi.rows(of_schema(&WORKERS, &WORKERS_OF_OLDER), &[], |row| {
+    let workers = spi.rows(&WORKERS, &[], |row| {
         let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
         let (name, at, unusable) = (row.get("name")?, row.get("registered_at")?, secrets.signing(row)?.err());
         let pulls = row.get("pulls")?;
@@ -626,7 +610,7 @@ impl Head {
 /// A type with its definition, and what that weighs.
 fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
     let mut secrets = worker_secret::Reader::default();
-    spi.first(of_schema(&TYPE, &TYPE_OF_OLDER), &[value(id)], |row| {
+    spi.first(&TYPE, &[value(id)], |row| {
         let head = Head::read(row, &mut secrets)?;
         let text = row.get::<&str>("definition")?;
         let weight = Definition::weight(text);

@@ -1,7 +1,6 @@
 //! What is slow inside the database, as the scheduler and its runners have found out: the table `slow_object`.
 
 use super::table::{Record, record, statements, table};
-use super::versions;
 use crate::pg::catch::Result;
 use crate::pg::param::{Interval, value};
 use crate::pg::spi::{Row, Spi};
@@ -129,21 +128,17 @@ pub fn probed(spi: &Spi, object: u32, mark: Mark) -> Result<String> {
 
 /// Forgets what was mended long ago, and what is gone.
 pub fn forget(spi: &Spi) -> Result<()> {
-    if versions::is_own() {
-        spi.run(&FORGET, &[value(Interval(FORGOTTEN_AFTER))])?;
-    }
+    spi.run(&FORGET, &[value(Interval(FORGOTTEN_AFTER))])?;
     Ok(())
 }
 
 /// A copy finds out for itself.
 pub(super) fn forget_all(spi: &Spi) -> Result<()> {
-    if versions::is_own() {
-        spi.run(&FORGET_ALL, &[])?;
-    }
+    spi.run(&FORGET_ALL, &[])?;
     Ok(())
 }
 
 /// Names of what is slow, with the reason.
 pub fn names(spi: &Spi) -> Result<Vec<String>> {
-    if versions::is_own() { spi.rows(&NAMES, &[], |row| row.get("name")) } else { Ok(Vec::new()) }
+    spi.rows(&NAMES, &[], |row| row.get("name"))
 }

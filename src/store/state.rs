@@ -7,7 +7,6 @@ use super::phases::phase_parts;
 use super::table::{
     Read, Record, Table, batch, insert, record, rows, run, select, select_but, statements, table, update,
 };
-use super::versions::{self, of_schema};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
@@ -72,14 +71,6 @@ fn in_portion() -> String {
     )
 }
 
-fn abort_with(call: &str) -> String {
-    format!(
-        "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
-        last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, call = {call} \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL"
-    )
-}
-
 statements! {
     INSERT = insert::<State>();
     UPDATE = update::<StateUpdate>();
@@ -100,9 +91,11 @@ statements! {
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
     // States of a process that closed which were not loaded.
-    ABORT = abort_with("CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
-        'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END");
-    ABORT_OF_OLDER = abort_with("NULL");
+    ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
+        last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, \
+        call = CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
+            'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END \
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL";
     BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
     STANDING = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
@@ -168,8 +161,7 @@ impl StateUpdate<'static> {
     pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
         let (call, wait, last_failure) = phase_parts(state);
         let call = match &state.phase {
-            // In the schema of an older release nothing may be kept of a call.
-            Phase::Ended { call, .. } => json(call.as_ref().filter(|_| versions::is_own()))?,
+            Phase::Ended { call, .. } => json(call.as_ref())?,
             _ => json(call)?,
         };
         Ok(Self {
@@ -197,8 +189,7 @@ pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result
 
 /// Ends the live states of executions that closed.
 pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
-    let statement = of_schema(&ABORT, &ABORT_OF_OLDER);
-    spi.run(statement, &[array(ids), value(now)])?;
+    spi.run(&ABORT, &[array(ids), value(now)])?;
     Ok(())
 }
 

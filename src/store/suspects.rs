@@ -7,10 +7,10 @@
 //!
 //! The scheduler says in its slot whether there are any. While there are none, nobody reads or writes the table.
 
+use super::StateKey;
 use super::claim::NO_LEASE;
 use super::lanes::{HELD_LANE, own_lane};
 use super::table::{Record, batch, delete, run, statements, table};
-use super::{StateKey, versions};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::process;
@@ -73,18 +73,12 @@ statements! {
 /// Notes what was under way when the engine died with the server, before the scheduler that comes first begins its epoch, and holds
 /// what it died of. Answers with how many are held from now on.
 pub fn after_crash(spi: &Spi) -> Result<u64> {
-    if !versions::is_own() {
-        return Ok(0);
-    }
     spi.run(&NOTE, &[])?;
     spi.run(&HOLD, &[])
 }
 
 /// Forgets suspects whose calls are over, and counts the others.
 pub fn count(spi: &Spi) -> Result<Suspects> {
-    if !versions::is_own() {
-        return Ok(Suspects::default());
-    }
     spi.run(&ACQUIT_ABANDONED, &[])?;
     spi.run(&FORGET_OVER, &[])?;
     let read = |row: &Row| Ok(Suspects { open: row.get("open")?, held: row.get("held")? });
@@ -143,33 +137,22 @@ pub(super) fn all_over(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
 
 /// Lets the held calls of an execution go, or that of one state. Under the lock of the execution. Answers how many.
 pub fn retry(spi: &Spi, id: ExecutionId, only: Option<StateSeq>) -> Result<usize> {
-    if !versions::is_own() {
-        return Ok(0);
-    }
     Ok(spi.run(&RETRY, &[value(id), value(only)])? as usize)
 }
 
 /// The states of an execution whose calls are held after crashes.
 pub fn held_of(spi: &Spi, id: ExecutionId) -> Result<Vec<StateSeq>> {
-    if !versions::is_own() {
-        return Ok(Vec::new());
-    }
     spi.rows(&HELD_OF, &[value(id)], |row| row.get("seq"))
 }
 
 /// What a copy was suspected of, its original was.
 pub(super) fn forget_all(spi: &Spi) -> Result<()> {
-    if versions::is_own() {
-        spi.run(&FORGET_ALL, &[])?;
-    }
+    spi.run(&FORGET_ALL, &[])?;
     Ok(())
 }
 
 /// What people are told while calls are held.
 pub fn reason(spi: &Spi) -> Result<Option<String>> {
-    if !versions::is_own() {
-        return Ok(None);
-    }
     let held: i64 = spi.first(&COUNT, &[], |row| row.get("held"))?.unwrap_or(0);
     let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
     let told =

@@ -136,7 +136,7 @@ pub fn delete<T: Table, R: Record>() -> String {
 }
 
 /// Whether these columns of a relation are those of `v`.
-pub fn is_v(relation: &str, columns: &[&str]) -> String {
+fn is_v(relation: &str, columns: &[&str]) -> String {
     columns.iter().map(|name| format!("{relation}.{name} = v.{name}")).collect::<Vec<_>>().join(" AND ")
 }
 

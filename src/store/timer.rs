@@ -1,9 +1,8 @@
 //! Timers that states wait for, and timeouts of processes: the table `timer`.
 
 use super::StateKey;
-use super::lines::{self, Schema, firsts_of, read_first};
-use super::table::{Record, batch, delete, insert, insert_but, record, rows, run, statements, table};
-use super::versions::{self, of_schema};
+use super::lines::{firsts_of, read_first};
+use super::table::{Record, batch, delete, insert, record, rows, run, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
@@ -57,36 +56,16 @@ record! {
     struct DueOf { owner: pg_sys::Oid, since: Timestamp }
 }
 
-fn due_of(schema: &Schema) -> String {
-    format!(
-        "SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
-            SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
-            WHERE {} AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
-            ORDER BY t.fire_at LIMIT $5) AS d",
-        batch::<DueOf>(),
-        (schema.of_owner)("v")
-    )
-}
-
-fn next_of(schema: &Schema) -> String {
-    format!(
-        "SELECT v.owner, n.fire_at AS at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
-            WHERE {} AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n",
-        batch::<DueOf>(),
-        (schema.of_owner)("v")
-    )
-}
-
 statements! {
     INSERT = insert::<Timer>();
-    INSERT_OF_OLDER = insert_but::<Timer>(&["owner"]);
     DELETE = delete::<Timer, TimerKey>();
-    FIRSTS = firsts_of(&lines::OWN, "timer", "fire_at");
-    FIRST_OF_OLDER = firsts_of(&lines::OLDER, "timer", "fire_at");
-    DUE = due_of(&lines::OWN);
-    DUE_OF_OLDER = due_of(&lines::OLDER);
-    NEXT = next_of(&lines::OWN);
-    NEXT_OF_OLDER = next_of(&lines::OLDER);
+    FIRSTS = firsts_of("timer", "fire_at");
+    DUE = format!("SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
+            SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
+            WHERE t.owner = v.owner AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
+            ORDER BY t.fire_at LIMIT $5) AS d", batch::<DueOf>());
+    NEXT = format!("SELECT v.owner, n.fire_at AS at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
+            WHERE t.owner = v.owner AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n", batch::<DueOf>());
     COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
         WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
@@ -114,13 +93,13 @@ impl Timer<'static> {
 
     /// In whose line it stands.
     pub fn line(&self) -> Owner {
-        if versions::is_own() { self.owner.to_u32() } else { 0 }
+        self.owner.to_u32()
     }
 }
 
 pub(super) fn write(spi: &Spi, gone: &[TimerKey], new: &[Timer]) -> Result<()> {
     run(spi, &DELETE, gone)?;
-    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), new)?;
+    run(spi, &INSERT, new)?;
     Ok(())
 }
 
@@ -131,7 +110,7 @@ pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
 
 /// When the first timer of each owner comes due or came due.
 pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
-    spi.rows(of_schema(&FIRSTS, &FIRST_OF_OLDER), &[], read_first)
+    spi.rows(&FIRSTS, &[], read_first)
 }
 
 /// Timers of these owners that are due, and have been at a time or later; of each owner so many, those that have been for longest
@@ -149,7 +128,7 @@ pub fn due_timers(
     };
     let mut params = DueOf::arrays(&of.into_iter().map(due_of).collect::<Vec<_>>());
     params.extend([value(now), array(except), value(of_each as i64)]);
-    rows(spi, of_schema(&DUE, &DUE_OF_OLDER), &params)
+    rows(spi, &DUE, &params)
 }
 
 /// When the next timer of each of these owners comes due after `now`.
@@ -158,7 +137,7 @@ pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner
     if of.is_empty() {
         return Ok(Vec::new());
     }
-    spi.rows(of_schema(&NEXT, &NEXT_OF_OLDER), &DueOf::arrays(&of), read_first)
+    spi.rows(&NEXT, &DueOf::arrays(&of), read_first)
 }
 
 /// How many timers the states of an execution wait for; `most` if there are more.

@@ -6,7 +6,6 @@
 
 use super::registry::WorkerId;
 use super::table::{insert, record, run, statements, table};
-use super::versions;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
@@ -35,26 +34,13 @@ record! {
 statements! {
     DELETE = "DELETE FROM xdb.worker_secret WHERE worker_id = $1";
     INSERT = insert::<NewSecret>();
-    // Of a dump of an older release.
-    MOVE = "WITH moved AS (INSERT INTO xdb.worker_secret (worker_id, position, source, value) \
-            SELECT w.worker_id, 1, 'literal', w.secret FROM xdb.worker w WHERE w.secret IS NOT NULL \
-            ON CONFLICT (worker_id, position) DO UPDATE SET source = excluded.source, value = excluded.value) \
-        UPDATE xdb.worker SET secret = NULL, secrets = 1 WHERE secret IS NOT NULL";
     OF_WORKER = format!("SELECT {COLUMNS} FROM xdb.worker w WHERE w.name = $1");
 }
 
-/// The secrets of the worker `w`: how many there are to be, and those that are there. One that a dump of an older release has left in
-/// the worker's row is the only one.
-pub(super) const COLUMNS: &str = "CASE WHEN w.secret IS NULL THEN w.secrets ELSE 1::smallint END AS secrets, \
-    CASE WHEN w.secret IS NOT NULL THEN '{literal}'::text[] ELSE ARRAY(SELECT s.source \
-        FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) END AS sources, \
-    CASE WHEN w.secret IS NOT NULL THEN ARRAY[w.secret] ELSE ARRAY(SELECT s.value \
-        FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) END AS secret_values";
-
-/// The same in a schema of an older release: what is there is the secret.
-pub(super) const COLUMNS_OF_OLDER: &str = "CASE WHEN w.secret IS NULL THEN 0 ELSE 1 END::smallint AS secrets, \
-    CASE WHEN w.secret IS NULL THEN '{}' ELSE '{literal}' END::text[] AS sources, \
-    pg_catalog.array_remove(ARRAY[w.secret], NULL) AS secret_values";
+/// The secrets of the worker `w`: how many there are to be, and those that are there.
+pub(super) const COLUMNS: &str = "w.secrets, \
+    ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, \
+    ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values";
 
 /// A secret, or where it is.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -77,12 +63,8 @@ const LITERAL: &str = "literal";
 const LONGEST_NAME: usize = 255;
 
 impl Secret {
-    /// As a registration has it: `env:NAME`, `file:NAME`, and everything else is the secret itself. A schema of an older release has
-    /// no other.
+    /// As a registration has it: `env:NAME`, `file:NAME`, and everything else is the secret itself.
     pub fn parse(text: &str) -> std::result::Result<Self, &'static str> {
-        if !versions::is_own() {
-            return Ok(Self::Literal(text.to_owned()));
-        }
         let length = 1..=LONGEST_NAME;
         match text.split_once(':') {
             Some((ENVIRONMENT, name)) => {
@@ -127,19 +109,13 @@ impl Secret {
         }
     }
 
-    /// What is in the table of it.
-    pub(super) fn stored_as(&self) -> &str {
-        let (Self::Literal(text) | Self::Environment(text) | Self::File(text)) = self;
-        text
-    }
-
     fn as_row(&self, worker_id: WorkerId, position: i16) -> NewSecret<'_> {
-        let source = match self {
-            Self::Literal(_) => LITERAL,
-            Self::Environment(_) => ENVIRONMENT,
-            Self::File(_) => FILE,
+        let (source, value) = match self {
+            Self::Literal(text) => (LITERAL, text),
+            Self::Environment(name) => (ENVIRONMENT, name),
+            Self::File(name) => (FILE, name),
         };
-        NewSecret { worker_id, position, source, value: self.stored_as() }
+        NewSecret { worker_id, position, source, value }
     }
 }
 
@@ -170,15 +146,9 @@ fn stored(row: &Row) -> Result<Vec<Secret>> {
     sources.iter().zip(values).map(|(source, value)| Secret::stored(source, value)).collect()
 }
 
-/// The secrets of the worker of this name. Not in a schema of an older release.
+/// The secrets of the worker of this name.
 pub fn of_worker(spi: &Spi, name: &str) -> Result<Vec<Secret>> {
     Ok(spi.first(&OF_WORKER, &[value(name)], stored)?.unwrap_or_default())
-}
-
-/// Takes secrets out of the rows of workers, where dumps of older releases have them.
-pub(super) fn move_out_of_workers(spi: &Spi) -> Result<()> {
-    spi.run(&MOVE, &[])?;
-    Ok(())
 }
 
 /// Has these in place of all that the worker has.

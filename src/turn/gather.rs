@@ -15,7 +15,7 @@ use crate::store::claim::{self, TaskPlace};
 use crate::store::held::{self, Walk};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, execution, global_waiter, inbox, lines, locks, pauses, timer, versions};
+use crate::store::{StateKey, execution, global_waiter, inbox, lines, locks, pauses, timer};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -239,7 +239,7 @@ impl Gathering<'_> {
             work.more |= more;
             work.moved.adopted = Some(!more);
             self.scans.reset();
-            if turn.role.gathers() && versions::is_own() {
+            if turn.role.gathers() {
                 // From time to time the first of each are enough: those behind them wait for somebody who works.
                 let of = |worker| Fetched { worker, after: None, to_the_end: registered };
                 self.scans.fetched = self.registry.pulling_workers().map(of).collect();
@@ -278,7 +278,7 @@ impl Gathering<'_> {
 
     /// Lets calls go that were held, where the pause of their type is over, or the scheduler that held them is gone.
     fn follow_pauses(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
-        if !turn.role.gathers() || !versions::is_own() {
+        if !turn.role.gathers() {
             return Ok(());
         }
         let pauses = &mut self.scans.pauses;

@@ -49,24 +49,18 @@ impl Later {
 }
 
 /// When calls are prepared.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Making {
-    /// The schema has a table of suspects.
-    has_suspects: bool,
     waits_for_commit: bool,
     to_acquit: Vec<StateKey>,
 }
 
 impl Making {
-    pub fn of(has_suspects: bool) -> Self {
-        Self { has_suspects, waits_for_commit: false, to_acquit: Vec::new() }
-    }
-
     pub fn begin_turn(&mut self, session: &mut Session) {
         if !self.to_acquit.is_empty() {
             self.acquit(session, []);
         }
-        self.waits_for_commit = self.has_suspects && (shmem::is_first_minute() || suspects::known().open > 0);
+        self.waits_for_commit = shmem::is_first_minute() || suspects::known().open > 0;
     }
 
     /// Leases commit before their calls are prepared.

@@ -96,8 +96,8 @@ pub(super) struct Seen {
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch. `has_runners`: the schema knows them, and suspects.
-    pub fn new(role: Role, epoch: i64, has_runners: bool) -> Self {
+    /// Of a process that has begun its epoch.
+    pub fn new(role: Role, epoch: i64) -> Self {
         Self {
             role,
             lane: Lane { number: role.lane(), epoch },
@@ -107,7 +107,7 @@ impl Memory {
             backlog: Backlog::default(),
             tables: KnownTables {
                 health: TableHealth::default(),
-                slow: SlowTables::of(role, has_runners),
+                slow: SlowTables::of(role),
                 parts: Parts::default(),
                 settings: OwnerSettings::default(),
             },
@@ -126,7 +126,7 @@ impl Memory {
                 functions_are_slow: true,
                 deferred_until: None,
             },
-            making: Making::of(has_runners),
+            making: Making::default(),
             failing: Backoff::default(),
             told: Told::default(),
         }

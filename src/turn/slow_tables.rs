@@ -34,15 +34,11 @@ pub enum SlowTables {
         /// What probes of this turn have shown.
         found: Vec<(Relation, Mark)>,
     },
-    /// In an older schema there are no runners, and nothing is slow.
-    Ignored,
 }
 
 impl SlowTables {
-    /// `has_runners`: the schema knows them.
-    pub fn of(role: Role, has_runners: bool) -> Self {
+    pub fn of(role: Role) -> Self {
         match role {
-            _ if !has_runners => Self::Ignored,
             Role::Scheduler => Self::Watched { tables: Watcher::default(), roles: Watcher::default() },
             Role::Runner(_) => Self::Probed {
                 probes: Probes::default(),
@@ -79,7 +75,6 @@ impl SlowTables {
                 *roles = marked.roles.into_iter().filter(|(_, mark)| !mark.is_mended).map(|(role, _)| role).collect();
                 probes.follow(&marks, |relation| marked.tables.get(relation).map_or(Duration::ZERO, |m| m.age), now);
             }
-            Self::Ignored => {}
         }
         Ok(any)
     }
@@ -102,7 +97,6 @@ impl SlowTables {
         match self {
             Self::Watched { tables, roles } => tables.is_any() || roles.is_any(),
             Self::Probed { probes, roles, .. } => probes.is_any() || !roles.is_empty(),
-            Self::Ignored => false,
         }
     }
 
@@ -111,7 +105,6 @@ impl SlowTables {
         match self {
             Self::Watched { tables, .. } => tables.is_slow(&relation),
             Self::Probed { probes, .. } => probes.is_slow(&relation),
-            Self::Ignored => false,
         }
     }
 
@@ -120,7 +113,6 @@ impl SlowTables {
         match self {
             Self::Watched { roles, .. } => roles.is_slow(&role),
             Self::Probed { roles, .. } => roles.contains(&role),
-            Self::Ignored => false,
         }
     }
 
@@ -134,7 +126,6 @@ impl SlowTables {
         match self {
             Self::Watched { tables, .. } => tables.is_slow(&relation).then_some(Kept::Away),
             Self::Probed { probes, .. } => probes.kept_until(&relation, Instant::now()).map(Kept::Until),
-            Self::Ignored => None,
         }
     }
 

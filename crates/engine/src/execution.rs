@@ -222,7 +222,7 @@ pub enum Phase {
     Ended {
         status: StateStatus,
         last_failure: Option<LastFailure>,
-        /// None when it was at no call, or ended under a release before 0.3.0.
+        /// None when it was at no call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<EndedCall>,
     },

@@ -143,7 +143,7 @@ pub enum EngineState {
     Starting = 1,
     /// Turns are made.
     Running = 2,
-    /// `xdb.pause()`: answers are applied, nothing is claimed.
+    /// `xdb.pause_engine()`: answers are applied, nothing is claimed.
     Paused = 3,
     /// The last process failed; the next one starts after a pause.
     BackingOff = 4,

@@ -11,7 +11,6 @@ use super::super::queue::{QueueMessage, QueueWaiter};
 use super::super::state::State;
 use super::super::table::{Table, batch, statements};
 use super::super::timer::Timer;
-use super::super::versions;
 use crate::pg::catch::Result;
 use crate::pg::param::Param;
 use crate::pg::spi::Statement;
@@ -44,10 +43,6 @@ pub struct Expected {
 }
 
 const EXECUTION: &str = "execution_id";
-
-/// In a schema of an older release neither a task nor a timer tells its owner.
-const TASKS_COMPARED_IN_OLDER: &[&str] = &["shard", "api", "due_at"];
-const TIMERS_COMPARED_IN_OLDER: &[&str] = &["shard", "kind", "fire_at"];
 
 /// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
 /// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
@@ -82,7 +77,7 @@ fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     )
 }
 
-/// What is compared of an execution's own row. In a schema of an older release, less.
+/// What is compared of an execution's own row.
 fn with_extra() -> Vec<&'static str> {
     Process::COMPARED.iter().copied().chain(["extra"]).collect()
 }
@@ -93,12 +88,9 @@ fn is_moment<T: Table>(name: &str) -> bool {
 
 statements! {
     PROCESSES = differences_in::<Process>(EXECUTION, &with_extra());
-    PROCESSES_OF_OLDER = differences::<Process>(EXECUTION);
     STATES = differences::<State>(EXECUTION);
     TASKS = differences::<Task>(EXECUTION);
-    TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
     TIMERS = differences::<Timer>(EXECUTION);
-    TIMERS_OF_OLDER = differences_in::<Timer>(EXECUTION, TIMERS_COMPARED_IN_OLDER);
     WAITERS = differences::<QueueWaiter>(EXECUTION);
     MESSAGES = differences::<QueueMessage>(EXECUTION);
     MESSAGE_KEYS = differences::<MessageKey>(EXECUTION);
@@ -132,7 +124,7 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
     Ok(vec![
         own(execution, shard, received_at.is_some())?,
         all(&STATES, &state_rows),
-        tasks(&states().filter_map(task).collect::<Vec<_>>()),
+        all(&TASKS, &states().filter_map(task).collect::<Vec<_>>()),
         timers(execution, shard, owner),
         all(&WAITERS, &states().flat_map(|state| waiters(id, state)).collect::<Vec<_>>()),
         messages(execution, shard, received_at.as_ref()),
@@ -143,20 +135,10 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
     ])
 }
 
-fn tasks(found: &[Task]) -> Expected {
-    match versions::is_own() {
-        true => all(&TASKS, found),
-        false => Expected { columns: TASKS_COMPARED_IN_OLDER.to_vec(), ..all(&TASKS_OF_OLDER, found) },
-    }
-}
-
 /// Without a history, what follows from the states alone.
 fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected> {
     let found = [Process::of(execution, shard)?];
-    let mut expected = match versions::is_own() {
-        true => Expected { columns: with_extra(), ..all(&PROCESSES, &found) },
-        false => all(&PROCESSES_OF_OLDER, &found),
-    };
+    let mut expected = Expected { columns: with_extra(), ..all(&PROCESSES, &found) };
     if !has_history {
         expected.columns = vec!["next_state", "live_threads", "state_numbers"];
     }
@@ -173,10 +155,7 @@ fn timers(execution: &Execution, shard: i16, owner: pg_sys::Oid) -> Expected {
         let timer = |(command, fire_at)| Timer::of_command(key, command, shard, owner, fire_at);
         found.extend(state.open_timers().map(timer));
     }
-    match versions::is_own() {
-        true => all(&TIMERS, &found),
-        false => Expected { columns: TIMERS_COMPARED_IN_OLDER.to_vec(), ..all(&TIMERS_OF_OLDER, &found) },
-    }
+    all(&TIMERS, &found)
 }
 
 fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = QueueWaiter<'_>> {

@@ -19,11 +19,7 @@ const PROCESS: &[(&str, &str)] = &[
     ("p.closing NOT IN ('UNCONDITIONAL', 'CONDITIONAL')", "'closing is an unknown word'"),
     ("(p.status = 'RUNNING') <> (p.closed_at IS NULL)", "'closed_at does not fit its status'"),
     ("p.status <> 'RUNNING' AND p.closing IS NOT NULL", "'it is closed, and closing is set'"),
-    // Not a column in the schemas of older releases.
-    (
-        "p.status = 'RUNNING' AND pg_catalog.to_jsonb(p) ->> 'purge_at' IS NOT NULL",
-        "'it is running, and purge_at is set'",
-    ),
+    ("p.status = 'RUNNING' AND p.purge_at IS NOT NULL", "'it is running, and purge_at is set'"),
     ("p.history_limit < 0", "'history_limit is negative'"),
     ("(p.mapping_id IS NULL) <> (p.attribute_keys IS NULL)", "'only one of mapping_id and attribute_keys is set'"),
 ];

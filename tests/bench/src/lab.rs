@@ -195,11 +195,11 @@ impl Stage<'_> {
     }
 
     pub fn pause(&self) {
-        self.superuser().run("SELECT xdb.pause()");
+        self.superuser().run("SELECT xdb.pause_engine()");
     }
 
     pub fn resume(&self) {
-        self.superuser().run("SELECT xdb.resume()");
+        self.superuser().run("SELECT xdb.resume_engine()");
     }
 
     /// Starts the processes `<prefix><from>` to below `<prefix><to>`, some thousand in a transaction. `more` is an SQL expression

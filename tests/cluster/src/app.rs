@@ -193,13 +193,13 @@ impl App {
         let mut is_paused = || superuser.text("SELECT state FROM xdb.status()") == "paused";
         // It is the state of the last turn, which may have been in a pause before this one.
         wait_until("the engine has gone on after a pause before", 20, || !is_paused());
-        self.superuser().run("SELECT xdb.pause()");
+        self.superuser().run("SELECT xdb.pause_engine()");
         wait_until("the engine has paused", 20, is_paused);
     }
 
     /// Ends the engine's pause.
     pub fn resume(&self) {
-        self.superuser().run("SELECT xdb.resume()");
+        self.superuser().run("SELECT xdb.resume_engine()");
     }
 
     /// Has calls made again that are held. Who kills schedulers again and again hits one in the moment in which it makes a call.

@@ -23,7 +23,7 @@ fn a_paused_engine_calls_nobody() {
     let mut db = app.db();
     db.start("before", "one").go();
     db.completes("before");
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     let mut superuser = app.superuser();
     wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
     db.start("p", "one").go();
@@ -31,7 +31,7 @@ fn a_paused_engine_calls_nobody() {
     assert_eq!(waited["timedOut"], true, "{waited}");
     assert_eq!(waited["status"], "RUNNING", "{waited}");
     assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("p");
     app.done(&[]);
 }
@@ -43,7 +43,7 @@ fn no_start_is_missed_by_an_engine_that_is_resumed() {
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
     let (mut superuser, mut db) = (app.superuser(), app.db());
-    superuser.run("SELECT xdb.pause()");
+    superuser.run("SELECT xdb.pause_engine()");
     // In its first second it still wakes up for its figures.
     let rests = "SELECT state = 'paused' AND clock_timestamp() - started_at > '2 s' FROM xdb.status()";
     wait_until("the engine rests", 10, || superuser.one(rests));
@@ -53,7 +53,7 @@ fn no_start_is_missed_by_an_engine_that_is_resumed() {
         db.start(id, "one").go();
     }
     assert_eq!(superuser.text(last_turn), before, "the engine has looked");
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     for id in ["p", "q"] {
         db.completes(id);
     }
@@ -105,10 +105,10 @@ fn a_pause_lets_answers_in_flight_be_applied() {
     let mut db = app.db();
     db.start("p", "one").go();
     worker.wait_for("the call", 10, |_| true);
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     worker.release();
     assert_eq!(db.completes("p").result(), "in flight");
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     app.done(&[]);
 }
 

@@ -125,7 +125,7 @@ fn calls_that_move_to_a_worker_that_is_gone_do_not_stand_in_the_way_of_others() 
     db.run("SELECT count(xdb.start_process('leaving-' || n, 'leaving')) FROM generate_series(1, 300) n");
     db.run("SELECT count(xdb.start_process('quick-' || n, 'quick')) FROM generate_series(1, 20) n");
     app.register_with("dead", "leaving", &one_step());
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     wait_until("what stays completes", 10, || views::with_status(&mut db, "quick-%", "COMPLETED") == 20);
     assert_eq!(lively.count(|_| true), 20);
     assert_eq!(views::with_status(&mut db, "leaving-%", "RUNNING"), 300);

@@ -126,9 +126,7 @@ fn a_dump_restores_every_process_and_they_wait_until_adopted() {
     app.cluster().restore("copy_restored", &dump);
     views::waits_for_adopt(app.cluster(), "copy_restored", &worker);
     let mut copy = app.cluster().connect("copy_restored", "app");
-    // A dump of an older release does not tell the owners of tasks.
     let mut superuser = app.cluster().connect("copy_restored", "postgres");
-    superuser.run("UPDATE xdb.task SET owner = DEFAULT");
     app.cluster().connect("copy_restored", "boss").run("SELECT xdb.adopt()");
     worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
     sound(&mut superuser);
@@ -154,7 +152,7 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
     let (app, worker) = application("copy_back");
     start(&app, &worker);
     // A message that no turn has taken in.
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     wait_until("it is paused", 10, || app.superuser().one("SELECT state = 'paused' FROM xdb.status()"));
     app.db().run("SELECT xdb.publish('p0', 'unread', '1')");
     let dump = app.cluster().dump("copy_back", &[]);

@@ -398,7 +398,7 @@ fn in_a_registration_and_in_a_pause() {
     story.crash_at("register", |_| story.app.superuser().try_run(&sql));
     story.app.db().start("o", "other").refused(codes::UNKNOWN_PROCESS_TYPE);
     story.app.superuser().run(&sql);
-    story.crash_at("pause", |_| story.app.superuser().try_run("SELECT xdb.pause()"));
+    story.crash_at("pause", |_| story.app.superuser().try_run("SELECT xdb.pause_engine()"));
     story.start("o", "other");
     story.completes("o", 1);
     story.done();

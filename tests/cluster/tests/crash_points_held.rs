@@ -86,7 +86,7 @@ fn in_a_turn_that_holds_the_call_of_a_paused_process() {
     app.db().run("SELECT xdb.pause_process('p0')");
     app.cluster().arm("turn-hold");
     // The engine may be there before this comes back.
-    let _ = app.superuser().try_run("SELECT xdb.resume()");
+    let _ = app.superuser().try_run("SELECT xdb.resume_engine()");
     app.cluster().wait_for_crash("turn-hold");
     wait_for_held(&app, 1);
     assert_eq!(worker.count(|_| true), 0);
@@ -206,7 +206,7 @@ fn in_a_pause_and_in_its_end() {
     assert!(!paused(&app));
     app.crash_at("caller-committed", || app.db().try_run(pause));
     assert!(paused(&app), "it was committed, though nobody was told");
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     wait_for_held(&app, 1);
     app.crash_at("caller-save", || app.db().try_run(resume));
     assert!(paused(&app));
@@ -273,7 +273,7 @@ fn in_a_merge() {
     assert_eq!(app.db().one::<String>(&start(100)), first);
     app.crash_at("caller-committed", || app.db().try_run(&start(1000)));
     assert_eq!(app.db().one::<String>(&start(10_000)), first);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     app.db().completes(&first);
     let called: Vec<_> =
         worker.calls().iter().map(|call| (call.process_id().to_owned(), call.input().clone())).collect();

@@ -541,9 +541,9 @@ fn in_the_end_of_a_pause() {
     app.register("add", &adding(json!({})));
     app.pause();
     app.db().start("p", "add").key("k").globals(json!({"n": 0})).go();
-    app.crash_at("pause", || app.superuser().try_run("SELECT xdb.resume()"));
+    app.crash_at("pause", || app.superuser().try_run("SELECT xdb.resume_engine()"));
     assert!(app.superuser().one::<bool>("SELECT bool_and(paused) FROM xdb.engine"));
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     app.db().completes("p");
     wrote(&app, "k", 1);
     drop(worker);

@@ -17,7 +17,7 @@ fn problems(db: &mut Db) -> Vec<String> {
 fn tables_are_as_they_are_described() {
     let app = App::alone("descriptions", ClusterOptions::default());
     let mut db = app.superuser();
-    db.run("SELECT xdb.pause()");
+    db.run("SELECT xdb.pause_engine()");
     db.run("CREATE FUNCTION store_problems() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_problems'");
     assert_eq!(problems(&mut db), Vec::<String>::new());
     for (change, expected) in [
@@ -35,7 +35,7 @@ fn tables_are_as_they_are_described() {
         assert!(found.iter().any(|problem| problem.contains(expected)), "{change}\n{expected}\n{found:#?}");
         db.run("ROLLBACK");
     }
-    db.run("DROP FUNCTION store_problems(); SELECT xdb.resume()");
+    db.run("DROP FUNCTION store_problems(); SELECT xdb.resume_engine()");
     app.done(&[]);
 }
 
@@ -67,7 +67,7 @@ const LARGE: &[&str] = &[
 fn statements_are_planned_alike_before_and_after_the_first_analyze() {
     let app = App::alone("plans", ClusterOptions::default().set("autovacuum", "off"));
     let mut db = app.superuser();
-    db.run("SELECT xdb.pause(); SET max_parallel_workers_per_gather = 0");
+    db.run("SELECT xdb.pause_engine(); SET max_parallel_workers_per_gather = 0");
     db.run("CREATE FUNCTION store_plans() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_plans'");
     let plans = |db: &mut Db| -> BTreeMap<String, Vec<String>> {
         serde_json::from_value(db.json("SELECT store_plans()")).expect("a plan for each statement")
@@ -88,7 +88,7 @@ fn statements_are_planned_alike_before_and_after_the_first_analyze() {
         };
         assert!(may_walk || !plan.iter().any(walks), "{name}\n{}", plan.join("\n"));
     }
-    db.run("DROP FUNCTION store_plans(); SELECT xdb.resume()");
+    db.run("DROP FUNCTION store_plans(); SELECT xdb.resume_engine()");
     let mut user = app.db();
     (1..=500).for_each(|i| drop(user.completes(&format!("p{i}"))));
     app.done(&[]);

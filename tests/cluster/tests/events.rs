@@ -11,13 +11,13 @@ fn a_message_is_an_event_when_the_process_takes_it_in() {
     db.start("p", "mail").go();
     wait_until("it waits", 10, || !views::waits(&mut db, "p").is_empty());
     let received = "xdb.history WHERE event_type = 'MessagesReceived'";
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     let mut superuser = app.superuser();
     wait_until("the engine stands still", 10, || superuser.one("SELECT state = 'paused' FROM xdb.status()"));
     db.publish("p", "inbox", json!(1));
     assert_eq!(db.count(received), 0);
     assert_eq!(db.text("SELECT received FROM xdb.queue_messages"), "f");
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     wait_until("it is taken in", 10, || db.count(received) == 1);
     assert_eq!(db.text("SELECT received FROM xdb.queue_messages"), "t");
     db.run("SELECT xdb.stop_process('p')");

@@ -86,7 +86,7 @@ fn received_before(app: &App, publish: &str, modest: &str, count: i64) -> i64 {
     app.pause();
     app.db().run(publish);
     app.session("other").run(&format!("SELECT xdb.publish('modest', 'letters', to_jsonb({modest}))"));
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     let received = "xdb.queue_message m JOIN xdb.process_execution p USING (execution_id) WHERE true";
     wait_until("all are received", 120, || superuser.count(received) == count + 1);
     superuser.count(&format!(

@@ -248,7 +248,7 @@ fn one_type_mixes_functions_and_a_worker() {
         "Mixed",
         &steps().with("startingState", json!("Ask")).step_with("Ask", json!({"executeFunction": "public.step"})),
     );
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("q");
     assert_eq!(worker.count(|_| true), 1, "the call that waited for the worker is a function's");
     app.done(&[]);
@@ -657,7 +657,7 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     let called = "SELECT process FROM ledger ORDER BY id";
     app.pause();
     all.iter().for_each(|(id, priority)| start_with(&mut db, id, "Steps", *priority));
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(db.all::<String>(called), in_order);
     // Also those that were held, and that a crash came by.
@@ -688,7 +688,7 @@ fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
     for n in 0..400 {
         start_with(&mut db, &format!("busy-{n}"), "Sleeps", if n % 2 == 0 { -1 } else { 0 });
     }
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     wait_until("the runners are at it", 30, || db.count("ledger") >= 20);
     for n in 0..5 {
         let id = format!("urgent-{n}");
@@ -1019,12 +1019,12 @@ fn functions_of_one_owner_that_loop_leave_a_runner_of_three_to_others() {
 fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
     let app = hanging("functions_turns", "1");
     let (mut db, mut other, mut superuser) = (app.db(), app.session("other"), app.superuser());
-    superuser.run("SELECT xdb.pause()");
+    superuser.run("SELECT xdb.pause_engine()");
     for n in 0..300 {
         db.start(&format!("many{n}"), "Steps").input(json!(1)).go();
     }
     other.start("one", "Steps").input(json!(1)).go();
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     wait_until("all complete", 120, || views::with_status(&mut superuser, "%", "COMPLETED") == 301);
     let before: i64 =
         superuser.one("SELECT count(*) FROM ledger WHERE id < (SELECT id FROM ledger WHERE process = 'one')");

@@ -280,13 +280,13 @@ fn a_paused_engine_hands_nothing_out() {
     db.start("p", "take").go();
     wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
     let mut boss = app.session("boss");
-    boss.run("SELECT xdb.pause()");
+    boss.run("SELECT xdb.pause_engine()");
     wait_until("it is paused", 10, || boss.one("SELECT state = 'paused' FROM xdb.status()"));
     db.run("SELECT xdb.publish_global('jobs', '1')");
     let stopped = db.json("SELECT xdb.wait_for_process('p', '500 ms')");
     assert_eq!(stopped["timedOut"], true, "{stopped}");
     assert_eq!(app.superuser().count("xdb.global_message WHERE fresh"), 1);
-    boss.run("SELECT xdb.resume()");
+    boss.run("SELECT xdb.resume_engine()");
     assert_eq!(db.completes("p").result(), &json!([1]));
     app.done(&[]);
 }

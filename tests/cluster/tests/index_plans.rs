@@ -15,7 +15,7 @@ fn a_session_walks_over_no_system_table_whatever_it_has_set() {
     });
     app.register("mail", &mailbox().rpc("ask", json!({})));
     let (mut db, mut superuser) = (app.db(), app.superuser());
-    superuser.run("SELECT xdb.pause()");
+    superuser.run("SELECT xdb.pause_engine()");
     let walked = "SELECT coalesce(json_object_agg(relname, seq_scan), '{}') FROM pg_stat_user_tables
         WHERE schemaname = 'xdb' AND relname IN ('process_execution', 'latest_execution', 'state_execution', 'task', 'timer',
             'inbox', 'history_event', 'message_key', 'queue_message', 'queue_waiter', 'local_attribute')";

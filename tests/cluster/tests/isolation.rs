@@ -504,7 +504,7 @@ fn nobody_waits_for_a_close_whose_answer_was_given_up() {
     for publisher in &mut publishers {
         publisher.run("COMMIT");
     }
-    app.session("boss").run("SELECT xdb.resume()");
+    app.session("boss").run("SELECT xdb.resume_engine()");
     worker.wait_for_count("the call is made again", 20, 3, |_| true);
     worker.release();
     for id in ["a", "b"] {

@@ -487,7 +487,7 @@ fn rpcs_work_while_the_engine_is_paused_or_gone() {
     let mut db = app.db();
     db.start("q", "count").key("r").go();
     wait_until("another one waits", 10, || waiting(&mut db) == 1);
-    app.session("boss").run("SELECT xdb.pause()");
+    app.session("boss").run("SELECT xdb.pause_engine()");
     wait_until("the engine is paused", 10, || views::engine(&mut app.superuser()).contains("paused"));
     // Nobody is let in, so nobody is waited for.
     let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
@@ -495,7 +495,7 @@ fn rpcs_work_while_the_engine_is_paused_or_gone() {
     assert!(took < Duration::from_secs(3), "{took:?}");
     worker.misbehave(adding);
     worker.release();
-    app.session("boss").run("SELECT xdb.resume()");
+    app.session("boss").run("SELECT xdb.resume_engine()");
     db.completes("p");
     db.completes("q");
     assert_eq!(n(&mut db), 3);

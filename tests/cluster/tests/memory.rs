@@ -180,7 +180,7 @@ fn an_engine_without_memory_goes_on_with_what_it_has() {
     }
     let scheduler = app.scheduler();
     limit_memory(scheduler, 120 * MB);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == 20);
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
@@ -205,7 +205,7 @@ fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
     ));
     let scheduler = app.scheduler();
     limit_memory(scheduler, 120 * MB);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == COUNT);
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
@@ -332,7 +332,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
     }
     let scheduler = app.scheduler();
     limit_memory(scheduler, 150 * MB);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     for number in 0..5 {
         let id = format!("p{number}");
         db.start(&id, "one").go();

@@ -316,7 +316,7 @@ fn a_merge_that_is_rolled_back_after_its_call_came_due_leaves_it_to_the_engine()
     let first = start(&mut db, "1", &add, "NULL");
     db.run("BEGIN");
     assert_eq!(start(&mut db, "10", &add, "NULL"), first);
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     let mut other = app.db();
     for id in ["other", "another"] {
         other.start(id, "job").go();

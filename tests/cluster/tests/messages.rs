@@ -213,7 +213,7 @@ fn a_message_id_of_a_client_and_of_a_state_is_one_message() {
         db.run(&format!(r#"SELECT xdb.publish('{id}', 'inbox', '"of a client"', message_id => 'm')"#));
         worker.release();
         wait_until("the answer is applied", 10, || views::ended_states(&mut db, &id) == 1);
-        app.superuser().run("SELECT xdb.resume()");
+        app.superuser().run("SELECT xdb.resume_engine()");
         db.publish(&id, "inbox", json!("end"));
         assert_eq!(db.completes(&id).result(), &json!(["of a client", "end"]));
     }
@@ -238,7 +238,7 @@ fn a_message_id_of_a_client_and_of_an_rpc_is_one_message() {
     db.start("unread", "read").go();
     db.run(&client("unread"));
     db.rpc("unread", "send", json!(null));
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
 
     db.start("same", "read").go();
     db.run("BEGIN");
@@ -378,7 +378,7 @@ fn nobody_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(published, 0, "under the lock");
     });
-    app.superuser().run("SELECT xdb.stop_process('p'), xdb.resume()");
+    app.superuser().run("SELECT xdb.stop_process('p'), xdb.resume_engine()");
     app.done(&[]);
 }
 

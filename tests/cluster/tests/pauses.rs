@@ -228,7 +228,7 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
         "WITH t AS (UPDATE xdb.task SET lane = 2 RETURNING execution_id, seq)
          INSERT INTO xdb.crash_suspect (execution_id, seq, deaths, held_at) SELECT execution_id, seq, 2, now() FROM t",
     );
-    app.session("boss").run("SELECT xdb.resume()");
+    app.session("boss").run("SELECT xdb.resume_engine()");
     db.run("SELECT xdb.pause_process('p'); SELECT xdb.resume_process('p')");
     let mut boss = app.session("boss");
     boss.run("SELECT xdb.pause_process_type('steps'); SELECT xdb.resume_process_type('steps')");
@@ -371,7 +371,7 @@ fn a_pause_and_a_claim() {
     app.pause();
     db.start("p", "steps").go();
     pauser.run("BEGIN; SELECT xdb.pause_process('p')");
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     worker.wait_for("the call goes out", 10, |call| call.process_id() == "p");
     pauser.run("COMMIT");
     wait_until("its answer is applied, and the next call held", 10, || held(&app) == 1);
@@ -546,7 +546,7 @@ fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
     // Of another role: its line has nothing in front of it.
     app.session("other").start("beside", "one").go();
     db.start("behind", "one").go();
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     let turns = turn_of("behind") - turn_of("beside");
     assert!(turns <= DUE / 1000 + 10, "{turns} turns for {DUE} calls");
     assert_eq!(worker.count(|call| call.target() == "One"), 0);
@@ -571,7 +571,7 @@ fn a_paused_type_with_100_000_due_calls_delays_another_one_by_ten_seconds_at_mos
         ));
     }
     db.start("behind", "one").go();
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     let (took, _) = timed(|| db.completes("behind"));
     println!("the other type waited for {took:?}");
     assert!(took < Duration::from_secs(10), "{took:?}");

@@ -73,7 +73,7 @@ fn registering_is_for_the_privileged() {
         "SELECT xdb.register_process_type('mine', 'mine', '{}')",
         "SELECT xdb.unregister_process_type('mine')",
         "SELECT xdb.grant_usage('stranger')",
-        "SELECT xdb.pause()",
+        "SELECT xdb.pause_engine()",
         "SELECT xdb.adopt()",
     ] {
         app.db().refused(codes::INSUFFICIENT_PRIVILEGE, sql);

@@ -43,7 +43,7 @@ fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
     ] {
         start(&mut db, id, process_type, priority);
     }
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
     let order = ["top", "high-1", "high-2", "plain-1", "raised", "plain-2", "chore", "low"];
     assert_eq!(made(&worker), order);
@@ -60,7 +60,7 @@ fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
     for number in 0..300 {
         start(&mut db, &format!("two-{number}"), "two", Some(-1));
     }
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     worker.wait_for_count("the engine is at it", 20, 20, |_| true);
     // Also what follows from an answer gives the place up.
     for number in 0..5 {
@@ -90,7 +90,7 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     for id in ["a", "b", "c", "d"] {
         start(&mut db, id, "two", None);
     }
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(made(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
     // Somebody with a priority comes while a process without one is at its first call.
@@ -142,7 +142,7 @@ fn priorities_outlast_pauses_backoff_and_crashes() {
     app.pause();
     db.run("SELECT xdb.resume_process('paused')");
     app.session("boss").run("SELECT xdb.resume_process_type('todo')");
-    app.session("boss").run("SELECT xdb.resume()");
+    app.session("boss").run("SELECT xdb.resume_engine()");
     db.completes("plain");
     assert_eq!(made(&worker).last().map(String::as_str), Some("plain"), "{:?}", made(&worker));
     // A call in backoff that comes due stands where it stood, and wakes the engine by itself.

@@ -92,13 +92,13 @@ fn a_subscriber_of_all_tables_has_a_quiet_copy_that_can_be_adopted() {
     here.completes("p");
     start(&app, &["r"]);
     // The engine's own rows change, and stay where they are.
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     let scheduler = app.scheduler();
     app.superuser().run(&format!("SELECT pg_terminate_backend({scheduler})"));
     wait_until("another scheduler is there", 20, || {
         app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != scheduler)
     });
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     start(&app, &["s"]);
     caught_up(&app);
 

@@ -290,7 +290,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     db.run(&complete(&retried, force_complete(json!(1))));
     app.pause();
     db.start("q", "waiter").go();
-    let resumed = claims("the end of a pause", &mut |_| app.superuser().run("SELECT xdb.resume()"));
+    let resumed = claims("the end of a pause", &mut |_| app.superuser().run("SELECT xdb.resume_engine()"));
     db.run(&complete(&resumed, no_command()));
     assert_eq!(db.text("SELECT api FROM xdb.claim_calls('pull')"), "EXECUTE_API");
     app.done(&[]);
@@ -389,7 +389,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
         json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "letters"}]}});
     db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&wait)));
     assert_eq!(superuser.count("xdb.inbox"), 0);
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     let claimed =
         "SELECT jsonb_build_object('token', token, 'request', request) FROM xdb.claim_calls('pull', wait => '10 s')";
     let call = db.json(claimed);
@@ -402,7 +402,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
     let token = call["token"].as_str().expect("a text");
     db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&close)));
     assert_eq!(db.status("p"), "RUNNING");
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     db.run("SELECT xdb.stop_process('p')");
     views::assert_history_is_whole(&mut db, "p");
     app.done(&[]);

@@ -39,14 +39,14 @@ fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
     let _second = app.worker_named("second", |_| force_complete(json!("by the second")));
     app.register_with("first", "one", &patient());
     let mut superuser = app.superuser();
-    superuser.run("SELECT xdb.pause()");
+    superuser.run("SELECT xdb.pause_engine()");
     wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
     let mut db = app.db();
     for n in 0..5 {
         db.start(&format!("p{n}"), "one").go();
     }
     app.register_with("second", "one", &patient());
-    superuser.run("SELECT xdb.unregister_worker('first'); SELECT xdb.resume()");
+    superuser.run("SELECT xdb.unregister_worker('first'); SELECT xdb.resume_engine()");
     for n in 0..5 {
         assert_eq!(db.completes(&format!("p{n}")).result(), "by the second");
     }

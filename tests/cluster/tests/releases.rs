@@ -1,4 +1,5 @@
-//! Servers whose library is replaced, by a later release or an earlier one, while databases have processes half-way.
+//! Servers whose library is replaced, by a later release or an earlier one, while databases have processes half-way; and what an update
+//! does to the schema of a database.
 //!
 //! These tests install into a throwaway copy of Postgres, one test at a time: `scripts/upgrade` makes it and runs them.
 #![cfg(feature = "releases")]
@@ -65,10 +66,15 @@ impl Installation {
         files
     }
 
-    /// Adds a script of an update, next to the others.
-    fn add_script(&self, name: &str, text: &str) {
-        let directory = self.scripts()[0].parent().expect("it is in a directory").to_owned();
-        fs::write(directory.join(name), text).expect("the copy is ours");
+    /// A database of this release with processes half-way, whose server has the library of now.
+    fn half_way(&self, name: &str, release: &str) -> (App, HalfWay) {
+        self.install(release);
+        let app = App::alone(name, ClusterOptions::default());
+        assert_eq!(version(&app), release);
+        let half_way = HalfWay::start(&app);
+        self.install("now");
+        restart(&app);
+        (app, half_way)
     }
 }
 
@@ -103,148 +109,219 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
     for (number, release) in installation.releases().into_iter().enumerate() {
         installation.install(&release);
         let app = App::alone(&format!("released_{number}"), ClusterOptions::default());
-        assert_eq!(version(&app), release);
         let half_way = HalfWay::start(&app);
         installation.install("now");
-        // The old library goes on as long as the server runs, whatever is on disk.
+        // The old library goes on as long as the server runs, whatever is on disk, and refuses what is too early.
+        for (mut db, statement) in
+            [(app.superuser(), "ALTER EXTENSION xdb UPDATE"), (app.cluster().superuser(), "CREATE EXTENSION xdb")]
+        {
+            let error = db.try_run(statement).expect_err("the old library is loaded");
+            assert!(error.message.contains("older version of xdb"), "{error:?}");
+        }
+        assert_eq!(version(&app), release);
         half_way.start_more(&mut app.db(), "old");
         // Half of the servers are not even stopped properly.
         if number % 2 == 0 {
             app.cluster().crash();
+            app.cluster().launch();
         } else {
-            app.cluster().stop();
+            restart(&app);
         }
-        app.cluster().launch();
-        // The new one goes on with the old schema, or says what it waits for.
-        let (state, reason) = {
-            wait_until("the engine is there", 20, || status(&app).0 != "stopped" && status(&app).0 != "starting");
-            status(&app)
-        };
-        let goes_on = state == "running";
-        if goes_on {
-            half_way.start_more(&mut app.db(), "between");
-        } else {
-            assert_eq!(state, "waiting for update");
-            assert!(reason.is_some_and(|reason| reason.contains("ALTER EXTENSION xdb UPDATE")));
-        }
+        waits_saying(&app, "ALTER EXTENSION xdb UPDATE");
+        let calls = half_way.worker.calls().len();
+        app.superuser().run("BEGIN; ALTER EXTENSION xdb UPDATE; ROLLBACK");
+        assert_eq!((version(&app), status(&app).0.as_str()), (release.clone(), "waiting for update"));
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
-        assert_ne!(version(&app), release);
+        half_way.worker.wait_for_count("calls are made again", 20, calls + 1, |_| true);
         half_way.start_more(&mut app.db(), "new");
-        let suffixes: &[&str] = if goes_on { &["", "old", "between", "new"] } else { &["", "old", "new"] };
-        half_way.finish(&mut app.db(), suffixes);
+        // An older library leaves the schema alone.
+        installation.install(&release);
+        restart(&app);
+        waits_saying(&app, "restart the server");
+        installation.install("now");
+        restart(&app);
+        half_way.finish(&mut app.db(), &["", "old", "new"]);
         app.done(AFTER_RESTART);
     }
 }
 
+/// The engine waits, says what there is to do, and functions refuse to work.
+fn waits_saying(app: &App, what: &str) {
+    wait_until("the engine waits", 20, || status(app).0 == "waiting for update");
+    let reason = status(app).1.expect("there is one");
+    assert!(reason.contains(what) && reason.contains(&version(app)), "{reason}");
+    let error = app.db().refused(codes::OTHER_SCHEMA, "SELECT xdb.publish('counting0', 'inbox')");
+    assert!(error.hint.contains(what), "{error:?}");
+}
+
 #[test]
-fn an_update_before_the_restart_is_refused_and_harms_nothing() {
+fn a_schema_that_was_updated_is_that_of_a_new_installation() {
     let installation = Installation::new();
+    installation.install("now");
+    let new = App::new("schema_new");
+    let expected = schema(&mut new.superuser());
+    assert!(expected.len() > 500, "{}", expected.len());
     for (number, release) in installation.releases().into_iter().enumerate() {
-        installation.install(&release);
-        let app = App::alone(&format!("too_early_{number}"), ClusterOptions::default());
-        let half_way = HalfWay::start(&app);
-        installation.install("now");
-        let error = app.superuser().try_run("ALTER EXTENSION xdb UPDATE").expect_err("the old library is loaded");
-        assert!(error.message.contains("older version of xdb"), "{error:?}");
-        assert_eq!(version(&app), release);
-        let error = app.cluster().superuser().try_run("CREATE EXTENSION xdb").expect_err("it is as old everywhere");
-        assert!(error.message.contains("older version of xdb"), "{error:?}");
-        half_way.finish(&mut app.db(), &[""]);
-        restart(&app);
+        let app = App::of_version(&format!("schema_updated_{number}"), &release);
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
-        app.db().start("last", "timed").go();
-        app.done(AFTER_RESTART);
+        // As the update says: what is new is granted to nobody yet.
+        app.superuser()
+            .run("SELECT xdb.grant_usage('boss', admin => true), xdb.grant_usage('app'), xdb.grant_usage('other')");
+        let now = schema(&mut app.superuser());
+        let missing: Vec<_> = expected.difference(&now).collect();
+        let left: Vec<_> = now.difference(&expected).collect();
+        assert!(missing.is_empty() && left.is_empty(), "after {release}, missing: {missing:#?}, left: {left:#?}");
+        app.done(&[]);
     }
+    new.done(&[]);
 }
 
 #[test]
-fn a_schema_that_the_library_does_not_know_is_left_alone() {
-    let installation = Installation::new();
-    installation.install("now");
-    let app = App::alone("unknown_schema", ClusterOptions::default());
-    let now = version(&app);
-    installation.add_script(&format!("xdb--{now}--99.1.0.sql"), "ALTER TABLE xdb.task RENAME TO task_99;");
-    installation.add_script(&format!("xdb--99.1.0--{now}.sql"), "ALTER TABLE xdb.task_99 RENAME TO task;");
-    let half_way = HalfWay::start(&app);
-    let mut before = app.db();
-    app.superuser().run("ALTER EXTENSION xdb UPDATE TO '99.1.0'");
-    wait_until("the engine waits", 20, || status(&app).0 == "waiting for update");
-    let reason = status(&app).1.expect("there is one");
-    assert!(reason.contains("99.1.0") && reason.contains(&now) && reason.contains("restart"), "{reason}");
-    // Sessions that have been there hear of it as well as new ones.
-    for db in [&mut before, &mut app.db()] {
-        for statement in [
-            "SELECT xdb.start_process('x', 'timed')",
-            "SELECT xdb.publish('counting0', 'inbox')",
-            "SELECT xdb.describe_process('counting0')",
-            "SELECT xdb.wait_for_process('counting0')",
-        ] {
-            let error = db.refused(codes::OTHER_SCHEMA, statement);
-            assert!(error.message.contains("99.1.0"), "{error:?}");
-        }
-    }
-    let calls = half_way.worker.calls().len();
-    restart(&app);
-    wait_until("the engine waits again", 20, || status(&app).0 == "waiting for update");
-    app.superuser().run(&format!("ALTER EXTENSION xdb UPDATE TO '{now}'"));
-    half_way.worker.wait_for_count("calls are made again", 20, calls + 1, |_| true);
-    half_way.finish(&mut app.db(), &[""]);
-    app.done(AFTER_RESTART);
-}
-
-/// An update without anything of its own: how each begins, and what each repeats.
-fn empty_update(installation: &Installation, now: &str) -> String {
-    let suffix = format!("--{now}.sql");
-    let update = installation.scripts().into_iter().find(|file| {
-        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.matches("--").count() == 2 && name.ends_with(&suffix)
-    });
-    let script = fs::read_to_string(update.expect("there is an update to it")).expect("readable");
-    let (begin, rest) = script.split_once("-- sql/updates/0").expect("the update's own part");
-    let (_, always) = rest.split_once("-- sql/always/").expect("what is repeated");
-    format!("{begin}\n-- {always}")
-}
-
-#[test]
-fn what_every_update_repeats_changes_nothing_when_it_is_repeated() {
-    let installation = Installation::new();
-    installation.install("now");
-    let app = App::alone("repeated", ClusterOptions::default());
-    let now = version(&app);
-    let script = empty_update(&installation, &now);
-    let half_way = HalfWay::start(&app);
-    let mut db = app.superuser();
-    db.run("GRANT SELECT ON xdb.timers TO app WITH GRANT OPTION; GRANT EXECUTE ON FUNCTION xdb.purge(interval) TO app");
-    let before = schema(&mut db);
-    // There and back, twice. A version that is later than that of the library would be refused.
-    for version in ["0.0.98", "0.0.99"] {
-        installation.add_script(&format!("xdb--{now}--{version}.sql"), &script);
-        installation.add_script(&format!("xdb--{version}--{now}.sql"), &script);
-        db.run(&format!("ALTER EXTENSION xdb UPDATE TO '{version}'; ALTER EXTENSION xdb UPDATE TO '{now}'"));
-        let after = schema(&mut db);
-        let (lost, more): (Vec<_>, Vec<_>) = (before.difference(&after).collect(), after.difference(&before).collect());
-        assert!(lost.is_empty() && more.is_empty(), "lost: {lost:#?}, more: {more:#?}");
-    }
-    half_way.finish(&mut app.db(), &[""]);
-    app.done(AFTER_RESTART);
-}
-
-#[test]
-fn a_library_that_is_older_than_the_schema_waits() {
+fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
     let installation = Installation::new();
     for (number, release) in installation.releases().into_iter().enumerate() {
-        installation.install("now");
-        let app = App::alone(&format!("went_back_{number}"), ClusterOptions::default());
-        let half_way = HalfWay::start(&app);
-        installation.install(&release);
-        restart(&app);
-        wait_until("the engine waits", 20, || status(&app).0 == "waiting for update");
-        let reason = status(&app).1.expect("there is one");
-        assert!(reason.contains(&version(&app)) && reason.contains(&release), "{reason}");
-        app.db().refused(codes::OTHER_SCHEMA, "SELECT xdb.publish('counting0', 'inbox')");
-        installation.install("now");
-        restart(&app);
+        let (app, half_way) = installation.half_way(&format!("kept_{number}"), &release);
+        let mut admin = app.superuser();
+        admin.run(
+            "CREATE ROLE reader; GRANT USAGE ON SCHEMA xdb TO reader; GRANT SELECT ON xdb.timers TO reader WITH GRANT OPTION;
+             GRANT SELECT (name) ON xdb.worker TO reader; GRANT EXECUTE ON FUNCTION xdb.purge(interval) TO reader;
+             GRANT SELECT ON xdb.history TO PUBLIC; REVOKE EXECUTE ON FUNCTION xdb.engine_figures() FROM pg_monitor;
+             CREATE VIEW mine AS SELECT process_id, status FROM xdb.processes;
+             CREATE VIEW all_of_it AS SELECT * FROM xdb.waits",
+        );
+        let privileges = |db: &mut Db| {
+            let mut facts = schema(db);
+            facts.retain(|fact| fact.starts_with("privilege") && !NEW.iter().any(|name| fact.contains(name)));
+            facts
+        };
+        let before = privileges(&mut admin);
+        admin.run("ALTER EXTENSION xdb UPDATE");
+        assert_eq!(privileges(&mut admin), before);
+        assert!(admin.one::<i64>("SELECT count(*) FROM mine") > 0);
+        // A dump has them still, as what was granted and not as what the extension brings, and the processes too.
+        let dump = app.cluster().dump(app.database(), &[]);
+        app.cluster().restore("kept_copy", &dump);
+        let mut restored = app.cluster().connect("kept_copy", "postgres");
+        let after = privileges(&mut restored);
+        let lost: Vec<_> = before.difference(&after).collect();
+        let more: Vec<_> = after.difference(&before).collect();
+        assert!(lost.is_empty() && more.is_empty(), "lost: {lost:#?}, more: {more:#?}");
+        let processes = "SELECT count(*) FROM xdb.processes";
+        assert_eq!(restored.one::<i64>(processes), admin.one::<i64>(processes));
         half_way.finish(&mut app.db(), &[""]);
         app.done(AFTER_RESTART);
+    }
+}
+
+/// Parts of the names of what a release did not have, or had with other columns or parameters: an update says whom to grant these to.
+const NEW: &[&str] = &[];
+
+#[test]
+fn an_update_does_not_wait_long_and_may_be_made_by_another_superuser() {
+    let installation = Installation::new();
+    installation.install("now");
+    for (number, release) in installation.releases().into_iter().enumerate() {
+        let app = App::of_version(&format!("late_{number}"), &release);
+        app.superuser().run("CREATE ROLE another SUPERUSER LOGIN");
+        // Looks, and leaves its transaction open.
+        let mut open = app.db();
+        open.run("BEGIN; SELECT count(*) FROM xdb.processes");
+        let error = app.superuser().try_run("ALTER EXTENSION xdb UPDATE").expect_err("somebody is there");
+        assert_eq!(error.code, "55P03");
+        assert_eq!(version(&app), release);
+        // It has not even asked them to leave.
+        open.run("COMMIT");
+        app.session("another").run("ALTER EXTENSION xdb UPDATE");
+        let owners = "SELECT count(DISTINCT proowner) FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace";
+        assert_eq!(app.superuser().one::<i64>(owners), 1);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
+    let installation = Installation::new();
+    installation.install("now");
+    for (number, release) in installation.releases().into_iter().enumerate() {
+        let app = App::of_version(&format!("around_{number}"), &release);
+        let mut reader = app.db();
+        // Until an update has come in between: it gives up after a while, on a busy machine before the session goes on.
+        while version(&app) == release {
+            reader.run("BEGIN; SELECT count(*) FROM xdb.history");
+            let told = std::thread::scope(|scope| {
+                let update = scope.spawn(|| app.superuser().try_run("ALTER EXTENSION xdb UPDATE"));
+                let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'ALTER EXTENSION%' AND state = 'active'
+                             AND wait_event IS NOT NULL)";
+                wait_until("it is under way", 20, || app.superuser().one::<bool>(waits) || update.is_finished());
+                // Holds what the update wants, and wants what the update holds.
+                reader.run("SELECT count(*) FROM xdb.processes; COMMIT");
+                update.join().expect("no panic").err()
+            });
+            assert!(told.as_ref().is_none_or(|error| error.code == "55P03"), "{told:?}");
+        }
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn what_an_update_adds_is_its_owners_and_a_warning_says_whom_to_grant_it_to() {
+    let installation = Installation::new();
+    installation.install("now");
+    for (number, release) in installation.releases().into_iter().enumerate() {
+        let app = App::hostile_of_version(&format!("hostile_{number}"), &release);
+        let mut superuser = app.superuser();
+        // As if it were new.
+        superuser.run(
+            "CREATE ROLE ops; CREATE ROLE dev; SELECT xdb.grant_usage('ops', operator => true), xdb.grant_usage('dev', deployer => true);
+             ALTER EXTENSION xdb DROP FUNCTION xdb.purge(interval); DROP FUNCTION xdb.purge(interval);
+             ALTER EXTENSION xdb UPDATE",
+        );
+        let log = app.cluster().log();
+        for grant in ["('app')", "('ops', operator => true)", "('dev', deployer => true)", "('boss', admin => true)"] {
+            assert!(log.contains(&format!("SELECT xdb.grant_usage{grant};")), "{grant}: {log}");
+        }
+        let granted = "SELECT count(*) FROM pg_proc p, LATERAL aclexplode(proacl) AS a
+                       WHERE p.oid = 'xdb.purge(interval)'::regprocedure AND a.grantee <> p.proowner";
+        assert_eq!(superuser.one::<i64>(granted), 0);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn a_script_takes_over_nothing_that_somebody_else_has_made() {
+    let installation = Installation::new();
+    installation.install("now");
+    let app = App::new("squatted");
+    let mut db = app.superuser();
+    db.run("DROP EXTENSION xdb CASCADE; CREATE SCHEMA xdb AUTHORIZATION app");
+    assert_eq!(db.try_run("CREATE EXTENSION xdb").expect_err("the schema is somebody's").code, "42P06");
+    app.cluster().superuser().drop_database("squatted", "WITH (FORCE)");
+    for (number, release) in installation.releases().into_iter().enumerate() {
+        let app = App::of_version(&format!("squatted_{number}"), &release);
+        let mut db = app.superuser();
+        // As if they were new in this version, and somebody may create in the schema.
+        for (object, foreign) in [
+            (
+                "FUNCTION xdb.purge(interval)",
+                "FUNCTION xdb.purge(older_than interval) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+            ),
+            ("VIEW xdb.timers", "VIEW xdb.timers AS SELECT 'x' AS process_id, gen_random_uuid() AS execution_id, 'x' AS state_execution_id,
+                 'x' AS command_id, 'x' AS kind, now() AS fire_at"),
+            (
+                "FUNCTION xdb.library_version()",
+                "FUNCTION xdb.library_version() RETURNS text LANGUAGE sql AS 'SELECT ''0.0.1''::text'",
+            ),
+        ] {
+            db.run(&format!(
+                "BEGIN; ALTER EXTENSION xdb DROP {object}; DROP {object}; GRANT CREATE ON SCHEMA xdb TO app;
+                 SET LOCAL ROLE app; CREATE {foreign}; RESET ROLE; COMMIT"
+            ));
+            let error = db.try_run("ALTER EXTENSION xdb UPDATE").expect_err("it is not of the extension");
+            assert_eq!(error.code, "55000", "{error:?}");
+            assert!(error.message.contains("is not a member of extension"), "{error:?}");
+            assert_eq!(version(&app), release);
+            db.run(&format!("DROP {object}"));
+        }
+        app.cluster().superuser().drop_database(&format!("squatted_{number}"), "WITH (FORCE)");
     }
 }

@@ -230,7 +230,7 @@ fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_it
             }
         }
         db.publish("p", "inbox", json!(4));
-        app.superuser().run("SELECT xdb.resume()");
+        app.superuser().run("SELECT xdb.resume_engine()");
         assert_eq!(db.completes("p").result(), &json!([1, 2, 3, 4]), "{level}");
         app.pause();
     }

@@ -87,7 +87,7 @@ fn who_has_been_due_for_longer_gets_the_worker_first() {
     }
     db.publish("wakes", "inbox", json!(1));
     // The turn that takes the message in has room for one call, and decides about this one by itself.
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     db.completes("wakes");
     let executed = worker.calls().into_iter().filter(|call| call.api == Api::Execute);
     let executed: Vec<_> = executed.map(|call| call.process_id().to_owned()).collect();

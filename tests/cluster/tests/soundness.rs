@@ -47,7 +47,7 @@ fn start(app: &App, process_id: &str, history: &str) {
              WHERE p.process_id = '{process_id}' GROUP BY p.execution_id"
         ))
     });
-    superuser.run("SELECT xdb.pause()");
+    superuser.run("SELECT xdb.pause_engine()");
     // Nothing is under way any more that could change the process meanwhile.
     wait_until("no call is under way", 10, || {
         superuser.one("SELECT state = 'paused' AND in_flight = 0 FROM xdb.status()")
@@ -314,10 +314,10 @@ fn nothing_is_left_of_what_a_closed_process_waited_for() {
     db.run("SELECT xdb.stop_process('p', 'FAIL', 'enough')");
     let task = "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
                 VALUES ('$ID', 3, 1, 1, 'EXECUTE_API', 'infinity', 0)";
-    let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity')";
+    let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity', 0)";
     let message = "INSERT INTO xdb.queue_message VALUES ('$ID', 'inbox', 1, 1, NULL, '1', now())";
-    let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)
-                   VALUES ('$ID', 1, 'inbox', 0, now())";
+    let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at, owner)
+                   VALUES ('$ID', 1, 'inbox', 0, now(), 0)";
     tamper(
         &app,
         "p",
@@ -371,7 +371,7 @@ fn what_a_close_could_not_see_is_cleaned_up() {
     closer.run("SELECT xdb.stop_process('p'); COMMIT");
     assert_eq!(db.status("p"), "TERMINATED");
     assert_eq!(problems(&mut db, "p").len(), 2, "the message and its id are left");
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     wait_until("both are gone", 10, || problems(&mut db, "p").is_empty());
     app.done(&[]);
 }
@@ -412,7 +412,7 @@ fn a_process_at_work_is_never_reported() {
     });
     assert!(checks >= 8, "{checks}");
     assert!(views::ended_states(&mut db, "b0") > 0, "nothing was at work");
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     for n in 0..8 {
         db.run(&format!("SELECT xdb.stop_process('b{n}')"));
     }
@@ -468,7 +468,7 @@ fn what_no_event_tells_is_compared_too() {
     let keys = json!({"globalAttributeKeys": {"public.pairs": {"a": 1, "b": 2}}});
     db.start("mapped", "mapped").key("u").options(keys).go();
     db.start("plain", "plain").go();
-    app.superuser().run("SELECT xdb.pause()");
+    app.superuser().run("SELECT xdb.pause_engine()");
     let kind = "type_id is not that of its process type";
     let fit = "attribute_keys do not fit the tables of its mapping_id";
     let own = |what: &str| format!("{OWN} {what} WHERE $OURS");

@@ -45,9 +45,9 @@ fn what_people_have_set_is_named() {
     elsewhere.run("ALTER DATABASE reasons_set IS_TEMPLATE false");
     says(&mut superuser, "running", "");
 
-    superuser.run("SELECT xdb.pause()");
-    says(&mut superuser, "paused", "xdb.pause() was called: nothing is begun before xdb.resume()");
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.pause_engine()");
+    says(&mut superuser, "paused", "xdb.pause_engine() was called: nothing is begun before xdb.resume_engine()");
+    superuser.run("SELECT xdb.resume_engine()");
     says(&mut superuser, "running", "");
 
     // The engine is a superuser, for whom no limit holds.

@@ -53,7 +53,7 @@ impl Story {
             superuser.run(&format!("INSERT INTO faults VALUES ('bad', '{doing}')"));
         }
         // The server may die before it has answered.
-        let _ = superuser.try_run("SELECT xdb.resume()");
+        let _ = superuser.try_run("SELECT xdb.resume_engine()");
     }
 
     fn deaths(&self) -> usize {

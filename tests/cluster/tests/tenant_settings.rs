@@ -45,7 +45,7 @@ fn policies_by_an_owners_setting_hold_in_steps() {
     // Rows that a policy hides from them.
     db.start("not a", "writer").key("b1").go();
     other.start("not b", "writer").key("a1").go();
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     for i in 1..=20 {
         let expected = json!({"shown": 0, "refused": null});
         assert_eq!(*db.completes(&format!("a{i}")).result(), expected);

@@ -249,7 +249,7 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
         db.start(&format!("a{i}"), "reader").key(&format!("a{i}")).go();
         other.start(&format!("o{i}"), "reader").key(&format!("o{i}")).go();
     }
-    superuser.run("SELECT xdb.resume()");
+    superuser.run("SELECT xdb.resume_engine()");
     for i in 1..=10 {
         db.completes(&format!("a{i}"));
         other.completes(&format!("o{i}"));

@@ -246,7 +246,7 @@ fn a_timer_is_not_skipped_past_a_message_that_was_published_before() {
     let error = late.refused(codes::NOT_WAITING, "SELECT xdb.skip_timer('p', 'Read-1')");
     assert!(error.message.contains("no timer"), "the message ends the wait before the timer could: {error:?}");
     late.run("ROLLBACK");
-    app.superuser().run("SELECT xdb.resume()");
+    app.superuser().run("SELECT xdb.resume_engine()");
     assert_eq!(db.completes("p").result(), "read");
     app.done(&[]);
 }

@@ -226,7 +226,7 @@ fn afterwards(app: &App, worker: Worker) -> Vec<String> {
     worker.heal();
     let mut violations = Vec::new();
     let mut superuser = app.superuser();
-    superuser.run("SET statement_timeout = 0; SELECT xdb.pause()");
+    superuser.run("SET statement_timeout = 0; SELECT xdb.pause_engine()");
     println!("{:>8}  executions", superuser.count("xdb.process_execution"));
     let problems: Vec<String> = superuser.all(
         "SELECT format('%s (%s): %s', left(p.process_id, 40), p.execution_id, c.problem)

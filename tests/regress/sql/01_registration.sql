@@ -1,7 +1,7 @@
 -- Workers and process types: what can be called, and how.
 -- The engine is paused in all of these files: no step runs, and nothing here depends on time.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE TABLE reg_users (user_id text PRIMARY KEY, form jsonb, status text, age int);
 CREATE TABLE reg_orders (region text, number int, total numeric, PRIMARY KEY (region, number));

@@ -1,6 +1,6 @@
 -- Starting and stopping processes. The engine is paused: what has started stays RUNNING.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_start;
 SELECT xdb.grant_usage('golden_start');

@@ -1,7 +1,7 @@
 -- A start over a row that is there updates it, leaves it or refuses it, and does nothing else of an INSERT: what the table
 -- demands of a new row concerns rows that are not there. The engine is paused: what has started stays RUNNING.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_over;
 SELECT xdb.grant_usage('golden_over', deployer => true);

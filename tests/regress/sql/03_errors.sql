@@ -1,7 +1,7 @@
 -- Every error has a SQLSTATE of class XD, a message in lower case, and where it helps a detail and a hint. Those that
 -- need a worker, a standby or a server without the preloaded library are left to the cluster tests.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_errors;
 SELECT xdb.grant_usage('golden_errors');

@@ -1,7 +1,7 @@
 -- Messages and RPCs as a caller sees them. The engine is paused and the worker's port is closed,
 -- so messages stay in their queue and calls fail.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_publish;
 SELECT xdb.grant_usage('golden_publish');

@@ -1,6 +1,6 @@
 -- Who may see and drive which process.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_team;
 CREATE ROLE golden_alice IN ROLE golden_team;
@@ -79,8 +79,8 @@ SELECT xdb.describe_process('priv-alice');
 SELECT * FROM xdb.check_process('priv-alice');
 SELECT count(*) FROM xdb.processes;
 SELECT count(*) FROM xdb.status();
-SELECT xdb.pause();
-SELECT xdb.resume();
+SELECT xdb.pause_engine();
+SELECT xdb.resume_engine();
 SELECT xdb.grant_usage('golden_stranger');
 
 -- Ordinary use does not include the engine's own affairs.
@@ -94,8 +94,8 @@ SELECT state, in_flight, backlog IS NOT NULL AS backlog, epoch IS NOT NULL AS ep
 SET ROLE pg_monitor;
 SELECT state, backlog IS NOT NULL AS backlog, epoch IS NOT NULL AS epoch FROM xdb.status();
 SET ROLE golden_bob;
-SELECT xdb.pause();
-SELECT xdb.resume();
+SELECT xdb.pause_engine();
+SELECT xdb.resume_engine();
 SELECT xdb.grant_usage('golden_stranger');
 SELECT xdb.revoke_usage('golden_alice');
 SELECT xdb.register_worker('priv', 'http://127.0.0.1:2');

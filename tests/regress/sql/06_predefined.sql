@@ -9,7 +9,7 @@ CREATE ROLE golden_victim;
 SELECT xdb.grant_usage('golden_writing_user'), xdb.grant_usage('golden_victim');
 CREATE TABLE predefined_rows (id text PRIMARY KEY, note text);
 GRANT SELECT, INSERT, UPDATE ON predefined_rows TO golden_victim;
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 SELECT xdb.register_worker('predefined', 'http://127.0.0.1:1');
 SELECT xdb.register_process_type('Predefined', 'predefined', '{
     "startingState": "First", "states": {"First": {"skipWaitUntil": true}},
@@ -80,7 +80,7 @@ SELECT process_id, status FROM xdb.processes WHERE process_id = 'predefined';
 SELECT * FROM xdb.check_process('predefined');
 SELECT xdb.stop_process('predefined');
 RESET ROLE;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
 SELECT xdb.unregister_process_type('Predefined');
 SELECT xdb.unregister_worker('predefined');
 DELETE FROM xdb.global_message WHERE queue_name = 'predefined';

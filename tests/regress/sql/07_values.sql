@@ -1,6 +1,6 @@
 -- JSON in and out: what is accepted comes back as it was.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_values;
 SELECT xdb.grant_usage('golden_values');

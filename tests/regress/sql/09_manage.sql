@@ -1,6 +1,6 @@
 -- Bulk starts, attributes, timers, retries, waiting and purging from SQL. The engine is paused: what has started stays.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_manage;
 CREATE ROLE golden_manage_other;
 SELECT xdb.grant_usage('golden_manage');

@@ -1,6 +1,6 @@
 -- Messages of global queues as their publishers see them. The engine is paused, so nobody takes any.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_global;
 CREATE ROLE golden_global_other;
@@ -92,4 +92,4 @@ SELECT xdb.unregister_worker('global');
 SELECT xdb.revoke_usage('golden_global');
 SELECT xdb.revoke_usage('golden_global_other');
 DROP ROLE golden_global, golden_global_other, golden_global_nobody;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();

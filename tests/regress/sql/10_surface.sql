@@ -1,6 +1,6 @@
 -- What holds for all functions and settings alike. The engine is paused.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 
 CREATE ROLE golden_surface;
 SELECT xdb.grant_usage('golden_surface');

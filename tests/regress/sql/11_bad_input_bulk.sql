@@ -3,7 +3,7 @@
 \set SHOW_CONTEXT never
 \pset format unaligned
 \pset tuples_only on
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE FUNCTION told(statement text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     state text; message text; detail text; hint text;

@@ -3,7 +3,7 @@
 \set SHOW_CONTEXT never
 \pset format unaligned
 \pset tuples_only on
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE FUNCTION told(statement text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     result text; state text; message text; detail text; hint text;
@@ -97,7 +97,7 @@ SELECT problem FROM xdb.check_process('known') UNION ALL SELECT problem FROM xdb
 SELECT xdb.describe_process('known') -> 'status';
 
 -- Administration: not for everybody, and with its own arguments.
-SELECT call, told('SELECT ' || call) FROM (VALUES ('xdb.purge(''0'')'), ('xdb.pause()'), ('xdb.resume()'), ('state FROM xdb.status()'), ('xdb.register_worker(NULL, NULL)'), ('xdb.unregister_worker(NULL)'),
+SELECT call, told('SELECT ' || call) FROM (VALUES ('xdb.purge(''0'')'), ('xdb.pause_engine()'), ('xdb.resume_engine()'), ('state FROM xdb.status()'), ('xdb.register_worker(NULL, NULL)'), ('xdb.unregister_worker(NULL)'),
     ('xdb.register_process_type(NULL, NULL, NULL)'), ('xdb.unregister_process_type(NULL)'), ('xdb.grant_usage(''golden_bad_processes'', true)'), ('xdb.revoke_usage(''golden_bad_processes'')')) AS v (call);
 RESET ROLE;
 SELECT age, told(format('SELECT xdb.purge(%L)', age)) FROM (VALUES (NULL), ('-1 s'), ('1 month -31 days'), ('178956970 years'), ('2147483647 days'), ('1000000 years'), ('300000 years'), ('soon'), ('')) AS v (age);

@@ -1,6 +1,6 @@
 -- A worker and a process type belong to the role that registered them.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_dev;
 CREATE ROLE golden_dev_member IN ROLE golden_dev;
 CREATE ROLE golden_rival;
@@ -26,7 +26,7 @@ SELECT xdb.register_worker('dev', 'http://127.0.0.1:2');
 SELECT xdb.unregister_process_type('Dev');
 -- A deployer is no operator.
 SET ROLE golden_rival;
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 SELECT count(*) FROM xdb.status();
 
 -- A member of the owner does, and a superuser, and it stays the owner's.

@@ -1,6 +1,6 @@
 -- What a call of a function is: which function is called, what an idempotency key stands for, how large an answer may be.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_calls;
 SELECT xdb.grant_usage('golden_calls', deployer => true);
 CREATE SCHEMA golden_calls;
@@ -100,12 +100,6 @@ BEGIN;
 SELECT xdb.invoke_rpc('a-2', 'withdraw', '1', idempotency_key => 'back');
 ROLLBACK;
 SELECT xdb.invoke_rpc('a-2', 'deposit', '1', idempotency_key => 'back');
--- A version before 0.3.0 has stored no digest: its answers are given as they were then.
-RESET ROLE;
-UPDATE xdb.rpc_answer SET digest = NULL WHERE idempotency_key = 'back';
-SET ROLE golden_calls;
-SELECT xdb.invoke_rpc('a-2', 'withdraw', '9', idempotency_key => 'back');
-
 -- The answer of an RPC's function is bounded as a worker's.
 CREATE FUNCTION golden_calls.wide(request jsonb) RETURNS jsonb LANGUAGE sql AS
     $$ SELECT jsonb_build_object('output', repeat('x', (request->'input')::int)) $$;
@@ -141,4 +135,4 @@ DROP SCHEMA golden_calls CASCADE;
 RESET client_min_messages;
 SELECT xdb.revoke_usage('golden_calls');
 DROP ROLE golden_calls;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();

@@ -1,6 +1,6 @@
 -- Functions that answers and starts call: what a definition may name.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_caller;
 SELECT xdb.grant_usage('golden_caller', deployer => true);
 CREATE SCHEMA golden_shop;
@@ -134,4 +134,4 @@ DROP SCHEMA golden_shop, golden_closed CASCADE;
 RESET client_min_messages;
 SELECT xdb.revoke_usage('golden_caller');
 DROP ROLE golden_caller;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();

@@ -1,6 +1,6 @@
 -- Processes as jobs: without an id of their own, in another state, forgotten when they have closed.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_jobs;
 SELECT xdb.grant_usage('golden_jobs');
 SELECT xdb.register_worker('jobs', 'http://127.0.0.1:1');

@@ -1,6 +1,6 @@
 -- Pauses of processes and process types from SQL, and incidents. The engine is paused: what has started stays.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_pauses;
 CREATE ROLE golden_pauses_other;
 SELECT xdb.grant_usage('golden_pauses', deployer => true);

@@ -1,6 +1,6 @@
 -- Workers without URL: they fetch their calls with SQL.
 \set SHOW_CONTEXT never
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
 CREATE ROLE golden_pull;
 CREATE ROLE golden_pull_worker;
 CREATE ROLE golden_pull_member IN ROLE golden_pull_worker;
@@ -192,12 +192,12 @@ SELECT count(*) FROM xdb.start_processes('[{"process_id": "p-6", "process_type":
 SET ROLE golden_pull_member;
 SELECT token FROM xdb.claim_calls('pull') \gset c_
 RESET ROLE;
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 SET ROLE golden_pull_member;
 SELECT count(*) FROM xdb.claim_calls('pull');
 SELECT xdb.complete_call(:'c_token', '{"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS"}}}');
 RESET ROLE;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
 
 -- Shards: each call is that of one of them.
 SET ROLE golden_pull_member;
@@ -245,7 +245,7 @@ SELECT xdb.invoke_rpc('p-8', 'look');
 SET ROLE golden_pull_member;
 SELECT token FROM xdb.claim_calls('pull') \gset c_
 RESET ROLE;
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 SELECT xdb.register_worker('pull', 'http://127.0.0.1:1');
 SELECT name, url, role FROM xdb.workers WHERE name = 'pull';
 SET ROLE golden_pull_member;
@@ -253,7 +253,7 @@ SELECT xdb.complete_call(:'c_token', '{"stateDecision": {"threadCloseDecision": 
 SELECT count(*) FROM xdb.claim_calls('pull');
 RESET ROLE;
 SELECT xdb.register_worker('pull', NULL, role => 'golden_pull_worker');
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
 
 -- What is paused is not claimed, and its answers still count: they call functions as the owner.
 RESET ROLE;

@@ -1,6 +1,6 @@
 -- stop_process, retry_now and skip_timer for an array of process ids.
 \set SHOW_CONTEXT never
-SELECT xdb.pause();
+SELECT xdb.pause_engine();
 CREATE ROLE golden_many;
 CREATE ROLE golden_many_other;
 SELECT xdb.grant_usage('golden_many'), xdb.grant_usage('golden_many_other');
@@ -65,6 +65,6 @@ SELECT * FROM xdb.stop_process(ARRAY['many-theirs']);
 SELECT xdb.unregister_process_type('Many');
 SELECT xdb.unregister_worker('many');
 SELECT xdb.purge('0') > 0 AS purged;
-SELECT xdb.resume();
+SELECT xdb.resume_engine();
 SELECT xdb.revoke_usage('golden_many'), xdb.revoke_usage('golden_many_other');
 DROP ROLE golden_many, golden_many_other;

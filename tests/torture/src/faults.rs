@@ -448,9 +448,9 @@ impl<'a> Saboteur<'a> {
             let db = self.world.superuser(BACK_WITHIN);
             db.is_some_and(|mut db| db.try_run(sql).is_ok())
         };
-        let paused = run("SELECT xdb.pause()");
+        let paused = run("SELECT xdb.pause_engine()");
         thread::sleep(length);
-        if !run("SELECT xdb.resume()") {
+        if !run("SELECT xdb.resume_engine()") {
             self.world.record.complain("the engine could not be resumed".to_owned());
         }
         paused

@@ -200,13 +200,13 @@ class Admin:
 
     # --- operating
 
-    def pause(self, *, conn: Any = None) -> None:
+    def pause_engine(self, *, conn: Any = None) -> None:
         """Stops the engine from claiming new work."""
-        self._call("SELECT xdb.pause()", (), conn)
+        self._call("SELECT xdb.pause_engine()", (), conn)
 
-    def resume(self, *, conn: Any = None) -> None:
+    def resume_engine(self, *, conn: Any = None) -> None:
         """Lets a paused engine go on."""
-        self._call("SELECT xdb.resume()", (), conn)
+        self._call("SELECT xdb.resume_engine()", (), conn)
 
     def status(self, *, conn: Any = None) -> Status:
         """How the engine of this database is doing."""

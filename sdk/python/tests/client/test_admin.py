@@ -323,12 +323,12 @@ def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         mine.register(EVERYTHING, name="shop", url=worker.url)
     shop.admin.grant_usage("app", operator=True, deployer=True)
-    mine.pause()
+    mine.pause_engine()
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         mine.register(xdb.Worker(Changed), name="shop", url=worker.url)
     mine.register_worker("mine", worker.url, max_concurrency=3)
     assert shop.execute("SELECT max_concurrency FROM xdb.workers WHERE name = 'mine'") == [(3,)]
-    mine.resume()
+    mine.resume_engine()
     mine.close()
 
 
@@ -340,13 +340,13 @@ def test_operating(shop: Any) -> None:
     wait_until("it is purged", lambda: shop.admin.purge(0) == 1)
     with pytest.raises(errors.ProcessNotFound):
         shop.client.describe("i")
-    shop.admin.pause()
+    shop.admin.pause_engine()
     wait_until("it is paused", lambda: shop.admin.status().state == "paused")
     status = shop.admin.status()
     assert status.reason and status.backlog == 0 and status.raw["runners"] == 0
     shop.client.start(Idle, "due")
     assert shop.admin.status().oldest_due is not None
-    shop.admin.resume()
+    shop.admin.resume_engine()
     shop.admin.adopt()
     with pytest.raises(psycopg.errors.UndefinedObject):
         shop.admin.grant_usage('no"body')

@@ -455,4 +455,4 @@ def test_what_the_server_refuses(shop: Any, worker: ProtocolWorker) -> None:
         client.start(Unregistered, "u")
     # What is Postgres' own stays the driver's.
     with Admin(shop.dsn) as unprivileged, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        unprivileged.pause()
+        unprivileged.pause_engine()

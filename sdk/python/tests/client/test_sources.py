@@ -47,9 +47,9 @@ def test_pools(shop: Any) -> None:
     with psycopg_pool.ConnectionPool(shop.dsn, min_size=1, max_size=1) as pool:
         is_good(shop, Client(pool))
     with psycopg_pool.ConnectionPool(shop.superuser_dsn, min_size=1, max_size=1) as pool:
-        Admin(pool).pause()
+        Admin(pool).pause_engine()
         wait_until("it is paused", lambda: shop.admin.status().state == "paused")
-        shop.admin.resume()
+        shop.admin.resume_engine()
     old = psycopg2.pool.ThreadedConnectionPool(1, 1, shop.dsn)
     is_good(shop, Client(old))
     old.closeall()
