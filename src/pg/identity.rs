@@ -3,6 +3,7 @@
 use super::catch::{Result, catch};
 use super::compat;
 use super::extension::EXTENSION;
+use super::raw::DirectFunctionCall1Coll;
 use super::settings::{FIXED_MEANINGS, FORMATS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
@@ -125,11 +126,6 @@ mod raw {
         pub fn PortalHashTableDeleteAll();
         pub fn AtEOXact_LargeObject(is_commit: bool);
         pub fn setseed(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
     }
 }
 
@@ -257,7 +253,7 @@ pub fn forget_seed() {
     let seed = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
     // SAFETY: calls a function of the server that takes such a number.
     unsafe {
-        raw::DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
+        DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
     }
 }
 

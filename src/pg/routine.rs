@@ -4,6 +4,7 @@
 use super::catch::{PgError, Result, catch, sqlstate};
 use super::identity::current_user;
 use super::json::with_text;
+use super::raw::{DirectFunctionCall1Coll, jsonb_in};
 use super::{compat, memory};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char, c_int, c_short};
@@ -31,12 +32,6 @@ mod raw {
             usage: *mut pg_sys::PgStat_FunctionCallUsage,
         );
         pub fn pgstat_end_function_usage(usage: *mut pg_sys::PgStat_FunctionCallUsage, finalize: bool);
-        pub fn jsonb_in(frame: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
     }
 }
 
@@ -144,7 +139,7 @@ unsafe fn invoke(function: pg_sys::Oid, arguments: &[Option<CString>]) -> Option
             match argument {
                 Some(text) => {
                     let text = pg_sys::Datum::from(text.as_ptr());
-                    place.value = raw::DirectFunctionCall1Coll(raw::jsonb_in, pg_sys::InvalidOid, text);
+                    place.value = DirectFunctionCall1Coll(jsonb_in, pg_sys::InvalidOid, text);
                 }
                 None if (*info).fn_strict => return None,
                 None => place.isnull = true,
