@@ -407,7 +407,7 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
         return wrong(format!("the key \"{key}\" can't be an attribute"));
     }
-    match catalog::key_operators(spi, table.relation, &table.primary_key)? {
+    match catalog::unique_key(spi, table.relation, &table.primary_key)? {
         Some(_) => Ok(()),
         None => {
             let columns: Vec<_> = table.primary_key.iter().map(|column| format!("\"{column}\"")).collect();
