@@ -95,8 +95,8 @@ fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_
         && !identity::may_use_xdb(*oid)?
     {
         let message =
-            format!("role \"{name}\" may not use XDB yet, so it can't fetch the calls of worker \"{worker}\"");
-        notice(message, "xdb.grant_usage() lets it.");
+            format!("role \"{name}\" may not use XDB yet, so it can't claim the calls of worker \"{worker}\"");
+        notice(message, "Grant it usage with xdb.grant_usage().");
     }
     if let Some(why) = not_found {
         let message = format!("the host of worker \"{worker}\" can't be resolved now");

@@ -114,7 +114,7 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
             pg_sys::VOIDOID if is_plain => Ok(false),
             _ => {
                 let name = of(pg_sys::format_procedure(function));
-                let what = format!("{name} is no ordinary function that returns one jsonb, or void");
+                let what = format!("{name} is not a plain function that returns jsonb or void");
                 Err(PgError::new(WRONG_OBJECT_TYPE, what))
             }
         }

@@ -238,7 +238,7 @@ def test_what_no_instance_has_is_seen(
     wait_until("it has failed", lambda: xdb_db.execute(failures) != [])
     [(status, error_type, detail)] = xdb_db.execute(failures)
     assert (status, error_type) == (404, "UnknownState") and "is this worker an older one?" in detail
-    assert any("does not know what is asked for by 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
+    assert any("has no handler for 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
     xdb_db.client.stop("p")
     xdb_db.client.stop("q")
 
