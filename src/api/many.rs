@@ -67,7 +67,7 @@ fn process_ids(args: &Args) -> Result<Vec<String>> {
     let texts = needed("process_ids", texts)?;
     memory::room_for(texts.iter().flatten().map(String::len).sum::<usize>().saturating_mul(TAKEN))?;
     let given: Option<Vec<_>> = texts.into_iter().collect();
-    given.ok_or_else(|| error::invalid_argument("process_ids", "it must have no null"))
+    given.ok_or_else(|| error::invalid_argument("process_ids", "it contains null"))
 }
 
 struct Bulk {

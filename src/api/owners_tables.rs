@@ -1,22 +1,22 @@
 //! Users' tables as the owner of a process, in a client's transaction.
 //!
-//! The session is the client's, who need not be trusted by the owner, nor the owner by the client. So the owner's code is restricted
-//! as in a step, and all code of the client's comes before it:
+//! The session is the client's. Neither role trusts the other. So the owner's code is restricted as in a step, and all code of the
+//! client's runs before it:
 //!
 //! ```text
 //!   constraints that the client has deferred, as the session's role, which defers nothing more
 //!     ▼
 //!   is anything in pg_temp?   the owner's code would find it first
 //!     ▼
-//!   the owner's code          the client hears nothing of it, but an error that says no more of rows than the client has written
+//!   the owner's code          its messages do not reach the client, but its error does, without values of rows
 //!     ▼
 //!   is anything new there?    the client would find it; a cursor that is new is closed: the client would run it by fetching
 //! ```
 //!
-//! What protects the owner is not done where the client has the owner's rights anyway, nor what protects the client where the owner has
-//! the client's. What a session-level advisory lock is, nobody can tell from the client's own: such a lock stays. Nor can the owner's
-//! code be kept from what belongs to the session: cursors, descriptors of large objects, and locks that the client has opened or
-//! taken there.
+//! The owner needs no protection from a client that has the owner's rights, and the client none from an owner that has the client's.
+//!
+//! Limitations: a session-level advisory lock that the owner's code takes stays, because it can't be told from the client's locks. The
+//! owner's code can use the session's cursors, descriptors of large objects and locks that the client has opened or taken.
 
 use super::Caller;
 use crate::error;
@@ -33,7 +33,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// After this a change of the server's configuration is seen at the latest.
+/// A session reads the server's configuration again after this time.
 const CONFIGURED_KEPT_FOR: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -41,7 +41,7 @@ thread_local! {
     static CONFIGURED: RefCell<Option<(Instant, Rc<[Setting]>)>> = const { RefCell::new(None) };
 }
 
-/// Whose tables, for whom.
+/// The tables of one owner, used in the session of one client.
 pub(super) struct OwnersTables {
     owner: pg_sys::Oid,
     /// Settings that decide what statements mean.

@@ -92,8 +92,8 @@ fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_
         && !identity::may_use_xdb(*oid)?
     {
         let message =
-            format!("role \"{name}\" may not use XDB yet, so it can't fetch the calls of worker \"{worker}\"");
-        notice(message, "xdb.grant_usage() lets it.");
+            format!("role \"{name}\" may not use XDB yet, so it can't claim the calls of worker \"{worker}\"");
+        notice(message, "Grant it usage with xdb.grant_usage().");
     }
     if let Some(why) = not_found {
         let message = format!("the host of worker \"{worker}\" can't be resolved now");
@@ -391,7 +391,7 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
         return wrong(format!("the key \"{key}\" can't be an attribute"));
     }
-    match catalog::key_operators(spi, table.relation, &table.primary_key)? {
+    match catalog::unique_key(spi, table.relation, &table.primary_key)? {
         Some(_) => Ok(()),
         None => {
             let columns: Vec<_> = table.primary_key.iter().map(|column| format!("\"{column}\"")).collect();

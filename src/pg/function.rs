@@ -5,6 +5,7 @@
 
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
+use super::raw::jsonb_in;
 use super::{json, memory, snapshot};
 use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
@@ -17,7 +18,6 @@ use xdb_engine::{Duration, ExecutionId, Timestamp};
 mod raw {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
-        pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn interval_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn timestamptz_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn DirectFunctionCall3Coll(
@@ -241,7 +241,7 @@ impl Value {
             Self::Null | Self::Executions(_) | Self::Rows(_) => (pg_sys::Datum::null(), true),
             Self::Void => (pg_sys::Datum::null(), false),
             Self::Of(_, datum) => (datum, false),
-            Self::Json(text) => (read(raw::jsonb_in, &text)?, false),
+            Self::Json(text) => (read(jsonb_in, &text)?, false),
         })
     }
 

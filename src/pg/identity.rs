@@ -3,6 +3,7 @@
 use super::catch::{Result, catch};
 use super::compat;
 use super::extension::EXTENSION;
+use super::raw::DirectFunctionCall1Coll;
 use super::settings::{FIXED_MEANINGS, FORMATS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
@@ -37,10 +38,9 @@ pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// values pinned. What a trigger sets stays, but `role` and `session_authorization` it can't set, as in a function of
 /// another's rights.
 ///
-/// In the session of a superuser who has become the caller, nothing that a trigger does may come to the superuser's ears later:
-/// it is restricted as in a step, so that it makes nothing temporary and Postgres refuses to defer a trigger (it would run at the
-/// commit, where it may change its role), and what it sets ends with it. `body` has constraints checked at once, if
-/// [`is_restricted`].
+/// If a superuser has become the caller by `SET ROLE`, nothing that a trigger does may reach the superuser later: the trigger is
+/// restricted as in a step. It makes nothing temporary, its settings end with it, and Postgres refuses to defer a trigger, which could
+/// change its role at the commit. If [`is_restricted`], `body` has constraints checked at once.
 pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let caller = current_user();
     as_role_of_session(caller, is_lent_by_superuser(caller), body)
@@ -100,7 +100,7 @@ pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &FORMATS, Settings::PinnedBack, body)
 }
 
-/// Runs `body`, in which no lock is waited for longer than this, or than the session wants.
+/// Runs `body` with a `lock_timeout` of this length, or the session's if that is shorter.
 pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let milliseconds = at_most.as_millis().clamp(1, i32::MAX as u128) as i32;
     // SAFETY: reads a setting of the session.
@@ -112,8 +112,7 @@ pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() ->
     scope(None, &[(c"lock_timeout", &text)], Settings::PinnedBack, body)
 }
 
-/// Runs `body`, in which no lock is waited for longer than 300 ms, and a deadlock is found after 200 ms, whatever the session
-/// wants.
+/// Runs `body` with a `lock_timeout` of 300 ms and a `deadlock_timeout` of 200 ms, whatever the session has set.
 pub fn with_short_waits<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let settings = [(c"deadlock_timeout", c"200ms"), (c"lock_timeout", c"300ms")];
     scope(None, &settings, Settings::PinnedBack, body)
@@ -125,11 +124,6 @@ mod raw {
         pub fn PortalHashTableDeleteAll();
         pub fn AtEOXact_LargeObject(is_commit: bool);
         pub fn setseed(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
     }
 }
 
@@ -210,8 +204,8 @@ pub fn temporary_schema() -> Option<pg_sys::Oid> {
     (schema != pg_sys::InvalidOid).then_some(schema)
 }
 
-/// Runs `body` as [`as_process_owner`] does, for a function that waits for a lock so many milliseconds: it gives way in a deadlock
-/// before any session does that waits with it.
+/// Runs `body` as [`as_process_owner`] does, for a function that waits for a lock for this number of milliseconds. In a deadlock the
+/// function gives way before a session does.
 pub fn as_function_owner<T>(
     owner: pg_sys::Oid,
     own: &[Setting],
@@ -224,9 +218,9 @@ pub fn as_function_owner<T>(
     })
 }
 
-/// Closes the cursors and the descriptors of large objects that a trigger has left open: whoever comes next could read from them,
-/// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
-/// owner still.
+/// Closes the cursors and the descriptors of large objects that a trigger has left open: the code of the next owner could read from
+/// them, or find the name of a cursor taken. An error closes them by itself. Code at the end of a cursor's statement still runs as the
+/// owner.
 fn close_cursors() -> Result<()> {
     // SAFETY: raw calls, which do nothing where nothing is open. A cursor that a language has pinned is an error here, as it would be
     // at the commit.
@@ -241,8 +235,8 @@ fn close_cursors() -> Result<()> {
 /// Takes back what a trigger may have done to the session and what no abort takes back. To be called after a use of users' tables,
 /// also where it failed and was undone.
 ///
-/// - The advisory locks of the session: whoever comes next in it would seem to have them too. Those of the transaction stay until its end.
-/// - What `setseed()` has made of `random()`: the trigger would know what the next owner draws.
+/// - The advisory locks of the session: the code of the next owner would hold them too. Those of the transaction stay until its end.
+/// - The seed of `random()`: a trigger that has set it would know the next owner's random numbers.
 pub fn clean_session() {
     // SAFETY: looks through the locks that this process has, and gives back those of the session.
     unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
@@ -257,7 +251,7 @@ pub fn forget_seed() {
     let seed = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
     // SAFETY: calls a function of the server that takes such a number.
     unsafe {
-        raw::DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
+        DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
     }
 }
 
@@ -279,7 +273,7 @@ fn empty_temporary_schema() {
 /// What of the settings is put back at the end of a scope.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settings {
-    /// Those that the scope pinned: what a caller's trigger sets is the caller's business.
+    /// Those that the scope pinned. What a caller's trigger sets stays.
     PinnedBack,
     /// Every change since the scope began. A user's trigger must not leave a `search_path` or a timeout behind for
     /// the engine, however it set it.
@@ -319,7 +313,7 @@ fn scope<T>(
     Ok(result)
 }
 
-/// Whether a parameter has this value already: setting it again costs more than looking.
+/// Whether a parameter has this value already: comparing is cheaper than setting it again.
 fn is_set(name: &CStr, value: &CStr) -> bool {
     // SAFETY: the text that is given is read before anything else runs.
     unsafe {
@@ -331,8 +325,8 @@ fn is_set(name: &CStr, value: &CStr) -> bool {
 /// With the rights of a superuser.
 const SUSET: pg_sys::GucContext::Type = pg_sys::GucContext::PGC_SUSET;
 
-/// Sets a custom parameter until the current nest level ends, with the rights of the current user. What it may not set, or not to
-/// this value, is left out: it would be so in its own session.
+/// Sets a custom parameter until the current nest level ends, with the rights of the current user. A value that the user may not set is
+/// left out, as in a session of the user's own.
 fn set_own(name: &CStr, value: &CStr) {
     let context = if is_superuser(current_user()) { SUSET } else { pg_sys::GucContext::PGC_USERSET };
     set_if_possible(name, value, context);
@@ -455,7 +449,7 @@ pub fn is_superuser(role: pg_sys::Oid) -> bool {
     unsafe { pg_sys::superuser_arg(role) }
 }
 
-/// Whether a role is an operator, who may drive the processes of all: it was granted the functions of operators.
+/// Whether a role is an operator, which may stop, pause and change processes of every role: it was granted the operators' functions.
 pub fn is_administrator(role: pg_sys::Oid) -> bool {
     thread_local! {
         static PAUSE: std::cell::Cell<Option<pg_sys::Oid>> = const { std::cell::Cell::new(None) };

@@ -3,21 +3,10 @@
 use super::catch::{Result, catch};
 use super::memory;
 use super::param::FromColumn;
+use super::raw;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
-
-mod raw {
-    use pgrx::pg_sys;
-    unsafe extern "C-unwind" {
-        pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
-    }
-}
 
 /// A `jsonb` in a row: nothing of it is read, and none of its memory taken, before its text is asked for.
 pub struct Stored<'r> {

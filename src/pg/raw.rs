@@ -13,6 +13,15 @@ unsafe extern "C-unwind" {
     pub fn die(signal: c_int);
     /// The server's SIGHUP handler: sets `ConfigReloadPending` and the latch.
     pub fn SignalHandlerForConfigReload(signal: c_int);
+    /// Input and output of `jsonb`, for [`DirectFunctionCall1Coll`]; they raise errors as they are.
+    pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+    pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+    /// Calls a function of the server that takes one value and gives one; raises errors as they are.
+    pub fn DirectFunctionCall1Coll(
+        function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+        collation: pg_sys::Oid,
+        argument: pg_sys::Datum,
+    ) -> pg_sys::Datum;
     /// The server's own utility processing; raises errors as they are.
     pub fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,

@@ -4,6 +4,7 @@
 use super::catch::{PgError, Result, catch, sqlstate};
 use super::identity::current_user;
 use super::json::with_text;
+use super::raw::{DirectFunctionCall1Coll, jsonb_in};
 use super::{compat, memory};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char, c_int, c_short};
@@ -31,12 +32,6 @@ mod raw {
             usage: *mut pg_sys::PgStat_FunctionCallUsage,
         );
         pub fn pgstat_end_function_usage(usage: *mut pg_sys::PgStat_FunctionCallUsage, finalize: bool);
-        pub fn jsonb_in(frame: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
     }
 }
 
@@ -119,7 +114,7 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
             pg_sys::VOIDOID if is_plain => Ok(false),
             _ => {
                 let name = of(pg_sys::format_procedure(function));
-                let what = format!("{name} is no ordinary function that returns one jsonb, or void");
+                let what = format!("{name} is not a plain function that returns jsonb or void");
                 Err(PgError::new(WRONG_OBJECT_TYPE, what))
             }
         }
@@ -144,7 +139,7 @@ unsafe fn invoke(function: pg_sys::Oid, arguments: &[Option<CString>]) -> Option
             match argument {
                 Some(text) => {
                     let text = pg_sys::Datum::from(text.as_ptr());
-                    place.value = raw::DirectFunctionCall1Coll(raw::jsonb_in, pg_sys::InvalidOid, text);
+                    place.value = DirectFunctionCall1Coll(jsonb_in, pg_sys::InvalidOid, text);
                 }
                 None if (*info).fn_strict => return None,
                 None => place.isnull = true,

@@ -2,7 +2,7 @@
 //!
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
-//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
+//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine and all waiting sessions.
 //!
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
 //! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdb_engine::fnv1a_128;
 
-/// Beyond this many ends of executions and states in one transaction, everybody who waits in the database is woken.
+/// Beyond this many ends of executions and states in one transaction, all waiting sessions of the database are woken.
 const CLOSED_KEPT: usize = 1024;
 
 #[derive(Default)]
@@ -291,7 +291,7 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
     _: *mut c_void,
 ) {
     use pg_sys::SubXactEvent::{SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB};
-    // As above: a panic here could at worst leave a note too many, which wakes somebody for nothing.
+    // As above: a panic here could at worst leave a note too many, which wakes a process for nothing.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         NOTES.with_borrow_mut(|levels| {
             if levels.last().is_none_or(|top| top.subtransaction != subtransaction) {

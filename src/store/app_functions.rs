@@ -137,7 +137,7 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
     })?;
     match row {
         Some((_, _, true, _)) => wrong("it is temporary: the engine can't see it"),
-        Some((false, ..)) => wrong("it is no ordinary function that gives one value"),
+        Some((false, ..)) => wrong("it is not a plain function that returns one value"),
         Some((_, false, ..)) if gives == Gives::Json => wrong("it must return jsonb"),
         Some((_, false, ..)) => wrong("it must return jsonb or void"),
         Some((_, _, _, false)) => Err(error::may_not_name(name)),

@@ -11,7 +11,6 @@ use crate::guc;
 use crate::pg::catch::{
     INTERNAL_ERROR, NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate,
 };
-use crate::pg::identity::with_pinned_path;
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
 use crate::pg::shmem::row_places::RowPlace;
@@ -30,8 +29,8 @@ const SYNTAX_ERROR: i32 = sqlstate(b"42601");
 #[derive(Debug)]
 struct ResolvedTable {
     found: TableDescription,
-    /// In the order of the mapping; None where the table has no such unique key (any more).
-    key: Option<Vec<KeyColumn>>,
+    /// The key's index and columns, in the order of the mapping. None where the table has no such unique key (any more).
+    key: Option<(pg_sys::Oid, Vec<KeyColumn>)>,
 }
 
 /// A column of the key as SQL.
@@ -116,16 +115,14 @@ impl Tables {
         let table = match catalog::describe(spi, mapping.relation)? {
             None => None,
             Some(found) => {
-                let operators = catalog::key_operators(spi, mapping.relation, &mapping.primary_key)?;
-                let key = operators.map(|operators| {
-                    let columns = mapping.primary_key.iter().zip(operators);
-                    columns
-                        .map(|(column, operator)| {
-                            let of_type = found.columns.get(column).copied();
-                            let of_type = of_type.ok_or_else(|| PgError::internal("an index of unknown columns"))?;
-                            Ok(KeyColumn::new(column, of_type, operator))
-                        })
-                        .collect::<Result<_>>()
+                let unique = catalog::unique_key(spi, mapping.relation, &mapping.primary_key)?;
+                let key = unique.map(|unique| -> Result<_> {
+                    let columns = mapping.primary_key.iter().zip(unique.operators).map(|(column, operator)| {
+                        let of_type = found.columns.get(column).copied();
+                        let of_type = of_type.ok_or_else(|| PgError::internal("an index of unknown columns"))?;
+                        Ok(KeyColumn::new(column, of_type, operator))
+                    });
+                    Ok((unique.index, columns.collect::<Result<_>>()?))
                 });
                 Some(ResolvedTable { key: key.transpose()?, found })
             }
@@ -214,9 +211,7 @@ impl Tables {
         if found.is_some() {
             return Ok(found);
         }
-        let table = self.enter(mapping)?;
-        let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(mapping)?);
-        if spi.on_users_tables().run(&sql, &params(key, None))? == 0 {
+        if !self.is_there(spi, mapping, key)? {
             return Ok(None);
         }
         // It may have been inserted a moment ago.
@@ -313,7 +308,7 @@ impl Tables {
     fn start_row(&self, spi: &Spi, part: &TableValues, mode: ConflictMode) -> Result<()> {
         let table = self.enter(part.mapping)?;
         for tries_left in (0..TRIES).rev() {
-            if self.is_there(spi, part)? {
+            if self.is_there(spi, part.mapping, part.key)? {
                 match mode {
                     ConflictMode::ReturnError => return Err(self.duplicate(spi, part)?),
                     ConflictMode::Ignore => return Ok(()),
@@ -327,7 +322,8 @@ impl Tables {
             match self.insert_row(spi, part, skips)? {
                 // A policy may hide the row that is in the way.
                 0 if mode == ConflictMode::Ignore
-                    && (self.is_there(spi, part)? || catalog::has_active_policies(spi, part.mapping.relation)?) =>
+                    && (self.is_there(spi, part.mapping, part.key)?
+                        || catalog::has_active_policies(spi, part.mapping.relation)?) =>
                 {
                     return Ok(());
                 }
@@ -341,11 +337,11 @@ impl Tables {
     }
 
     /// Whether the role sees a row with this key. It needs no more for it than SELECT on the key's columns.
-    fn is_there(&self, spi: &Spi, part: &TableValues) -> Result<bool> {
-        let table = self.enter(part.mapping)?;
-        let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(part.mapping)?);
-        let found = spi.on_users_tables().run(&sql, &params(part.key, None));
-        Ok(found.map_err(|error| table.about(error, part.mapping, &[]))? > 0)
+    fn is_there(&self, spi: &Spi, mapping: &TableMapping, key: &[String]) -> Result<bool> {
+        let table = self.enter(mapping)?;
+        let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(mapping)?);
+        let found = spi.on_users_tables().run(&sql, &params(key, None));
+        Ok(found.map_err(|error| table.about(error, mapping, &[]))? > 0)
     }
 
     /// Inserts a row. Gives how many: none if it is skipped because there is one with this key.
@@ -368,32 +364,14 @@ impl Tables {
         inserted.map_err(|error| found_none(table.about(error, mapping, written), part))
     }
 
-    /// The error that Postgres raises for another row with this key.
-    fn duplicate(&self, spi: &Spi, part: &TableValues) -> Result<PgError> {
-        let table = self.enter(part.mapping)?;
-        let violated = match table.found.is_partitioned && catalog::may_read_rows(spi, part.mapping.relation)? {
-            true => self.place(spi, part.mapping, part.key)?.map_or(part.mapping.relation, |place| place.table),
-            false => part.mapping.relation,
-        };
-        let unique = with_pinned_path(|| catalog::unique_key(spi, violated, &part.mapping.primary_key))?;
-        let unique = unique.ok_or_else(|| PgError::internal("a unique key without an index"))?;
-        let what = format!("duplicate key value violates unique constraint \"{}\"", unique.index);
-        let mut error = PgError::new(UNIQUE_VIOLATION, what).of_table(&unique.table);
-        (error.schema, error.constraint) = (Some(unique.schema), Some(unique.index));
-        if catalog::has_active_policies(spi, part.mapping.relation)? {
-            return Ok(error);
+    /// The error for a row that is there and may not be.
+    fn duplicate(&self, spi: &Spi, TableValues { mapping, key, .. }: &TableValues) -> Result<PgError> {
+        let what = format!("table {} already has a row with {}", mapping.table, row_of(mapping, key));
+        let mut error = PgError::new(UNIQUE_VIOLATION, what).of_table(&mapping.table);
+        if let Some((index, _)) = self.enter(mapping)?.key {
+            error.constraint = catalog::index_name(spi, index)?;
         }
-        let outputs = unique.columns.iter().map(|column| {
-            let at = part.mapping.primary_key.iter().position(|key| key == column).unwrap_or_default();
-            let stored = table.column(part.mapping, column)?.base().name();
-            Ok(format!("{}::{stored}", table.key(part.mapping)?[at].value(at + 1)))
-        });
-        let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        let places = vec!["%s"; outputs.len()].join(", ");
-        let sql = format!("SELECT pg_catalog.format('{places}', {})", outputs.join(", "));
-        let values = spi.on_users_tables().first(&sql, &params(part.key, None), |row| row.at::<String>(0))?;
-        let values = values.unwrap_or_default();
-        Ok(error.detail(format!("Key ({})=({values}) already exists.", unique.definition)))
+        Ok(error)
     }
 }
 
@@ -414,8 +392,8 @@ impl ResolvedTable {
     }
 
     fn key(&self, mapping: &TableMapping) -> Result<&[KeyColumn]> {
-        if let Some(key) = &self.key {
-            return Ok(key);
+        if let Some((_, columns)) = &self.key {
+            return Ok(columns);
         }
         for column in &mapping.primary_key {
             self.column(mapping, column)?;

@@ -6,7 +6,7 @@
 use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
 use crate::pg::types::Type;
 use pgrx::pg_sys;
 use std::collections::HashMap;
@@ -22,7 +22,6 @@ statements! {
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
                     CROSS JOIN unnest('{SELECT,UPDATE}'::text[]) AS u (privilege)) AS p \
             WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
-    MAY_READ_ROWS = "SELECT pg_catalog.has_table_privilege($1::oid, 'SELECT') AS may";
     // What Postgres takes for a key that another table may refer to: an update of it conflicts with FOR KEY SHARE.
     IS_OF_A_KEY = "SELECT EXISTS (SELECT FROM pg_catalog.pg_index i \
             CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS c (attnum, position) \
@@ -36,7 +35,7 @@ statements! {
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
         WHERE c.oid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
-    KEY_OPERATORS = "SELECT k.operators FROM ( \
+    UNIQUE_KEY = "SELECT k.indexrelid AS index, k.operators FROM ( \
             SELECT i.indexrelid, i.indisprimary, pg_catalog.array_agg(a.attname::text ORDER BY a.attname) AS names, \
                 pg_catalog.array_agg('OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || o.oprname || ')' \
                     ORDER BY a.attname) AS operators \
@@ -53,22 +52,7 @@ statements! {
                 AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
             GROUP BY i.indexrelid, i.indisprimary) AS k \
         WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
-    // The first one in the order in which the server looks for duplicates.
-    UNIQUE_KEY = "SELECT n.nspname::text AS schema, c.relname::text AS name, u.relname::text AS index, k.columns, \
-            (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(o.name), ', ' ORDER BY o.position) \
-                FROM unnest(k.columns) WITH ORDINALITY AS o (name, position)) AS definition \
-        FROM ( \
-            SELECT i.indexrelid, i.indrelid, pg_catalog.array_agg(a.attname::text ORDER BY c.position) AS columns \
-            FROM pg_catalog.pg_index i \
-            CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS c (attnum, position) \
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum \
-            WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate \
-                AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
-            GROUP BY i.indexrelid, i.indrelid) AS k \
-        JOIN pg_catalog.pg_class u ON u.oid = k.indexrelid \
-        JOIN pg_catalog.pg_class c ON c.oid = k.indrelid \
-        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-        WHERE k.columns @> $2 AND k.columns <@ $2 ORDER BY k.indexrelid LIMIT 1";
+    INDEX_NAME = "SELECT c.relname::pg_catalog.text AS name FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1";
 }
 
 /// A table's name and columns.
@@ -78,7 +62,6 @@ pub struct TableDescription {
     pub name: String,
     /// The same where rows are read or updated: without those of tables that inherit from it.
     pub rows: String,
-    pub is_partitioned: bool,
     /// It may have: Postgres refuses `ON CONFLICT` then.
     pub has_rules: bool,
     pub columns: HashMap<String, Type>,
@@ -128,20 +111,13 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
     spi.with_latest_snapshot(|spi| {
         spi.rows(&DESCRIBE, &[relation], |row| {
             let name = format!("{}.{}", quote(row.get("schema")?), quote(row.get("name")?));
-            let is_partitioned = !row.get::<bool>("is_ordinary")?;
-            let only = if is_partitioned { "" } else { "ONLY " };
-            table = Some((format!("{only}{name}"), name, is_partitioned, row.get("has_rules")?));
+            let only = if row.get("is_ordinary")? { "ONLY " } else { "" };
+            table = Some((format!("{only}{name}"), name, row.get("has_rules")?));
             columns.insert(row.get("attribute")?, Type { oid: row.get("atttypid")?, modifier: row.get("atttypmod")? });
             Ok(())
         })
     })?;
-    Ok(table.map(|(rows, name, is_partitioned, has_rules)| TableDescription {
-        name,
-        rows,
-        is_partitioned,
-        has_rules,
-        columns,
-    }))
+    Ok(table.map(|(rows, name, has_rules)| TableDescription { name, rows, has_rules, columns }))
 }
 
 /// What a role lacks to do with a mapped table what steps do: read rows with a key and attributes, and update the attributes. The
@@ -158,51 +134,29 @@ pub fn missing_privileges(
     Ok(spi.first(&MISSING_PRIVILEGES, &params, |row| row.get::<Option<String>>("missing"))?.flatten())
 }
 
-/// The operators that compare the columns of a key, in their order: those of the unique index over exactly these
-/// columns, so that what they call equal is there once at most. None when there is no such index.
-pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<Vec<String>>> {
-    let mut sorted: Vec<&str> = key.iter().map(String::as_str).collect();
-    sorted.sort_unstable();
-    let params = [value(pg_sys::Oid::from(relation)), array(sorted.iter().copied())];
-    let operators =
-        spi.with_latest_snapshot(|spi| spi.first(&KEY_OPERATORS, &params, |row| row.get::<Vec<String>>("operators")))?;
-    let Some(operators) = operators else { return Ok(None) };
-    let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
-    Ok(key.iter().map(|column| by_column.get(column.as_str()).cloned()).collect())
-}
-
 /// A unique key of a table.
 pub struct UniqueKey {
-    pub schema: String,
-    pub table: String,
-    /// Also that of its constraint, if it has one.
-    pub index: String,
-    /// In the order of the index.
-    pub columns: Vec<String>,
-    /// The same as SQL.
-    pub definition: String,
+    pub index: pg_sys::Oid,
+    /// The operators that compare its columns: what they call equal is there once at most. In the order in which the columns were given.
+    pub operators: Vec<String>,
 }
 
-/// The unique index over exactly these columns that a duplicate violates.
-pub fn unique_key(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<UniqueKey>> {
-    let params = [value(pg_sys::Oid::from(relation)), array(key.iter().map(String::as_str))];
-    spi.with_latest_snapshot(|spi| {
-        spi.first(&UNIQUE_KEY, &params, |row| {
-            Ok(UniqueKey {
-                schema: row.get("schema")?,
-                table: row.get("name")?,
-                index: row.get("index")?,
-                columns: row.get("columns")?,
-                definition: row.get("definition")?,
-            })
-        })
-    })
+/// The unique key over exactly these columns, or None.
+pub fn unique_key(spi: &Spi, relation: u32, columns: &[String]) -> Result<Option<UniqueKey>> {
+    let mut sorted: Vec<&str> = columns.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    let params = [value(pg_sys::Oid::from(relation)), array(sorted.iter().copied())];
+    let read = |row: &Row| Ok((row.get("index")?, row.get::<Vec<String>>("operators")?));
+    let found = spi.with_latest_snapshot(|spi| spi.first(&UNIQUE_KEY, &params, read))?;
+    let Some((index, operators)) = found else { return Ok(None) };
+    let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
+    let operators: Option<_> = columns.iter().map(|column| by_column.get(column.as_str()).cloned()).collect();
+    Ok(operators.map(|operators| UniqueKey { index, operators }))
 }
 
-/// Whether the current role may read whole rows, with what the system keeps of them.
-pub fn may_read_rows(spi: &Spi, relation: u32) -> Result<bool> {
-    let may = spi.first(&MAY_READ_ROWS, &[value(pg_sys::Oid::from(relation))], |row| row.get("may"))?;
-    Ok(may.unwrap_or(false))
+/// The name of an index, which is also that of its constraint, if it has one.
+pub fn index_name(spi: &Spi, index: pg_sys::Oid) -> Result<Option<String>> {
+    spi.first(&INDEX_NAME, &[value(index)], |row| row.get("name"))
 }
 
 /// Quotes an identifier, whatever is in it.

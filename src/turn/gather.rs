@@ -103,7 +103,7 @@ impl Gathering<'_> {
             self.scans.reset();
         }
         self.yield_calls(turn, &mut work)?;
-        // Nobody tells a runner, which has few calls.
+        // Sessions do not tell runners which calls they have ended: a runner always reads its calls, which are few.
         let any_over = if turn.role.grants_locks() { self.locks.release_over(turn.spi)? } else { true };
         if any_over && !self.calls.in_flight.is_empty() {
             let keys: Vec<_> = self.calls.in_flight.iter().map(|(_, (record, _))| record.key).collect();
@@ -240,7 +240,7 @@ impl Gathering<'_> {
             work.moved.adopted = Some(!more);
             self.scans.reset();
             if turn.role.gathers() {
-                // From time to time the first of each are enough: those behind them wait for somebody who works.
+                // The first calls of each worker are enough for a scan: the calls behind them wait for a worker that is at work.
                 let of = |worker| Fetched { worker, after: None, to_the_end: registered };
                 self.scans.fetched = self.registry.pulling_workers().map(of).collect();
             }
@@ -257,7 +257,7 @@ impl Gathering<'_> {
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
-        // Nor would what waits for a worker that fetches its calls, if nobody works for it any more.
+        // Nor would a call of a pull worker that claims no calls any more.
         if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
             let up_to = self.follow_types(turn, worker, after)?;
             work.more = true;
@@ -302,7 +302,7 @@ impl Gathering<'_> {
     }
 
     /// Gives up the leases of calls whose answers were dropped: the calls are made again, as the same attempt. A call whose
-    /// task somebody has locked is left for the next turn.
+    /// task is locked is left for the next turn.
     fn yield_calls(&mut self, turn: &Turn, work: &mut Work) -> Result<()> {
         if self.backlog.yielding.is_empty() {
             return Ok(());
@@ -313,7 +313,7 @@ impl Gathering<'_> {
         let leased = claim::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
         work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
-        // What they would have closed is not about to close any more: nobody shall wait for it.
+        // The executions that these answers would have closed are not about to close any more: no session waits for that.
         let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
         execution::unmark_closing(turn.spi, Some(&ids))?;
         work.yielded.iter().for_each(|key| self.locks.release(*key));
@@ -322,7 +322,7 @@ impl Gathering<'_> {
     }
 }
 
-/// How far a scan came that looked for what these owners have, up to `to`, and for so many of each: who had as many may have more.
+/// How far a scan came that read up to `of_each` items of each of these owners, due up to `to`: an owner with that many may have more.
 fn ends<I, T: Ord + Copy>(
     owners: Vec<Owner>,
     to: Option<T>,

@@ -55,6 +55,12 @@ fn has_key(row: &Row, columns: &[String], key: &[String]) -> bool {
     columns.iter().zip(key).all(|(column, text)| row.get(column).is_some_and(|value| key_text(value) == *text))
 }
 
+/// A row, for people.
+fn row_of(table: &TableMapping, key: &[String]) -> String {
+    let columns = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
+    columns.collect::<Vec<_>>().join(" and ")
+}
+
 /// The columns of a table that these attributes go to, with their values.
 fn written(table: &TableMapping, attributes: &BTreeMap<String, Json>) -> Row {
     let column = |(name, value): (&String, &Json)| Some((table.attributes.get(name)?.clone(), value.clone()));
@@ -94,9 +100,7 @@ impl Tables {
         let writes = || run.rows().map(|(table, key)| (table, key, written(table, attributes)));
         for (table, key, written) in writes() {
             if !written.is_empty() && self.found(table, key).is_none() {
-                let columns = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
-                let which = columns.collect::<Vec<_>>().join(" and ");
-                let message = format!("table {} has no row with {which}", table.table);
+                let message = format!("table {} has no row with {}", table.table, row_of(table, key));
                 let refusal = Refusal::new(b"02000", message);
                 return Err(Box::new(Refused { refusal, table: table.table.clone(), constraint: None }));
             }
@@ -119,9 +123,8 @@ impl Tables {
             if mode == ConflictMode::ReturnError && is_written && self.found(table, key).is_some() {
                 let name = table.table.rsplit('.').next().unwrap_or_default();
                 let constraint = format!("{name}_pkey");
-                let message = format!("duplicate key value violates unique constraint \"{constraint}\"");
-                let detail = format!("Key ({})=({}) already exists.", table.primary_key.join(", "), key.join(", "));
-                let refusal = Refusal::new(b"23505", message).detail(detail);
+                let message = format!("table {} already has a row with {}", table.table, row_of(table, key));
+                let refusal = Refusal::new(b"23505", message);
                 return Err(Box::new(Refused { refusal, table: table.table.clone(), constraint: Some(constraint) }));
             }
         }

@@ -234,7 +234,7 @@ fn a_start_is_all_or_nothing() {
     start_with_row(&mut sim, "p", json!({}));
     let again = json!({"process_id": "p", "process_type": "P", "global_attribute_pk": "k", "global_attributes": {"n": 2},
         "id_reuse_policy": "TERMINATE_IF_RUNNING", "options": {"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT"}});
-    assert_eq!(sim.refused("start", again), ("23505".to_owned(), "Key (id)=(k) already exists.".to_owned()));
+    assert_eq!(sim.refused("start", again), ("23505".to_owned(), "table t already has a row with id = k".to_owned()));
     assert_eq!(sim.status("p"), "RUNNING");
     let ignore = json!({"options": {"globalAttributeConflictMode": "IGNORE_CONFLICT"}, "global_attributes": {"n": 3}});
     start_with_row(&mut sim, "q", ignore);

@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from raised import RAISED, raise_in_coroutine
 from support import post
 
 import xdb
-
-
-class PanicException(BaseException):
-    """As pyo3 raises it for a panic of Rust."""
-
-
-class NoText(BaseException):
-    def __str__(self) -> str:
-        raise GeneratorExit("no text")
-
-
-async def waits_for_what_is_cancelled() -> None:
-    task = asyncio.ensure_future(asyncio.sleep(3600))
-    task.cancel()
-    await task
-
-
-def raises(error: BaseException) -> None:
-    raise error
-
-
-RAISED: dict[str, Callable[[], object]] = {
-    "CancelledError": lambda: asyncio.run(waits_for_what_is_cancelled()),
-    "SystemExit": lambda: sys.exit("for good"),
-    "GeneratorExit": lambda: raises(GeneratorExit()),
-    "PanicException": lambda: raises(PanicException("called `Option::unwrap()` on a `None` value")),
-    "NoText": lambda: raises(NoText()),
-    "Failed": lambda: pytest.fail("no"),
-    "KeyboardInterrupt": lambda: raises(KeyboardInterrupt()),
-}
 
 
 class Served(xdb.Process):
@@ -52,9 +20,7 @@ class Served(xdb.Process):
 
     @xdb.state
     async def other(self, what: str) -> xdb.Decision:
-        if what == "CancelledError":
-            await waits_for_what_is_cancelled()
-        RAISED[what]()
+        await raise_in_coroutine(what)
         return xdb.complete()
 
 

@@ -58,6 +58,11 @@ impl App {
         App::set_up_hostile(Home::Shared(Cluster::shared()), name, "")
     }
 
+    /// The same in a cluster of its own.
+    pub fn hostile_alone(name: &str, options: ClusterOptions) -> App {
+        App::set_up_hostile(Home::Own(Cluster::start(options)), name, "")
+    }
+
     /// The same with the schema of this version of the extension.
     pub fn hostile_of_version(name: &str, version: &str) -> App {
         let cluster = Cluster::start(ClusterOptions::default());

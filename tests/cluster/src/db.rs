@@ -8,6 +8,7 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PORT};
+use crate::wait::wait_until;
 
 /// An error as the server reports it.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,6 +94,21 @@ impl Db {
     /// Runs one or more statements, which may fail.
     pub fn try_run(&mut self, sql: &str) -> Result<(), SqlError> {
         Ok(self.client.batch_execute(sql)?)
+    }
+
+    /// Runs something again while it fails to serialize, as an application with serializable transactions does.
+    pub fn again<T>(&mut self, statement: impl Fn(&mut Db) -> Result<T, SqlError>) -> Result<T, SqlError> {
+        let mut told = None;
+        wait_until("a statement serializes", 20, || {
+            told = Some(statement(self));
+            !matches!(&told, Some(Err(error)) if error.code == "40001")
+        });
+        told.expect("it was run")
+    }
+
+    /// Runs a statement, and runs it again while it fails to serialize.
+    pub fn repeated(&mut self, sql: &str) {
+        self.again(|db| db.try_run(sql)).unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
     }
 
     /// The error of a statement that has to fail with the given SQLSTATE.

@@ -6,8 +6,8 @@ use xdb_cluster_tests::prelude::*;
 
 /// A ledger that functions write, and functions for the states of `Order`.
 const ORDER: &str = "
-    CREATE TABLE ledger (id int GENERATED ALWAYS AS IDENTITY, process text, what text, attempt int, who text, pid int, txid bigint);
-    CREATE FUNCTION step(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    CREATE TABLE public.ledger (id int GENERATED ALWAYS AS IDENTITY, process text, what text, attempt int, who text, pid int, txid bigint);
+    CREATE FUNCTION public.step(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
     DECLARE
         n CONSTANT int := (request->'stateInput')::int;
     BEGIN
@@ -945,9 +945,9 @@ fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_
 
 /// A function that runs until somebody opens the gate, or waits for a row that is locked: each of these names what it does.
 const HANGS: &str = "
-    CREATE TABLE gate (open boolean); INSERT INTO gate VALUES (false);
-    CREATE TABLE rows (id int PRIMARY KEY); INSERT INTO rows VALUES (1);
-    CREATE FUNCTION hang(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+    CREATE TABLE public.gate (open boolean); INSERT INTO public.gate VALUES (false);
+    CREATE TABLE public.rows (id int PRIMARY KEY); INSERT INTO public.rows VALUES (1);
+    CREATE FUNCTION public.hang(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
         CASE request->>'stateInput'
             WHEN 'sleep' THEN
                 LOOP
@@ -962,11 +962,14 @@ const HANGS: &str = "
         END CASE;
         RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
     END $$;
-    GRANT ALL ON gate, rows, ledger TO other; GRANT EXECUTE ON FUNCTION hang, step TO other;";
+    GRANT ALL ON public.gate, public.rows, public.ledger TO other; GRANT EXECUTE ON FUNCTION public.hang, public.step TO other;";
 
-/// An application with so many runners, whose functions may hang for a minute.
-fn hanging(name: &str, runners: &str) -> App {
-    let app = App::alone(name, ClusterOptions::default().set("xdb.runners", runners));
+fn runners(number: &str) -> ClusterOptions {
+    ClusterOptions::default().set("xdb.runners", number)
+}
+
+/// Gives an application functions that may hang for a minute.
+fn hanging(app: App) -> App {
     app.db().run(ORDER);
     app.db().run(HANGS);
     register(&app, "Steps", &steps());
@@ -976,10 +979,10 @@ fn hanging(name: &str, runners: &str) -> App {
 }
 
 /// Starts processes whose functions hang, waits until one does, and has another owner's functions answer meanwhile.
-fn others_go_on(name: &str, runners: &str, how: &str) {
-    let app = hanging(name, runners);
+fn others_go_on(app: App, how: &str) {
+    let app = hanging(app);
     let (mut db, mut other, mut locker) = (app.db(), app.session("other"), app.db());
-    locker.run("BEGIN; SELECT FROM rows FOR UPDATE");
+    locker.run("BEGIN; SELECT FROM public.rows FOR UPDATE");
     for n in 0..20 {
         db.start(&format!("hangs{n}"), "Hangs").input(json!(how)).go();
     }
@@ -994,30 +997,35 @@ fn others_go_on(name: &str, runners: &str, how: &str) {
     assert_eq!(views::with_status(&mut db, "hangs%", "RUNNING"), 20, "they hang all the time");
     assert_eq!(failures(&mut superuser), 0, "no attempt was spent on it");
     locker.run("ROLLBACK");
-    db.run("UPDATE gate SET open = true");
+    db.run("UPDATE public.gate SET open = true");
     wait_until("they end", 120, || views::with_status(&mut superuser, "hangs%", "COMPLETED") == 20);
     app.done(&[]);
 }
 
 #[test]
 fn functions_of_one_owner_that_sleep_leave_a_runner_to_others() {
-    others_go_on("functions_leave_sleep", "2", "sleep");
+    others_go_on(App::alone("functions_leave_sleep", runners("2")), "sleep");
+}
+
+#[test]
+fn functions_of_one_owner_that_sleep_leave_a_runner_to_others_in_a_hostile_database() {
+    others_go_on(App::hostile_alone("hostile_leave_sleep", runners("2")), "sleep");
 }
 
 #[test]
 fn functions_of_one_owner_that_wait_for_a_row_leave_a_runner_to_others() {
-    others_go_on("functions_leave_row", "2", "row");
+    others_go_on(App::alone("functions_leave_row", runners("2")), "row");
 }
 
 #[test]
 fn functions_of_one_owner_that_loop_leave_a_runner_of_three_to_others() {
-    others_go_on("functions_leave_loop", "3", "loop");
+    others_go_on(App::alone("functions_leave_loop", runners("3")), "loop");
 }
 
 /// Of functions that are quick, too, each owner's are called in turn: those of one that are due before all of another's don't come first.
 #[test]
 fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
-    let app = hanging("functions_turns", "1");
+    let app = hanging(App::alone("functions_turns", runners("1")));
     let (mut db, mut other, mut superuser) = (app.db(), app.session("other"), app.superuser());
     superuser.run("SELECT xdb.pause_engine()");
     for n in 0..300 {
@@ -1032,10 +1040,8 @@ fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
     app.done(&[]);
 }
 
-/// Whoever starts a process may have its functions give up earlier than their type says, and not later.
-#[test]
-fn a_start_may_shorten_the_time_of_a_function_and_not_lengthen_it() {
-    let app = App::alone("functions_time", ClusterOptions::default());
+/// A start may have its functions give up earlier than their type says, and not later.
+fn a_start_shortens_the_time(app: App) {
     let mut db = app.db();
     db.run(ORDER);
     db.run(HANGS);
@@ -1054,6 +1060,16 @@ fn a_start_may_shorten_the_time_of_a_function_and_not_lengthen_it() {
         assert_eq!(failed["errorType"], "57014", "{id}: {failed}");
     }
     app.done(&[]);
+}
+
+#[test]
+fn a_start_may_shorten_the_time_of_a_function_and_not_lengthen_it() {
+    a_start_shortens_the_time(App::alone("functions_time", ClusterOptions::default()));
+}
+
+#[test]
+fn a_start_may_shorten_the_time_of_a_function_in_a_hostile_database() {
+    a_start_shortens_the_time(App::hostile_alone("hostile_time", ClusterOptions::default()));
 }
 
 /// The function that was registered, and found, is the one that is called, whatever else has its name; one that was made again as

@@ -11,24 +11,9 @@ fn privileges(db: &mut Db) -> BTreeSet<String> {
     schema(db).into_iter().filter(|fact| fact.contains("privilege ")).collect()
 }
 
-/// Repeats a statement while it fails to serialize, as an application with serializable transactions does.
-fn again<T>(db: &mut Db, statement: impl Fn(&mut Db) -> Result<T, SqlError>) -> Result<T, SqlError> {
-    let mut told = None;
-    wait_until("nothing is in the way", 20, || {
-        told = Some(statement(db));
-        !matches!(&told, Some(Err(error)) if error.code == "40001")
-    });
-    told.expect("it was run")
-}
-
-/// Runs a statement, and repeats it if it fails to serialize.
-fn repeated(db: &mut Db, sql: &str) {
-    again(db, |db| db.try_run(sql)).unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
-}
-
 /// The JSON value of an expression, or the SQLSTATE of its error. Repeats the query if it fails to serialize.
 fn asked(db: &mut Db, sql: &str) -> Result<Value, String> {
-    let text = again(db, |db| db.try_one::<Option<String>>(&format!("SELECT ({sql})::text")));
+    let text = db.again(|db| db.try_one::<Option<String>>(&format!("SELECT ({sql})::text")));
     let text = text.map_err(|error| error.code)?;
     Ok(text.map_or(Value::Null, |text| serde_json::from_str(&text).expect("it is JSON")))
 }
@@ -53,7 +38,7 @@ fn a_process_runs_in_a_hostile_database() {
     assert_eq!(db.text("SHOW default_transaction_isolation"), "serializable");
     db.start("p", "mail").key("Äpfel 10").globals(json!({"n": 5})).go();
     assert_eq!(asked(&mut db, "xdb.invoke_rpc('p', 'look')"), Ok(json!(5)));
-    repeated(&mut db, "SELECT xdb.publish('p', 'inbox', '\"hello\"')");
+    db.repeated("SELECT xdb.publish('p', 'inbox', '\"hello\"')");
     assert_eq!(db.completes("p").result(), &json!(["hello"]));
     assert_eq!(db.one::<i32>("SELECT n FROM public.counters WHERE id = 'Äpfel 10'"), 7);
     assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"kept": "yes"}));
@@ -121,7 +106,7 @@ fn a_start_finds_the_row_that_is_there_in_a_hostile_database() {
             "global_attributes": {"status": "many"}}]);
         db.run(&format!("SELECT xdb.start_processes({})", jsonb(&many)));
         assert_eq!(db.text(&format!("SELECT status FROM public.{table}")), "many");
-        repeated(&mut db, &format!("SELECT xdb.stop_process(ARRAY['{table}', '{table}-many'])"));
+        db.repeated(&format!("SELECT xdb.stop_process(ARRAY['{table}', '{table}-many'])"));
     }
     app.done(&[]);
 }
@@ -153,11 +138,10 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
             "claimed" => {
                 let (token, loaded) = claimed(&mut db);
                 let answer = force_complete(loaded).globals(written.clone());
-                let completed = again(&mut db, |db| {
-                    db.try_run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&answer.json())))
-                });
+                let completed = db
+                    .again(|db| db.try_run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&answer.json()))));
                 completed.map(|()| db.completes(&process).result().clone()).map_err(|error| {
-                    repeated(&mut db, &format!("SELECT xdb.fail_call('{token}', '{{\"final\": true}}')"));
+                    db.repeated(&format!("SELECT xdb.fail_call('{token}', '{{\"final\": true}}')"));
                     error.code
                 })
             }
@@ -168,7 +152,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
         };
         assert_eq!(told, *expected, "{process}");
         if way == "rpc" {
-            repeated(&mut db, &format!("SELECT xdb.stop_process('{process}')"));
+            db.repeated(&format!("SELECT xdb.stop_process('{process}')"));
         }
     }
 }
@@ -269,7 +253,7 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
         assert_eq!(told, Ok(json!("deposited")));
     });
     assert_eq!(db.count("public.moved"), 3);
-    repeated(&mut db, "SELECT xdb.stop_process('a')");
+    db.repeated("SELECT xdb.stop_process('a')");
     app.done(&[]);
 }
 
@@ -367,7 +351,7 @@ fn locks_of_other_sessions_are_waited_for_and_named_in_a_hostile_database() {
         holder.run("COMMIT");
         assert_eq!(looking.join().expect("no panic"), Ok(json!(7)));
     });
-    repeated(&mut db, "SELECT xdb.stop_process(ARRAY['a', 'b'])");
+    db.repeated("SELECT xdb.stop_process(ARRAY['a', 'b'])");
     app.done(&[]);
 }
 
@@ -445,6 +429,34 @@ fn an_event_trigger_that_grants_new_objects_gives_no_role_a_part() {
     drop(superuser);
     cluster.superuser().drop_database("hostile_trigger", "WITH (FORCE)");
     plain.done(&[]);
+}
+
+#[test]
+fn a_role_that_may_write_all_tables_reaches_none_of_the_extension_in_a_hostile_database() {
+    let app = App::hostile("hostile_writer");
+    let mut superuser = app.superuser();
+    superuser.run("CREATE ROLE writer LOGIN IN ROLE pg_read_all_data, pg_write_all_data");
+    register(&app, "counter", &Definition::without_start().maps("public.counters", "id", &["n"]));
+    app.db().start("p", "counter").key("k").globals(json!({"n": 1})).go();
+    let mut writer = app.session("writer");
+    assert_eq!(writer.count("public.counters"), 1);
+    let statements: Vec<String> = superuser.all(
+        "SELECT unnest(ARRAY[format('SELECT FROM %s', c.oid::regclass), format('DELETE FROM %s', c.oid::regclass),
+                format('UPDATE %s SET %I = %2$I', c.oid::regclass, a.attname)])
+             FROM pg_class AS c, LATERAL (SELECT attname FROM pg_attribute
+                 WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attidentity = '' LIMIT 1) AS a
+             WHERE relnamespace = 'xdb'::regnamespace AND relkind IN ('r', 'p')",
+    );
+    assert!(statements.len() > 30, "{statements:?}");
+    for statement in statements {
+        match writer.client().execute(&statement, &[]).map_err(SqlError::from) {
+            Ok(rows) => assert_eq!(rows, 0, "{statement}"),
+            Err(error) => assert_eq!(error.code, codes::INSUFFICIENT_PRIVILEGE, "{statement}\n{error:?}"),
+        }
+    }
+    app.db().repeated("SELECT xdb.stop_process('p')");
+    superuser.run("DROP OWNED BY writer; DROP ROLE writer");
+    app.done(&[]);
 }
 
 #[test]

@@ -6,11 +6,10 @@ use xdb_cluster_tests::prelude::*;
 
 /// The worker of processes of `app` is `other`, who has no rights on their tables. `counter` maps a table of `app`; `locking` locks
 /// its row; `calling` calls a function of `app`.
-fn application(name: &str) -> (App, Db, Db) {
-    let app = App::new(name);
+fn application(app: App) -> (App, Db, Db) {
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
     let mut db = app.db();
-    db.run("CREATE FUNCTION note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS ''");
+    db.run("CREATE FUNCTION public.note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS ''");
     let other = app.session("other");
     register_types(&app);
     (app, db, other)
@@ -28,8 +27,12 @@ fn register_types(app: &App) {
     );
 }
 
+/// Claims need READ COMMITTED.
 fn claim(db: &mut Db) -> String {
-    db.one("SELECT token FROM xdb.claim_calls('pull')")
+    db.run("BEGIN ISOLATION LEVEL READ COMMITTED");
+    let token = db.one("SELECT token FROM xdb.claim_calls('pull')");
+    db.run("COMMIT");
+    token
 }
 
 /// The statement that answers a call of a counter: it writes this, and closes.
@@ -47,25 +50,25 @@ fn complete_calling(token: &str) -> String {
 
 /// The owner's code, in all the places that it has: a trigger, a function that an answer calls, and a policy. Each writes to `audit`,
 /// which it finds by its own `search_path`, and has all constraints checked.
-const OWNERS_CODE: &str = "CREATE TABLE audit (who text, what text);
-    CREATE FUNCTION audits(what text) RETURNS boolean LANGUAGE plpgsql SET search_path = public AS $$
+const OWNERS_CODE: &str = "CREATE TABLE public.audit (who text, what text);
+    CREATE FUNCTION public.audits(what text) RETURNS boolean LANGUAGE plpgsql SET search_path = public AS $$
     BEGIN
         SET CONSTRAINTS ALL IMMEDIATE;
         INSERT INTO audit VALUES (current_user, what);
         RETURN true;
     END $$;
-    CREATE FUNCTION audit_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.audits('row'); RETURN new; END $$;
-    CREATE TRIGGER audit_row BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION audit_row();
-    CREATE OR REPLACE FUNCTION note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.audits('function') $$;";
+    CREATE FUNCTION public.audit_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.audits('row'); RETURN new; END $$;
+    CREATE TRIGGER audit_row BEFORE UPDATE ON public.counters FOR EACH ROW EXECUTE FUNCTION public.audit_row();
+    CREATE OR REPLACE FUNCTION public.note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.audits('function') $$;";
 
 /// What the worker prepares: `trap` makes something that the owner's code would find first, `caught` says who has run the worker's
 /// code, and `deferring` and its like have code that runs later.
-const WORKERS_CODE: &str = "CREATE TABLE caught (who text); GRANT ALL ON caught TO PUBLIC;
-    CREATE FUNCTION catches() RETURNS trigger LANGUAGE plpgsql AS
+const WORKERS_CODE: &str = "CREATE TABLE public.caught (who text); GRANT ALL ON public.caught TO PUBLIC;
+    CREATE FUNCTION public.catches() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN new; END $$;
-    CREATE FUNCTION catches_value(value text) RETURNS boolean LANGUAGE plpgsql AS
+    CREATE FUNCTION public.catches_value(value text) RETURNS boolean LANGUAGE plpgsql AS
         $$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN true; END $$;
-    CREATE FUNCTION trap(what text) RETURNS void LANGUAGE plpgsql AS $$
+    CREATE FUNCTION public.trap(what text) RETURNS void LANGUAGE plpgsql AS $$
     BEGIN
         CASE what
         WHEN 'table' THEN
@@ -89,19 +92,19 @@ const WORKERS_CODE: &str = "CREATE TABLE caught (who text); GRANT ALL ON caught 
             END IF;
         END CASE;
     END $$;
-    CREATE FUNCTION springs() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION public.springs() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         INSERT INTO public.caught VALUES (current_user);
         PERFORM public.trap(new.what);
         RETURN NULL;
     END $$;
-    CREATE TABLE deferring (what text);
-    CREATE CONSTRAINT TRIGGER springs AFTER INSERT OR UPDATE ON deferring DEFERRABLE INITIALLY DEFERRED
-        FOR EACH ROW EXECUTE FUNCTION springs();
-    CREATE TABLE deferring_when_told (what text);
-    CREATE CONSTRAINT TRIGGER springs AFTER INSERT OR UPDATE ON deferring_when_told DEFERRABLE INITIALLY IMMEDIATE
-        FOR EACH ROW EXECUTE FUNCTION springs();
-    CREATE FUNCTION springs_when_armed(what text) RETURNS text LANGUAGE plpgsql AS $$
+    CREATE TABLE public.deferring (what text);
+    CREATE CONSTRAINT TRIGGER springs AFTER INSERT OR UPDATE ON public.deferring DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION public.springs();
+    CREATE TABLE public.deferring_when_told (what text);
+    CREATE CONSTRAINT TRIGGER springs AFTER INSERT OR UPDATE ON public.deferring_when_told DEFERRABLE INITIALLY IMMEDIATE
+        FOR EACH ROW EXECUTE FUNCTION public.springs();
+    CREATE FUNCTION public.springs_when_armed(what text) RETURNS text LANGUAGE plpgsql AS $$
     BEGIN
         IF current_setting('trap.armed', true) = 'on' THEN
             INSERT INTO public.caught VALUES (current_user);
@@ -109,32 +112,35 @@ const WORKERS_CODE: &str = "CREATE TABLE caught (who text); GRANT ALL ON caught 
         END IF;
         RETURN what;
     END $$;
-    CREATE FUNCTION key_of(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+    CREATE FUNCTION public.key_of(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
         $$ BEGIN RETURN public.springs_when_armed(what); END $$;
-    CREATE TABLE excluding (number int, what text);
-    ALTER TABLE excluding ADD EXCLUDE USING btree (key_of(what) WITH =) DEFERRABLE INITIALLY DEFERRED;";
+    CREATE TABLE public.excluding (number int, what text);
+    ALTER TABLE public.excluding ADD EXCLUDE USING btree (public.key_of(what) WITH =) DEFERRABLE INITIALLY DEFERRED;";
 
 /// Statements after which code of the worker's waits in its transaction, for each way that there is. `$` stands for what it makes.
 const DEFERRED: [(&str, &str); 6] = [
-    ("a constraint trigger", "INSERT INTO deferring VALUES ('$')"),
+    ("a constraint trigger", "INSERT INTO public.deferring VALUES ('$')"),
     (
         "of an update",
-        "INSERT INTO deferring VALUES ('function'); SET CONSTRAINTS ALL DEFERRED; UPDATE deferring SET what = '$'",
+        "INSERT INTO public.deferring VALUES ('function'); SET CONSTRAINTS ALL DEFERRED; UPDATE public.deferring SET what = '$'",
     ),
-    ("that was told to", "SET CONSTRAINTS ALL DEFERRED; INSERT INTO deferring_when_told VALUES ('$')"),
-    ("of a nested statement", "DO 'BEGIN EXECUTE ''INSERT INTO deferring VALUES (''''$'''')''; END'"),
-    ("in a subtransaction", "SAVEPOINT s; INSERT INTO deferring VALUES ('$'); RELEASE s"),
+    ("that was told to", "SET CONSTRAINTS ALL DEFERRED; INSERT INTO public.deferring_when_told VALUES ('$')"),
+    ("of a nested statement", "DO 'BEGIN EXECUTE ''INSERT INTO public.deferring VALUES (''''$'''')''; END'"),
+    ("in a subtransaction", "SAVEPOINT s; INSERT INTO public.deferring VALUES ('$'); RELEASE s"),
     (
         "an index expression",
-        "INSERT INTO excluding VALUES (1, '$'), (2, '$'); DELETE FROM excluding WHERE number = 1; SET trap.armed = on",
+        "INSERT INTO public.excluding VALUES (1, '$'), (2, '$'); DELETE FROM public.excluding WHERE number = 1; SET trap.armed = on",
     ),
 ];
 
+/// Deletes what [`DEFERRED`] leaves.
+const EMPTIES: &str = "DELETE FROM public.caught; DELETE FROM public.deferring; DELETE FROM public.deferring_when_told;
+    DELETE FROM public.excluding";
+
 const TRAPS: [&str; 5] = ["table", "view", "type", "function", "again"];
 
-#[test]
-fn a_workers_deferred_code_runs_before_the_owners_and_never_as_the_owner() {
-    let (app, mut db, mut other) = application("boundary_deferred");
+fn deferred_code_runs_before_the_owners(app: App) {
+    let (app, mut db, mut other) = application(app);
     db.run(OWNERS_CODE);
     other.run(WORKERS_CODE);
     for (way, statements) in DEFERRED {
@@ -160,31 +166,42 @@ fn a_workers_deferred_code_runs_before_the_owners_and_never_as_the_owner() {
                 other.run(&completes);
                 assert_eq!(db.completes("c").status(), "COMPLETED", "{what}, {process_type}");
                 other.run("RESET trap.armed; DISCARD TEMP");
-                let caught: Vec<String> = other.all("SELECT DISTINCT who FROM caught WHERE who <> 'other'");
+                let caught: Vec<String> = other.all("SELECT DISTINCT who FROM public.caught WHERE who <> 'other'");
                 assert_eq!(
                     caught,
                     Vec::<String>::new(),
                     "{what}, {process_type}: the worker's code ran as another role"
                 );
-                assert_eq!(db.count("audit"), 1, "{what}, {process_type}: the owner's code did not find its table");
-                db.run("DELETE FROM audit; DELETE FROM counters");
-                other.run(
-                    "DELETE FROM caught; DELETE FROM deferring; DELETE FROM deferring_when_told; DELETE FROM excluding",
+                assert_eq!(
+                    db.count("public.audit"),
+                    1,
+                    "{what}, {process_type}: the owner's code did not find its table"
                 );
+                db.run("DELETE FROM public.audit; DELETE FROM public.counters");
+                other.repeated(EMPTIES);
             }
         }
     }
     app.done(&[]);
 }
 
-/// The session is of another role than the function which answers: that one is the owner itself.
 #[test]
-fn a_sessions_deferred_code_never_runs_as_the_definer_of_a_function_that_answers() {
-    let (app, mut db, mut other) = application("boundary_definer");
+fn a_workers_deferred_code_runs_before_the_owners_and_never_as_the_owner() {
+    deferred_code_runs_before_the_owners(App::new("boundary_deferred"));
+}
+
+#[test]
+fn a_workers_deferred_code_never_runs_as_the_owner_in_a_hostile_database() {
+    deferred_code_runs_before_the_owners(App::hostile("hostile_deferred"));
+}
+
+/// The session is of another role than the function which answers: that one is the owner itself.
+fn deferred_code_never_runs_as_a_definer(app: App) {
+    let (app, mut db, mut other) = application(app);
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     db.run(OWNERS_CODE);
     db.run(
-        "CREATE FUNCTION answers(token text, answer jsonb) RETURNS void LANGUAGE sql SECURITY DEFINER
+        "CREATE FUNCTION public.answers(token text, answer jsonb) RETURNS void LANGUAGE sql SECURITY DEFINER
              SET search_path = pg_catalog, pg_temp AS 'SELECT xdb.complete_call(token, answer)'",
     );
     other.run(WORKERS_CODE);
@@ -198,36 +215,43 @@ fn a_sessions_deferred_code_never_runs_as_the_definer_of_a_function_that_answers
             assert!(error.message.contains("temporary") || error.message.contains("deferred"), "{what}: {error:?}");
             other.run("ROLLBACK");
             // Nothing that it makes, and its own rights.
-            other.run("BEGIN; INSERT INTO deferring VALUES ('nothing')");
+            other.run("BEGIN; INSERT INTO public.deferring VALUES ('nothing')");
             other.run(&format!("{completes}; COMMIT; RESET trap.armed; DISCARD TEMP"));
             assert_eq!(db.completes("c").status(), "COMPLETED", "{what}");
-            assert_eq!(other.all::<String>("SELECT DISTINCT who FROM caught"), ["other"], "{what}");
-            assert_eq!(db.all::<String>("SELECT who FROM audit"), ["app"], "{what}");
-            db.run("DELETE FROM audit; DELETE FROM counters");
-            other.run(
-                "DELETE FROM caught; DELETE FROM deferring; DELETE FROM deferring_when_told; DELETE FROM excluding",
-            );
+            assert_eq!(other.all::<String>("SELECT DISTINCT who FROM public.caught"), ["other"], "{what}");
+            assert_eq!(db.all::<String>("SELECT who FROM public.audit"), ["app"], "{what}");
+            db.run("DELETE FROM public.audit; DELETE FROM public.counters");
+            other.repeated(EMPTIES);
         }
     }
     app.done(&[]);
 }
 
 #[test]
-fn a_claim_has_a_workers_deferred_code_run_before_it_reads_the_owners_rows() {
-    let (app, mut db, mut other) = application("boundary_claims");
+fn a_sessions_deferred_code_never_runs_as_the_definer_of_a_function_that_answers() {
+    deferred_code_never_runs_as_a_definer(App::new("boundary_definer"));
+}
+
+#[test]
+fn a_sessions_deferred_code_never_runs_as_the_definer_in_a_hostile_database() {
+    deferred_code_never_runs_as_a_definer(App::hostile("hostile_definer"));
+}
+
+fn deferred_code_runs_before_a_claim(app: App) {
+    let (app, mut db, mut other) = application(app);
     db.run(OWNERS_CODE);
     db.run(
-        "ALTER TABLE counters ENABLE ROW LEVEL SECURITY; ALTER TABLE counters FORCE ROW LEVEL SECURITY;
-         CREATE POLICY writes ON counters FOR ALL USING (true);
-         CREATE POLICY reads ON counters AS RESTRICTIVE FOR SELECT USING (audits('policy'))",
+        "ALTER TABLE public.counters ENABLE ROW LEVEL SECURITY; ALTER TABLE public.counters FORCE ROW LEVEL SECURITY;
+         CREATE POLICY writes ON public.counters FOR ALL USING (true);
+         CREATE POLICY reads ON public.counters AS RESTRICTIVE FOR SELECT USING (public.audits('policy'))",
     );
     other.run(WORKERS_CODE);
     db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
     for (way, statements) in DEFERRED {
         for trap in TRAPS {
             let what = format!("{trap} by {way}");
-            db.run("DELETE FROM audit");
-            other.run("BEGIN");
+            db.run("DELETE FROM public.audit");
+            other.run("BEGIN ISOLATION LEVEL READ COMMITTED");
             let claims = format!("{}; SELECT token FROM xdb.claim_calls('pull')", statements.replace('$', trap));
             let error = other.refused("42501", &claims);
             assert!(error.message.contains("temporary") || error.message.contains("deferred"), "{what}: {error:?}");
@@ -235,11 +259,9 @@ fn a_claim_has_a_workers_deferred_code_run_before_it_reads_the_owners_rows() {
             other.run("RESET trap.armed; DISCARD TEMP");
             let token = claim(&mut other);
             other.run(&format!("SELECT xdb.fail_call('{token}')"));
-            let caught: Vec<String> = other.all("SELECT DISTINCT who FROM caught WHERE who <> 'other'");
+            let caught: Vec<String> = other.all("SELECT DISTINCT who FROM public.caught WHERE who <> 'other'");
             assert_eq!(caught, Vec::<String>::new(), "{what}: the worker's code ran as another role");
-            other.run(
-                "DELETE FROM caught; DELETE FROM deferring; DELETE FROM deferring_when_told; DELETE FROM excluding",
-            );
+            other.repeated(EMPTIES);
         }
     }
     db.run("SELECT xdb.stop_process('c')");
@@ -247,8 +269,19 @@ fn a_claim_has_a_workers_deferred_code_run_before_it_reads_the_owners_rows() {
 }
 
 #[test]
+fn a_claim_has_a_workers_deferred_code_run_before_it_reads_the_owners_rows() {
+    deferred_code_runs_before_a_claim(App::new("boundary_claims"));
+}
+
+#[test]
+fn a_claim_has_a_workers_deferred_code_run_first_in_a_hostile_database() {
+    deferred_code_runs_before_a_claim(App::hostile("hostile_claims"));
+}
+
+/// In a cluster of its own, since no worker of another test may have the owner's rights.
+#[test]
 fn a_worker_of_the_owners_rights_keeps_its_deferred_code_as_it_is() {
-    let (app, mut db, mut other) = application("boundary_same");
+    let (app, mut db, mut other) = application(App::alone("boundary_same", ClusterOptions::default()));
     db.run(OWNERS_CODE);
     app.superuser().run("GRANT app TO other");
     other.run(WORKERS_CODE);
@@ -256,35 +289,34 @@ fn a_worker_of_the_owners_rights_keeps_its_deferred_code_as_it_is() {
     let token = claim(&mut other);
     // What it makes for a moment is its own affair: the owner trusts it.
     other.run(
-        "CREATE OR REPLACE FUNCTION trap(what text) RETURNS void LANGUAGE plpgsql AS
+        "CREATE OR REPLACE FUNCTION public.trap(what text) RETURNS void LANGUAGE plpgsql AS
              $$ BEGIN CREATE TEMPORARY TABLE for_a_moment (a int) ON COMMIT DROP; END $$",
     );
-    other.run(&format!("BEGIN; INSERT INTO deferring VALUES ('x'); {}; COMMIT", complete(&token, 5)));
+    other.run(&format!("BEGIN; INSERT INTO public.deferring VALUES ('x'); {}; COMMIT", complete(&token, 5)));
     assert_eq!(db.completes("c").status(), "COMPLETED");
-    assert_eq!(other.all::<String>("SELECT who FROM caught"), ["other"]);
-    app.superuser().run("REVOKE app FROM other");
+    assert_eq!(other.all::<String>("SELECT who FROM public.caught"), ["other"]);
     app.done(&[]);
 }
 
-#[test]
-fn a_worker_hears_nothing_that_the_owners_code_says() {
-    let (app, mut db, mut other) = application("boundary_messages");
+/// In a cluster of its own, as above.
+fn hears_nothing(app: App) {
+    let (app, mut db, mut other) = application(app);
     db.run(
-        "CREATE TABLE vault (hidden text);
-         CREATE FUNCTION says(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+        "CREATE TABLE public.vault (hidden text);
+         CREATE FUNCTION public.says(what text) RETURNS boolean LANGUAGE plpgsql AS $$
          BEGIN
              RAISE DEBUG 'secret %', what; RAISE LOG 'secret %', what; RAISE INFO 'secret %', what;
              RAISE NOTICE 'secret %', what; RAISE WARNING 'secret %', what;
              PERFORM hidden FROM public.vault;
              RETURN true;
          END $$;
-         CREATE FUNCTION say_row() RETURNS trigger LANGUAGE plpgsql AS
+         CREATE FUNCTION public.say_row() RETURNS trigger LANGUAGE plpgsql AS
              $$ BEGIN PERFORM public.says('of a trigger'); ASSERT new.n < 100; RETURN new; END $$;
-         CREATE TRIGGER say_row BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION say_row();
-         CREATE OR REPLACE FUNCTION note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.says('of a function') $$;
-         ALTER TABLE counters ENABLE ROW LEVEL SECURITY; ALTER TABLE counters FORCE ROW LEVEL SECURITY;
-         CREATE POLICY writes ON counters FOR ALL USING (true);
-         CREATE POLICY reads ON counters AS RESTRICTIVE FOR SELECT USING (public.says('of a policy'))",
+         CREATE TRIGGER say_row BEFORE UPDATE ON public.counters FOR EACH ROW EXECUTE FUNCTION public.say_row();
+         CREATE OR REPLACE FUNCTION public.note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.says('of a function') $$;
+         ALTER TABLE public.counters ENABLE ROW LEVEL SECURITY; ALTER TABLE public.counters FORCE ROW LEVEL SECURITY;
+         CREATE POLICY writes ON public.counters FOR ALL USING (true);
+         CREATE POLICY reads ON public.counters AS RESTRICTIVE FOR SELECT USING (public.says('of a policy'))",
     );
     let start = |db: &mut Db, id: &str| {
         db.start(id, "locking").key(id).globals(json!({"n": 0})).go();
@@ -315,8 +347,17 @@ fn a_worker_hears_nothing_that_the_owners_code_says() {
     other.run(&complete(&token, 5));
     let of_trigger = said(&other).iter().filter(|notice| notice.contains("of a trigger")).count();
     assert!(of_trigger >= 2, "{:?}", other.notices());
-    app.superuser().run("REVOKE app FROM other");
     app.done(&[]);
+}
+
+#[test]
+fn a_worker_hears_nothing_that_the_owners_code_says() {
+    hears_nothing(App::alone("boundary_messages", ClusterOptions::default()));
+}
+
+#[test]
+fn a_worker_hears_nothing_that_the_owners_code_says_in_a_hostile_database() {
+    hears_nothing(App::hostile_alone("hostile_messages", ClusterOptions::default()));
 }
 
 /// Settings that any role may change and that change nothing of what an owner's code means and does.
@@ -476,13 +517,21 @@ fn another(setting: &Value) -> String {
 /// A new version of Postgres may bring more: each is pinned while an owner's code runs, or harmless.
 #[test]
 fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
-    let (app, db, other) = application("boundary_settings");
+    // One after the other, since privileges on settings are the cluster's.
+    for app in [App::new("boundary_settings"), App::hostile("hostile_settings")] {
+        depends_on_no_setting(app);
+    }
+}
+
+fn depends_on_no_setting(app: App) {
+    let (app, db, other) = application(app);
     let mut superuser = app.superuser();
-    superuser.run(
+    superuser.run(&format!(
         "CREATE ACCESS METHOD another_heap TYPE TABLE HANDLER heap_tableam_handler;
          GRANT SET ON PARAMETER session_replication_role, lo_compat_privileges TO other;
-         ALTER DATABASE boundary_settings SET default_text_search_config = 'pg_catalog.french'",
-    );
+         ALTER DATABASE {} SET default_text_search_config = 'pg_catalog.french'",
+        app.database()
+    ));
     let (mut db, mut other) = {
         // With what was set for the database.
         drop((db, other));
@@ -490,13 +539,13 @@ fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
     };
     let settings = "pg_settings WHERE context = 'user' OR name IN ('session_replication_role', 'lo_compat_privileges')";
     db.run(&format!(
-        "CREATE TABLE seen (n int, name text, setting text);
-         CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$
+        "CREATE TABLE public.seen (n int, name text, setting text);
+         CREATE FUNCTION public.spy() RETURNS trigger LANGUAGE plpgsql AS $$
          BEGIN
              INSERT INTO public.seen SELECT new.n, name, setting FROM {settings};
              RETURN new;
          END $$;
-         CREATE TRIGGER spy BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION spy()"
+         CREATE TRIGGER spy BEFORE UPDATE ON public.counters FOR EACH ROW EXECUTE FUNCTION public.spy()"
     ));
     let works = |db: &mut Db, other: &mut Db, n: i64, set: &str| {
         let id = format!("c{n}");
@@ -521,7 +570,7 @@ fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
     works(&mut db, &mut other, 2, &set);
     let changed: BTreeMap<String, String> = db
         .rows(
-            "SELECT a.name, a.setting AS plain, b.setting AS changed FROM seen a JOIN seen b ON b.n = 2 AND a.n = 1 AND a.name = b.name
+            "SELECT a.name, a.setting AS plain, b.setting AS changed FROM public.seen a JOIN public.seen b ON b.n = 2 AND a.n = 1 AND a.name = b.name
              WHERE a.setting IS DISTINCT FROM b.setting",
         )
         .iter()
@@ -530,7 +579,7 @@ fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
     let not_pinned: BTreeSet<_> = changed.iter().filter(|(name, _)| !is_harmless(name)).map(|(_, row)| row).collect();
     assert!(not_pinned.is_empty(), "{not_pinned:#?}");
     assert!(changed.contains_key("work_mem"), "what is harmless is the worker's: {changed:?}");
-    let of_database = "SELECT DISTINCT setting FROM seen WHERE name = 'default_text_search_config'";
+    let of_database = "SELECT DISTINCT setting FROM public.seen WHERE name = 'default_text_search_config'";
     assert_eq!(db.all::<String>(of_database), ["pg_catalog.french"]);
     superuser.run("REVOKE SET ON PARAMETER session_replication_role, lo_compat_privileges FROM other");
     app.done(&[]);
@@ -538,7 +587,7 @@ fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
 
 #[test]
 fn a_worker_does_not_know_what_the_owners_code_draws() {
-    let (app, mut db, mut other) = application("boundary_random");
+    let (app, mut db, mut other) = application(App::new("boundary_random"));
     db.run(
         "CREATE TABLE drawn (number float8);
          CREATE FUNCTION draws() RETURNS trigger LANGUAGE plpgsql AS
@@ -567,7 +616,7 @@ fn a_worker_does_not_know_what_the_owners_code_draws() {
 /// A cursor of the worker's name, and something in `pg_temp` by way of a third role.
 #[test]
 fn an_owners_code_leaves_nothing_in_the_place_of_what_was_there() {
-    let (app, mut db, mut other) = application("boundary_left");
+    let (app, mut db, mut other) = application(App::new("boundary_left"));
     app.superuser().run("CREATE ROLE accomplice; GRANT CREATE, USAGE ON SCHEMA public TO accomplice");
     app.superuser().run(
         "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS

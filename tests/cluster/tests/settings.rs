@@ -165,11 +165,19 @@ fn rpc_timeout_is_for_calls_that_say_nothing_else() {
 
 #[test]
 fn sizes_of_answers_and_payloads_are_bounded() {
-    let settings = [("xdb.max_response_size", "16kB"), ("xdb.max_payload_size", "4kB")];
-    let app = App::alone(
-        "settings_sizes",
-        ClusterOptions::default().set(settings[0].0, settings[0].1).set(settings[1].0, settings[1].1),
-    );
+    sizes_are_bounded(App::alone("settings_sizes", small_sizes()));
+}
+
+#[test]
+fn sizes_of_answers_and_payloads_are_bounded_in_a_hostile_database() {
+    sizes_are_bounded(App::hostile_alone("hostile_sizes", small_sizes()));
+}
+
+fn small_sizes() -> ClusterOptions {
+    ClusterOptions::default().set("xdb.max_response_size", "16kB").set("xdb.max_payload_size", "4kB")
+}
+
+fn sizes_are_bounded(app: App) {
     let worker = app.worker(|_| force_complete(json!("healed")));
     app.register("one", &one_step());
     let mut db = app.db();
@@ -196,7 +204,7 @@ fn sizes_of_answers_and_payloads_are_bounded() {
 
     // The same for whoever else answers: a function, of a state and of an RPC, and a worker that fetches its calls.
     db.run(
-        "CREATE FUNCTION wide(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('output', 1,
+        "CREATE FUNCTION public.wide(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('output', 1,
              'stateDecision', '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb,
              'more', repeat('x', CASE WHEN COALESCE(request->>'input', request->>'stateInput') = 'wide' THEN 17000 ELSE 1 END)) $$;",
     );
@@ -218,7 +226,9 @@ fn sizes_of_answers_and_payloads_are_bounded() {
     superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     superuser.run(&format!("SELECT xdb.register_process_type('pulled', 'pull', '{}')", one_step().json()));
     db.start("pulled", "pulled").go();
+    db.run("BEGIN ISOLATION LEVEL READ COMMITTED");
     let token: String = db.one("SELECT token::text FROM xdb.claim_calls('pull', 1, wait => '30 s')");
+    db.run("COMMIT");
     let answer = |more: usize| {
         format!(
             "SELECT xdb.complete_call('{token}', jsonb_build_object('more', repeat('x', {more}), 'stateDecision', \

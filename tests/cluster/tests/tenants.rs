@@ -264,3 +264,47 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     );
     app.done(&[]);
 }
+
+/// PL/pgSQL finds the types of variables at the first call in a process. Here that is a call by `other`, with a type that runs code.
+#[test]
+fn no_role_gives_other_types_to_variables_of_a_function_with_a_path_of_its_own() {
+    let app = App::new("tenant_types");
+    let mut superuser = app.superuser();
+    superuser.run(
+        "CREATE SCHEMA shop; GRANT USAGE ON SCHEMA shop TO PUBLIC;
+         CREATE FUNCTION shop.charge(request jsonb) RETURNS jsonb LANGUAGE plpgsql SET search_path = shop, pg_temp AS $$
+         DECLARE process text := request -> 'context' ->> 'processId';
+         BEGIN
+             PERFORM shop.note(process);
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;
+         CREATE FUNCTION shop.note(process text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+             $$ DECLARE noted text := process; BEGIN END $$;
+         CREATE SCHEMA evil AUTHORIZATION other; GRANT USAGE ON SCHEMA evil TO PUBLIC;",
+    );
+    app.session("other").run(
+        "CREATE TABLE evil.caught (who name); GRANT INSERT ON evil.caught TO PUBLIC;
+         CREATE FUNCTION evil.catches(value pg_catalog.text) RETURNS boolean LANGUAGE sql AS
+             $$ INSERT INTO evil.caught VALUES (current_user) RETURNING true $$;
+         CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.catches(VALUE));
+         CREATE FUNCTION evil.calls_first(request jsonb) RETURNS jsonb LANGUAGE plpgsql SET search_path = evil, pg_catalog AS $$
+         DECLARE mine text := 'x';
+         BEGIN
+             PERFORM shop.note('x');
+             RETURN shop.charge(request);
+         END $$;",
+    );
+    for (process_type, function) in [("charge", "shop.charge"), ("first", "evil.calls_first")] {
+        let step = Definition::starting_with("S").step_with("S", json!({"executeFunction": function}));
+        superuser.run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, '{}')", step.json()));
+    }
+    for (role, process_type) in [("other", "first"), ("app", "charge")] {
+        let mut db = app.session(role);
+        for n in 0..4 {
+            db.start(&format!("{role}-{n}"), process_type).go();
+            db.completes(&format!("{role}-{n}"));
+        }
+    }
+    assert_eq!(superuser.all::<String>("SELECT DISTINCT who::text FROM evil.caught"), ["other"]);
+    app.done(&[]);
+}

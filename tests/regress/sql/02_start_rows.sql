@@ -49,8 +49,6 @@ SELECT golden_start('demanding', '{"id": 1}', 'new');
 SELECT golden_start('demanding', '{"id": 2}', 'new', 'IGNORE_CONFLICT');
 SELECT golden_error($$SELECT golden_start('demanding', '{"id": 2}', 'new', 'RETURN_ERROR_ON_CONFLICT')$$) AS refused;
 RESET ROLE;
-SELECT golden_error($$INSERT INTO demanding (id, customer, amount) OVERRIDING SYSTEM VALUE VALUES (2, 'x', 1)$$) AS refused_by_postgres;
-ALTER SEQUENCE demanding_number_seq RESTART 3;
 SELECT id, status, customer, amount, number, twice FROM demanding ORDER BY id;
 
 -- Many starts at a time, among them two of one row; and a start that is repeated writes nothing.
@@ -205,17 +203,10 @@ SELECT golden_map('slots', 'the room,price,day', 'status');
 SELECT golden_start('slots', '{"the room": "a", "price": "1.499", "day": "2026-01-05"}', 'new');
 SELECT golden_start('slots', '{"the room": "a", "price": "1.5", "day": "2026-01-05"}', 'newer', 'IGNORE_CONFLICT');
 SELECT golden_error($$SELECT golden_start('slots', '{"the room": "a", "price": "1.501", "day": "2026-01-05"}', 'newer', 'RETURN_ERROR_ON_CONFLICT')$$) AS refused;
-SELECT golden_error($$INSERT INTO slots VALUES ('2026-01-05', 'a', 1.501, 'old', 'ada')$$) AS refused_by_postgres;
 SELECT golden_start('slots', '{"the room": "a", "price": "2", "day": "2026-01-05"}', 'new');
 SELECT golden_start('slots', '{"the room": "none", "price": "2", "day": "2026-01-05"}', 'new');
 SELECT golden_start('slots', '{"the room": "much too long", "price": "2", "day": "2026-01-05"}', 'new');
 SELECT golden_start('slots', '{"the room": "a", "price": "2", "day": "2026-05-05"}', 'new');
-RESET ROLE;
--- A role that may read some columns alone does not learn which partition it is.
-REVOKE ALL ON slots, slots_1 FROM golden_over;
-GRANT SELECT (day, "the room", price, status) ON slots TO golden_over;
-SET ROLE golden_over;
-SELECT golden_error($$SELECT golden_start('slots', '{"the room": "a", "price": "1.501", "day": "2026-01-05"}', 'newer', 'RETURN_ERROR_ON_CONFLICT')$$) AS refused;
 RESET ROLE;
 SELECT * FROM slots;
 
@@ -229,7 +220,6 @@ SELECT golden_map('listed', 'id', 'status');
 SELECT golden_start('listed', '{"id": "ab"}', 'new');
 SELECT golden_start('listed', '{"id": "cd"}', 'new');
 SELECT golden_error($$SELECT golden_start('listed', '{"id": "cd"}', 'newer', 'RETURN_ERROR_ON_CONFLICT')$$) AS refused;
-SELECT golden_error($$INSERT INTO listed VALUES ('cd', 7, 'old', 'ada')$$) AS refused_by_postgres;
 RESET ROLE;
 SELECT * FROM listed ORDER BY id;
 

@@ -21,7 +21,7 @@ SELECT xdb.register_worker('pull', 'http://127.0.0.1:1', role => 'golden_pull_wo
 SELECT xdb.register_worker('pull', NULL, secret => 'x', role => 'golden_pull_worker');
 SELECT xdb.register_worker('pull', NULL, headers => '{"A": "b"}', role => 'golden_pull_worker');
 SELECT xdb.register_worker('pull', url => NULL, role => 'golden_pull_worker');
--- A role that may not use XDB yet can't fetch them.
+-- A role that may not use XDB yet can't claim them.
 CREATE ROLE golden_pull_ungranted;
 SELECT xdb.register_worker('pull_ungranted', NULL, role => 'golden_pull_ungranted');
 SELECT xdb.grant_usage('golden_pull_ungranted');

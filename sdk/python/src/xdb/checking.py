@@ -86,7 +86,7 @@ def places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, s
 def served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
     name, ours = type_name(process), f"sha256:{process.definition_hash()}"
     if isinstance(said, NotAWorker):
-        return Finding(name, f"{place} is none: what answers there says {said}. Is there something missing in the path of its URL?")
+        return Finding(name, f"{place} does not answer as a worker: {said}. Check the path of its URL.")
     if isinstance(said, NotAsked):
         return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
     if name not in said:
@@ -150,7 +150,7 @@ def obstacles(execute: Execute, process: type[Process]) -> Iterator[Finding]:
         if why == NOT_REGISTERED:
             yield Finding(name, f"what is registered and its worker are of different versions, which keeps {calls} waiting: {detail}")
         else:
-            said = "does not know what is asked for by" if why == "404" else "refuses the signature of"
+            said = "has no handler for" if why == "404" else "refuses the signature of"
             yield Finding(name, f"its worker {said} {calls}, with status {why}: {detail}")
     for text in unreadable(execute, process):
         yield Finding(name, text)

@@ -23,7 +23,7 @@ class Bill(xdb.Row, table="public.bills", key="id"):
 
 def note(step: str) -> None:
     """Writes in the handler's own transaction."""
-    xdb.connection().execute("INSERT INTO ledger VALUES (%s, %s)", (xdb.current().process_id, step))
+    xdb.connection().execute("INSERT INTO public.ledger VALUES (%s, %s)", (xdb.current().process_id, step))
 
 
 class Billing(xdb.Process):
@@ -57,7 +57,7 @@ class AsyncBilling(xdb.Process):
 
     @xdb.state(start=True)
     async def send(self) -> xdb.Decision:
-        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'send')", (self.call.process_id,))
+        await xdb.connection().execute("INSERT INTO public.ledger VALUES (%s, 'send')", (self.call.process_id,))
         self.bill.status = "sent"
         return self.file()
 
@@ -82,11 +82,11 @@ def start(database: Any, id: str, process: Any = Billing, input: str | None = No
 
 
 def steps(database: Any, id: str) -> list[str]:
-    return [step for (step,) in database.execute("SELECT step FROM ledger WHERE bill = %s ORDER BY step", id)]
+    return [step for (step,) in database.execute("SELECT step FROM public.ledger WHERE bill = %s ORDER BY step", id)]
 
 
 def status(database: Any, id: str) -> Any:
-    return database.execute("SELECT status FROM bills WHERE id = %s", id)[0][0]
+    return database.execute("SELECT status FROM public.bills WHERE id = %s", id)[0][0]
 
 
 def failures(database: Any) -> dict[str, tuple[str, str]]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg.sql
 
 import xdb
+
+T = TypeVar("T")
 
 TABLES = """
 CREATE TABLE orders (order_id text PRIMARY KEY, status text NOT NULL DEFAULT 'new', total numeric);
@@ -75,6 +81,34 @@ def wait_until(what: str, condition: Any, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.02)
+
+
+def repeated(call: Callable[[], T]) -> T:
+    """Repeats a call while it fails to serialize."""
+    given = list[T]()
+
+    def was_made() -> bool:
+        with contextlib.suppress(xdb.errors.SerializationFailure):
+            given.append(call())
+        return bool(given)
+
+    wait_until("a call serializes", was_made)
+    return given[0]
+
+
+# What a role may be set to, besides limits of time.
+SERIALIZABLE = {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"}
+TEXTS = {"search_path": "", "DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kathmandu", "extra_float_digits": "0"}
+HOSTILE = {**SERIALIZABLE, **TEXTS}
+
+
+def set_for_role(database: Any, **settings: str) -> None:
+    """For the database of this test alone, and sessions that begin after this."""
+    with psycopg.connect(database.superuser_dsn, autocommit=True) as conn:
+        for name, value in settings.items():
+            sql = psycopg.sql.SQL("ALTER ROLE app IN DATABASE {} SET {} = {}")
+            place, setting = psycopg.sql.Identifier(conn.info.dbname), psycopg.sql.SQL(name)
+            conn.execute(sql.format(place, setting, psycopg.sql.Literal(value) if value else psycopg.sql.SQL("''")))
 
 
 Answer = Callable[[str, dict[str, Any]], "tuple[int, dict[str, Any]]"]

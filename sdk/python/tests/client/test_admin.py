@@ -195,7 +195,7 @@ def test_a_type_that_is_paused(shop: Any) -> None:
 
 @pytest.mark.parametrize(
     "status, said",
-    [(401, "refuses the signature of"), (403, "refuses the signature of"), (404, "does not know what is asked for by")],
+    [(401, "refuses the signature of"), (403, "refuses the signature of"), (404, "has no handler for")],
 )
 def test_a_worker_that_refuses_its_calls(shop: Any, worker: ProtocolWorker, status: int, said: str) -> None:
     worker.answer = lambda call, request: (status, {"errorType": "No", "detail": "not by me"})

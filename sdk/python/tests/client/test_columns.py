@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+import pytest
+from shop import HOSTILE, set_for_role
 
 import xdb
 
@@ -58,14 +60,15 @@ def test_there_and_back(xdb_db: Any) -> None:
     xdb_db.execute(TABLE.split(";")[1], UUID(int=7), '{"n": 1.5, "deep": [{"ü": null}]}')
     before = xdb_db.execute("SELECT t::text FROM things AS t")
     # Whatever the sessions of the role write, what a worker gets is the same.
-    for setting in ("TimeZone = 'America/Caracas'", "DateStyle = 'German'", "IntervalStyle = 'sql_standard'", "bytea_output = 'escape'"):
-        xdb_db.execute(f"ALTER ROLE app IN DATABASE {xdb_db.name} SET {setting}")
+    set_for_role(xdb_db, **HOSTILE, bytea_output="escape")
     xdb_db.serve(Copies)
+    with pytest.raises(xdb.CodecError, match="this int has no JSON"):
+        xdb_db.client.start(Copies, "c", rows=[Thing.row("t", ratio=10**400)])
     xdb_db.client.start(Copies, "c", rows=[Thing.row("t")])
     outcome = xdb_db.client.wait(Copies, "c", timeout=60)
     assert outcome.status == "COMPLETED", xdb_db.client.describe("c")
     with psycopg.connect(xdb_db.superuser_dsn) as conn:
-        assert conn.execute("SELECT t::text FROM things AS t").fetchall() == before
+        assert conn.execute("SELECT t::text FROM public.things AS t").fetchall() == before
     assert (SEEN["exact"], str(SEEN["nan"]), SEEN["whole"]) == (Decimal("100000000000000000001.10"), "NaN", 9007199254740993)
     assert SEEN["at"] == datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=timezone.utc) and SEEN["at"].utcoffset() is not None
     assert SEEN["local"] == datetime(2026, 3, 29, 2, 30) and SEEN["span"] == timedelta(days=1, hours=2, minutes=3, seconds=4.5)

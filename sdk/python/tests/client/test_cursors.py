@@ -19,7 +19,7 @@ import psycopg2.extras
 import pytest
 import sqlalchemy
 from psycopg import raw_cursor
-from shop import Delivery, Idle, Order, start_row
+from shop import HOSTILE, Delivery, Idle, Order, set_for_role, start_row
 from transactions import asyncpg_arguments, django_connection, url
 
 import xdb
@@ -129,6 +129,14 @@ def test_psycopg(shop_of_module: Any, kind: str) -> None:
         uses_all(Client(NOWHERE), conn, f"psycopg {kind} ä")
         conn.commit()
     assert Client(shop_of_module.dsn).wait(Order, f"psycopg {kind} ä").result == ["ü"]
+
+
+@pytest.mark.parametrize("kind", ["client", "all"])
+def test_psycopg_of_a_role_with_hostile_settings(shop: Any, kind: str) -> None:
+    set_for_role(shop, **HOSTILE)
+    with PSYCOPG[kind](shop.dsn) as conn:
+        uses_all(Client(NOWHERE), conn, "ä")
+    assert Client(shop.dsn).wait(Order, "ä").result == ["ü"]
 
 
 @pytest.mark.parametrize("kind", PSYCOPG)

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -141,6 +141,9 @@ class Balancer:
                 self._busy[found] -= 1
                 self._guard.notify_all()
 
+    def register(self, db: Database, *processes: type[xdb.Process]) -> None:
+        db.admin.register(xdb.Worker(*processes), name="deploy", url=self.url)
+
     def roll(self, number: int, process: type[xdb.Process]) -> None:
         """One more instance, which takes the place of an older one if there is one."""
         made = xdb.Server(xdb.Worker(process), port=0).start()
@@ -181,13 +184,12 @@ REPEATED = "SELECT count(*) FROM xdb.history WHERE event_type = 'CallRepeated'"
 
 def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balancer) -> None:
     """What is added is registered, the workers are rolled, and what is gone is registered when it is empty."""
-    register = xdb_db.admin.register
-    register(xdb.Worker(Old), name="deploy", url=balancer.url)
+    balancer.register(xdb_db, Old)
     xdb_db.client.start_many([xdb.Start(Old, f"d-{n}") for n in range(100)])
     waiting = "SELECT count(*) FROM xdb.waits"
     wait_until("all wait", lambda: count(xdb_db, waiting) == 100)
 
-    register(xdb.Worker(New), name="deploy", url=balancer.url)
+    balancer.register(xdb_db, New)
     for n in range(25):  # old instances alone
         xdb_db.client.publish(Old.go, f"d-{n}", "1")
     xdb_db.client.start(New, "packed", starting_state=New.pack)
@@ -196,7 +198,7 @@ def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balan
         xdb_db.client.publish(Old.go, f"d-{n}", "1")
     wait_until("some calls came to an instance that has not the state", lambda: count(xdb_db, REPEATED) > 0)
     with pytest.raises(xdb.Stranding):
-        register(xdb.Worker(Old), name="deploy", url=balancer.url)
+        balancer.register(xdb_db, Old)
     balancer.roll(1, New)
     for n in range(75, 100):
         xdb_db.client.publish(Old.go, f"d-{n}", "1")
@@ -207,7 +209,7 @@ def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balan
     assert count(xdb_db, "SELECT count(*) FROM xdb.processes WHERE status = 'COMPLETED'") == 101
 
     assert [str(each) for each in xdb_db.admin.check(xdb.Worker(Emptied))] == ["Deploy: states.thank is gone"]
-    register(xdb.Worker(Emptied), name="deploy", url=balancer.url)
+    balancer.register(xdb_db, Emptied)
     balancer.roll(0, Emptied)
     balancer.roll(1, Emptied)
     xdb_db.client.start(Emptied, "last")
@@ -220,7 +222,7 @@ def test_what_no_instance_has_is_seen(
     xdb_db: Database, balancer: Balancer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once in the worker's log, the history and `repeats`; after a while in `xdb.failures`, as a failed attempt."""
-    xdb_db.admin.register(xdb.Worker(New), name="deploy", url=balancer.url)
+    balancer.register(xdb_db, New)
     xdb_db.client.start(New, "p", starting_state=New.pack)
     xdb_db.client.start(New, "q")
     repeats = "SELECT coalesce(max(repeats), 0) FROM xdb.state_executions WHERE process_id = 'p'"
@@ -236,7 +238,7 @@ def test_what_no_instance_has_is_seen(
     wait_until("it has failed", lambda: xdb_db.execute(failures) != [])
     [(status, error_type, detail)] = xdb_db.execute(failures)
     assert (status, error_type) == (404, "UnknownState") and "is this worker an older one?" in detail
-    assert any("does not know what is asked for by 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
+    assert any("has no handler for 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
     xdb_db.client.stop("p")
     xdb_db.client.stop("q")
 
@@ -248,7 +250,7 @@ def test_a_type_that_an_instance_does_not_have_yet(xdb_db: Database, balancer: B
             return xdb.complete("begun")
 
     with xdb.Server(xdb.Worker(Old, Added), port=0) as newer:
-        xdb_db.admin.register(newer.worker, name="deploy", url=balancer.url)
+        balancer.register(xdb_db, Old, Added)
         xdb_db.client.start_many([xdb.Start(Added, f"a-{n}") for n in range(10)])
         wait_until("they were made again", lambda: count(xdb_db, REPEATED) >= 10)
         balancer.instances.append(newer)
@@ -257,12 +259,18 @@ def test_a_type_that_an_instance_does_not_have_yet(xdb_db: Database, balancer: B
     assert count(xdb_db, FAILED) == 0
 
 
+def new_beside_old(db: Database, kind: Any) -> tuple[Any, Callable[[], object]]:
+    """A new pull worker that is not at work yet, and what ends the old one."""
+    db.serve(kind(Old, name="deploy"))
+    [stop] = db._stops
+    return kind(New, name="deploy"), stop
+
+
 @pytest.mark.parametrize("kind", [xdb.PullWorker, xdb.AsyncPullWorker])
 def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     """What an old one has not waits for a while, and it goes on with what it has."""
     CHARGED.clear()
-    new = kind(New, name="deploy")
-    xdb_db.serve(kind(Old, name="deploy"))
+    new, stop = new_beside_old(xdb_db, kind)
     xdb_db.admin.register(new, name="deploy", url=None, role="app")
     for n in range(4):
         xdb_db.client.start(New, f"p-{n}", starting_state=New.pack)
@@ -274,7 +282,6 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     assert count(xdb_db, FAILED) == 0
     [finding] = [str(each) for each in xdb_db.admin.check(new)]
     assert "of different versions, which keeps 4 calls waiting: Deploy has no state 'pack' here" in finding
-    [stop] = xdb_db._stops
     stop()  # by the clock that follows it could have the calls for ten minutes
     xdb_db.serve(new)
     for _ in range(20):  # by the clock of processes: the pause is of minutes
@@ -286,11 +293,9 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [xdb.PullWorker, xdb.AsyncPullWorker])
 def test_a_pull_worker_that_goes_before_its_registration(xdb_db: Database, kind: Any) -> None:
-    new = kind(New, name="deploy")
-    xdb_db.serve(kind(Old, name="deploy"))
+    new, stop = new_beside_old(xdb_db, kind)
     xdb_db.client.start(Old, "d")
     xdb_db.clock.settle()
-    [stop] = xdb_db._stops
     stop()
     stopped = run_until_stopped(new, xdb_db.dsn)
     xdb_db.client.publish(New.go, "d", "1")

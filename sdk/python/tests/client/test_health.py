@@ -66,7 +66,7 @@ def test_a_url_that_is_not_the_worker_s(xdb_db: Any) -> None:
     with nothing_at(404) as url:
         xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)
         [finding] = xdb_db.admin.ask_workers(SERVED)
-        assert str(finding).startswith(f"Served: worker mine at {url} is none: what answers there says HTTP Error 404")
+        assert str(finding).startswith(f"Served: worker mine at {url} does not answer as a worker: HTTP Error 404")
         assert not finding.is_note
     with nothing_at(503) as url:
         xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)

@@ -198,7 +198,7 @@ def test_too_much_on_the_way_is_refused(db: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(clock, "ROUNDS", 3)
     db.serve(Monthly)
     db.client.start(Monthly, "m")
-    with pytest.raises(NotSettled, match="more than 3 times something has come due on the way"):
+    with pytest.raises(NotSettled, match="more than 3 due times lie within this step"):
         db.clock.advance(days=300)
     db.client.stop("m")
 

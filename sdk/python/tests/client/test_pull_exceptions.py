@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from bills import ONCE, billing, failures, note, register, steps
-from shop import wait_until
+from raised import RAISED, Timeout, raise_in_coroutine
+from shop import HOSTILE, repeated, set_for_role, wait_until
 
 import xdb
-
-
-class PanicException(BaseException):
-    """As pyo3 raises it for a panic of Rust."""
-
-
-class Timeout(BaseException):
-    """As gevent has it."""
-
-
-class NoText(BaseException):
-    def __str__(self) -> str:
-        raise GeneratorExit("no text")
-
-
-async def waits_for_what_is_cancelled() -> None:
-    task = asyncio.ensure_future(asyncio.sleep(3600))
-    task.cancel()
-    await task
-
-
-def raises(error: BaseException) -> None:
-    raise error
-
-
-RAISED: dict[str, Callable[[], object]] = {
-    "CancelledError": lambda: asyncio.run(waits_for_what_is_cancelled()),
-    "SystemExit": lambda: sys.exit("for good"),
-    "KeyboardInterrupt": lambda: raises(KeyboardInterrupt()),
-    "GeneratorExit": lambda: raises(GeneratorExit()),
-    "PanicException": lambda: raises(PanicException("called `Option::unwrap()` on a `None` value")),
-    "Timeout": lambda: raises(Timeout("1 second")),
-    "NoText": lambda: raises(NoText()),
-    "Failed": lambda: pytest.fail("no"),
-    "Skipped": lambda: pytest.skip("no"),
-}
 
 
 class Raising(xdb.Process):
@@ -64,11 +28,9 @@ class Raising(xdb.Process):
 class AsyncRaising(xdb.Process):
     @xdb.state(start=True, retry=ONCE)
     async def only(self, what: str | None) -> xdb.Decision:
-        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
-        if what == "CancelledError":
-            await waits_for_what_is_cancelled()
+        await xdb.connection().execute("INSERT INTO public.ledger VALUES (%s, 'only')", (self.call.process_id,))
         if what is not None:
-            RAISED[what]()
+            await raise_in_coroutine(what)
         return xdb.complete("fine")
 
 
@@ -94,17 +56,19 @@ def pull_with_coroutines(billing: Any) -> Iterator[Any]:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("settings", [{}, HOSTILE], ids=["ordinary", "hostile"])
 @pytest.mark.parametrize("kind", [pull, pull_with_coroutines])
-def test_no_call_ends_a_worker(billing: Any, kind: Any) -> None:
+def test_no_call_ends_a_worker(billing: Any, kind: Any, settings: dict[str, str]) -> None:
     register(billing, Raising, AsyncRaising)
+    set_for_role(billing, **settings)
     working = kind(billing)
     process, is_alive = next(working)
     for what in RAISED:
-        billing.client.start(process, what, what)
+        repeated(lambda what=what: billing.client.start(process, what, what))
     for what in RAISED:
         assert billing.client.wait(process, what).status == "FAILED"
         assert steps(billing, what) == []
-    billing.client.start(process, "good")
+    repeated(lambda: billing.client.start(process, "good"))
     assert billing.client.wait(process, "good").result == "fine"
     assert is_alive()
     next(working, None)

@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pytest
 from bills import ONCE, Bill, attempts, billing, register
 from psycopg_pool import ConnectionPool
-from shop import wait_until
+from shop import HOSTILE, SERIALIZABLE, TEXTS, repeated, set_for_role, wait_until
 
 import xdb
 from xdb.client import AsyncClient, Client
 
-T = TypeVar("T")
 SEEN = "SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('transaction_isolation'), current_setting('DateStyle'))"
 
 
@@ -66,27 +64,15 @@ class Stages(xdb.Process):
         return before
 
 
-def set_for_role(billing: Any, **settings: str) -> None:
-    """For the database of this test alone, and sessions that begin after this."""
-    with psycopg.connect(billing.superuser_dsn, autocommit=True) as conn:
-        for name, value in settings.items():
-            sql = psycopg.sql.SQL("ALTER ROLE app IN DATABASE {} SET {} = {}")
-            database, setting = psycopg.sql.Identifier(conn.info.dbname), psycopg.sql.SQL(name)
-            conn.execute(sql.format(database, setting, psycopg.sql.Literal(value) if value else psycopg.sql.SQL("''")))
-
-
 ROLES: dict[str, tuple[dict[str, str], str]] = {
     "idle": ({"idle_in_transaction_session_timeout": "300ms"}, "0 read committed ISO, MDY"),
     "statement": ({"statement_timeout": "600ms"}, "600ms read committed ISO, MDY"),
     "lock": ({"lock_timeout": "200ms"}, "0 read committed ISO, MDY"),
     "session": ({"idle_session_timeout": "200ms"}, "0 read committed ISO, MDY"),
     "repeatable": ({"default_transaction_isolation": "repeatable read"}, "0 repeatable read ISO, MDY"),
-    "serializable": ({"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"}, "0 serializable ISO, MDY"),
+    "serializable": (SERIALIZABLE, "0 serializable ISO, MDY"),
     "read only": ({"default_transaction_read_only": "on"}, "0 read committed ISO, MDY"),
-    "texts": (
-        {"search_path": "", "DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kathmandu", "extra_float_digits": "0"},
-        "0 read committed German, DMY",
-    ),
+    "texts": (TEXTS, "0 read committed German, DMY"),
     "all": (
         {
             "idle_in_transaction_session_timeout": "300ms",
@@ -209,22 +195,9 @@ def test_an_answer_waits_for_a_row_as_long_as_it_has_to(billing: Any) -> None:
     assert attempts(billing, "w") == 0
 
 
-def repeated(call: Callable[[], T]) -> T:
-    """Repeats a call while it fails to serialize."""
-    given = list[T]()
-
-    def was_made() -> bool:
-        with contextlib.suppress(xdb.errors.SerializationFailure):
-            given.append(call())
-        return bool(given)
-
-    wait_until("nothing is in the way", was_made)
-    return given[0]
-
-
 @pytest.mark.parametrize("kind", ["http", "pull"])
 def test_a_client_works_under_what_its_role_is_set_to(billing: Any, kind: str) -> None:
-    set_for_role(billing, **ROLES["serializable"][0], **ROLES["texts"][0])
+    set_for_role(billing, **HOSTILE)
     seen = "SELECT current_setting('transaction_isolation'), current_setting('search_path')"
     assert billing.execute(seen) == [("serializable", '""')]
     if kind == "http":

@@ -70,7 +70,7 @@ class Clock:
                 self.settle()
                 return
             self._move_by(left)
-        raise NotSettled(f"more than {ROUNDS} times something has come due on the way: go on in smaller steps, or with fewer processes")
+        raise NotSettled(f"more than {ROUNDS} due times lie within this step: advance in smaller steps, or with fewer processes")
 
     def to_next_timer(self) -> None:
         """Moves on to whatever comes next: a timer, a timeout, a start that was put off, a next attempt. Raises if nothing does."""
