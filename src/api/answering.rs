@@ -18,29 +18,10 @@ use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{inbox, queue, save, state, timer};
 use pgrx::pg_sys;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_sched::told::Told;
 
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
-
-thread_local! {
-    /// What this session was told of unknown keys in answers.
-    static TOLD: RefCell<Told> = RefCell::default();
-}
-
-/// Leaves in the warnings about an answer those that were not told yet of this subject, and tells them if `body` goes well.
-pub(super) fn telling<T>(
-    about: (&str, &str),
-    warnings: &mut Vec<String>,
-    body: impl FnOnce(&[String]) -> Result<T>,
-) -> Result<T> {
-    TOLD.with_borrow_mut(|told| told.keep_new(about, warnings));
-    let result = body(warnings);
-    TOLD.with_borrow_mut(|told| if result.is_ok() { told.settle() } else { told.undo() });
-    result
-}
 
 /// Locks an execution, with its type as it is registered now.
 pub(super) fn lock(

@@ -30,7 +30,6 @@ use xdb_sched::budget::Parts;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
-use xdb_sched::told::Told;
 
 /// Hands requests to the transport, all at once; with them, so many are under way.
 pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
@@ -54,8 +53,6 @@ pub struct Memory {
     pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
-    /// What was odd about answers of states, as far as it was told.
-    pub(super) told: Told,
 }
 
 /// Calls that are under way, and what is known of their workers.
@@ -128,7 +125,6 @@ impl Memory {
             },
             making: Making::of(has_runners),
             failing: Backoff::default(),
-            told: Told::default(),
         }
     }
 

@@ -40,4 +40,3 @@ pub mod portion;
 pub mod room;
 pub mod slow;
 pub mod table_health;
-pub mod told;
