@@ -7,7 +7,7 @@ use super::versions::{self, of_schema};
 use super::{from_json, to_json};
 use crate::error;
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, TextArray, array};
+use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,9 @@ table! {
             next_state: u32,
             next_message: u64,
             live_threads: u32,
+            queued_messages: u32,
+            queued_bytes: u64,
+            timers: u32,
             completing: bool,
             state_numbers: Jsonb<'a>,
             results: Jsonb<'a>,
@@ -51,8 +54,6 @@ table! {
             /// What its shard was made of, if it was not the process id. Neither this column nor the following ones are in the
             /// schemas of older releases.
             shard_key: Option<&'a str>,
-            /// See [`full_queues`](super::full_queues).
-            full_queues: Option<TextArray>,
             /// What few have: it is compared too, where it is a column.
             extra: Option<Jsonb<'a>>,
             /// When it is deleted, instead of by `xdb.retention`; infinite = never.
@@ -74,6 +75,9 @@ record! {
         next_state: u32,
         next_message: u64,
         live_threads: u32,
+        queued_messages: u32,
+        queued_bytes: u64,
+        timers: u32,
         completing: bool,
         state_numbers: Jsonb<'a>,
         /// Results that come to those that are there.
@@ -96,16 +100,15 @@ record! {
 /// What is loaded of these executions. Results are only added to, and request ids only looked for. `new` are columns, or what stands
 /// for them in a schema that has none.
 fn of_ids(new: &str, lock: &str) -> String {
-    let columns =
-        select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "extra", "purge_at"]);
+    let columns = select_but::<Process>("p", &["results", "request_id", "shard_key", "extra", "purge_at"]);
     format!(
         "SELECT {columns}, {new} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
 
-const NEW: &str = "p.shard_key, p.full_queues, p.extra::text AS extra";
-const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text[] AS full_queues, NULL::text AS extra";
+const NEW: &str = "p.shard_key, p.extra::text AS extra";
+const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text AS extra";
 
 fn update(also: &str, without: &[&str]) -> String {
     let set =
@@ -127,8 +130,8 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["full_queues", "extra", "purge_at"]);
-    INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "full_queues", "extra", "purge_at"]);
+    INSERT = insert_but::<Process>(&["extra", "purge_at"]);
+    INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "extra", "purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);
@@ -197,6 +200,9 @@ impl<'a> Process<'a> {
             next_state: execution.next_state,
             next_message: execution.next_message,
             live_threads: execution.live_threads,
+            queued_messages: execution.queued.messages,
+            queued_bytes: execution.queued.bytes,
+            timers: execution.timers,
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results: Jsonb(to_json(&execution.results)?.into()),
@@ -211,7 +217,6 @@ impl<'a> Process<'a> {
             request_id: None,
             traceparent: None,
             shard_key: None,
-            full_queues: None,
             purge_at: None,
         })
     }
@@ -250,6 +255,9 @@ impl<'a> ExecutionUpdate<'a> {
             next_state: execution.next_state,
             next_message: execution.next_message,
             live_threads: execution.live_threads,
+            queued_messages: execution.queued.messages,
+            queued_bytes: execution.queued.bytes,
+            timers: execution.timers,
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results,
@@ -349,6 +357,8 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.next_state = row.get("next_state")?;
     execution.next_message = row.get("next_message")?;
     execution.live_threads = row.get("live_threads")?;
+    execution.queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
+    execution.timers = row.get("timers")?;
     execution.completing = row.get("completing")?;
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     execution.extra = row.get::<Option<&str>>("extra")?.map(from_json).transpose()?;
@@ -360,7 +370,6 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
         owner: row.get("owner")?,
         owner_name: row.get("owner_name")?,
         closing: row.get::<Option<&str>>("closing")?.is_some(),
-        full_queues: row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default(),
         mapping_id: row.get("mapping_id")?,
         mapping: Arc::from([]),
         keys: row.get::<Option<&str>>("attribute_keys")?.map_or(Ok(Vec::new()), from_json)?.into(),

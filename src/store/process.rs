@@ -4,14 +4,14 @@
 use super::from_json;
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
-use super::versions::{self, of_schema};
+use super::versions::of_schema;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, StateExecutionId, StateSeq, Timestamp};
+use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, StateSeq, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock decides between starts.
@@ -39,8 +39,8 @@ pub struct FoundExecution {
     pub closing: Option<Closing>,
     pub type_id: i32,
     pub shard: i16,
-    /// Queues that take no more messages; an empty name stands for all. Known of what a publisher has locked.
-    pub full_queues: Vec<String>,
+    /// The messages in its local queues. Known of what a publisher has locked.
+    pub queued: Queued,
     /// The pause that it is in. Known of what a publisher has locked.
     pub pause: Option<Pause>,
 }
@@ -58,9 +58,7 @@ statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues, (p.extra -> 'pause')::text AS pause \
-        FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
-    LOCK_FOR_PUBLISH_OF_OLDER = format!("SELECT {FOUND}, NULL::text[] AS full_queues, NULL::text AS pause \
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.queued_messages, p.queued_bytes, (p.extra -> 'pause')::text AS pause \
         FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
@@ -167,15 +165,15 @@ fn read_found(row: &Row) -> Result<FoundExecution> {
         }),
         type_id: row.get("type_id")?,
         shard: row.get("shard")?,
-        full_queues: Vec::new(),
+        queued: Queued::default(),
         pause: None,
     })
 }
 
 fn read_locked(row: &Row) -> Result<FoundExecution> {
-    let full_queues = row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default();
+    let queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
     let pause = row.get::<Option<&str>>("pause")?.map(from_json).transpose()?;
-    Ok(FoundExecution { full_queues, pause, ..read_found(row)? })
+    Ok(FoundExecution { queued, pause, ..read_found(row)? })
 }
 
 /// The latest execution of a process id, or the one that is named.
@@ -221,8 +219,7 @@ pub enum PublishersLock {
 /// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
 /// close ([`others_for_update`]), and then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
-    let statement = if versions::is_own() { &LOCK_FOR_PUBLISH } else { &LOCK_FOR_PUBLISH_OF_OLDER };
-    let lock = || spi.first(statement, &[value(id)], read_locked);
+    let lock = || spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_locked);
     let locked = lock()?;
     if locked.is_none() {
         return Ok(PublishersLock::Locked(None));

@@ -5,6 +5,7 @@ use super::StateKey;
 use super::loaded::{Loaded, QueueHead, Unread, Waiting};
 use super::state::states;
 use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -80,6 +81,7 @@ statements! {
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
             ORDER BY q.number LIMIT v.wanted) AS m \
         ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
+    HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages";
     ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
         select::<Queued>("m"));
 }
@@ -123,6 +125,12 @@ pub(super) fn delete_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a queue holds messages that were taken in.
+pub fn has_messages(spi: &Spi, id: ExecutionId, queue: &str) -> Result<bool> {
+    let has_messages = spi.first(&HAS_MESSAGES, &[value(id), value(queue)], |row| row.get("has_messages"))?;
+    Ok(has_messages.unwrap_or(false))
+}
+
 /// All messages of an execution, as the active snapshot shows them.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
@@ -162,11 +170,13 @@ const READ_UNCOUNTED: usize = 100;
 /// as their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     look_further(spi, loaded, demand)?;
-    let mut new = Vec::new();
+    let (mut new, quotas) = (Vec::new(), guc::quotas());
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
+        // At the limit only queues without messages take some.
+        let at_least = usize::from(entry.before.queued.reaches(1, &quotas));
         let unknown = queues.iter().filter(|(queue, _)| !entry.heads.contains_key(*queue));
-        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), *looked_into)));
+        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), at_least.max(*looked_into))));
     }
     if new.is_empty() {
         return Ok(());

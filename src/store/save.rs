@@ -13,7 +13,7 @@ use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
+use super::{StateKey, execution, global_queue, global_waiter, held};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -65,7 +65,6 @@ pub fn save_batch<'a>(
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
-    full_queues::mark(spi, &changes.updated)?;
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.rows.earliest(&changes.pulling),

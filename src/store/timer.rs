@@ -87,8 +87,6 @@ statements! {
     DUE_OF_OLDER = due_of(&lines::OLDER);
     NEXT = next_of(&lines::OWN);
     NEXT_OF_OLDER = next_of(&lines::OLDER);
-    COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
-        WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
@@ -159,12 +157,6 @@ pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner
         return Ok(Vec::new());
     }
     spi.rows(of_schema(&NEXT, &NEXT_OF_OLDER), &DueOf::arrays(&of), read_first)
-}
-
-/// How many timers the states of an execution wait for; `most` if there are more.
-pub fn count(spi: &Spi, id: ExecutionId, most: usize) -> Result<usize> {
-    let counted = spi.first(&COUNT, &[value(id), value(most as i64)], |row| row.get::<i64>("timers"))?;
-    Ok(counted.unwrap_or(0) as usize)
 }
 
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.

@@ -265,8 +265,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         return Ok(());
                     }
                     let why = "its lease is gone: the call was made again or is over";
-                    self.reject(record, &answered.command(record), why);
-                    return Ok(());
+                    return self.reject(record, &answered.command(record), why);
                 }
                 self.decided.current.insert(record.key);
                 if matches!(answered, Answered::Uncalled) {
@@ -359,7 +358,7 @@ impl<'i> Decider<'_, '_, 'i> {
                     if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
                         loaded.offered.insert(*seq);
                     }
-                    loaded.apply(events, now);
+                    loaded.apply(events, now)?;
                 }
                 return Ok(());
             }
@@ -408,7 +407,7 @@ impl<'i> Decider<'_, '_, 'i> {
             return Ok(None);
         };
         if is_late {
-            self.reject(record, &command, &rejection.to_string());
+            self.reject(record, &command, &rejection.to_string())?;
             return Ok(None);
         }
         // The worker's answer can't be applied.
@@ -417,7 +416,7 @@ impl<'i> Decider<'_, '_, 'i> {
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {
-                self.reject(record, &command, &rejection.to_string());
+                self.reject(record, &command, &rejection.to_string())?;
                 Ok(None)
             }
         }
@@ -434,9 +433,9 @@ impl<'i> Decider<'_, '_, 'i> {
 
     /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
     /// event.
-    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
+    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) -> Result<()> {
         let now = self.decided.now;
-        let Some(loaded) = self.loaded(record.key.0) else { return };
+        let Some(loaded) = self.loaded(record.key.0) else { return Ok(()) };
         if loaded.meta.history.keeps_events() && loaded.execution.is_running() {
             let event = Event::CommandRejected {
                 command: command.name().to_owned(),
@@ -444,8 +443,9 @@ impl<'i> Decider<'_, '_, 'i> {
                 attempt: Some(record.attempt),
                 reason: reason.to_owned(),
             };
-            loaded.apply(vec![event], now);
+            loaded.apply(vec![event], now)?;
         }
+        Ok(())
     }
 
     /// Whether another process has to apply an answer.

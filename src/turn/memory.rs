@@ -11,7 +11,6 @@ use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
-use super::timers::TimerCounts;
 use crate::calls::{self, Answered, CallRecord};
 use crate::clock;
 use crate::pg::process::random;
@@ -47,7 +46,6 @@ pub struct Memory {
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
-    pub(super) timers: TimerCounts,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
     pub(super) making: Making,
@@ -110,7 +108,6 @@ impl Memory {
             },
             matching: Matching::default(),
             locks: AttributeLocks::default(),
-            timers: TimerCounts::default(),
             scans: Scans::default(),
             seen: Seen {
                 paused: false,

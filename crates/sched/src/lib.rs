@@ -30,7 +30,6 @@ pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod bytes;
-pub mod counted;
 pub mod due_owners;
 pub mod due_scan;
 pub mod kept;

@@ -158,7 +158,8 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
         false => all(&PROCESSES_OF_OLDER, &found),
     };
     if !has_history {
-        expected.columns = vec!["next_state", "live_threads", "state_numbers"];
+        expected.columns =
+            vec!["next_state", "live_threads", "queued_messages", "queued_bytes", "timers", "state_numbers"];
     }
     Ok(expected)
 }

@@ -313,7 +313,7 @@ impl Decider<'_, '_, '_> {
         }
         self.app.step_ended(record.key);
         if let Some(loaded) = self.decided.executions.get_mut(&id) {
-            loaded.apply(events, now);
+            loaded.apply(events, now)?;
         }
         Ok(None)
     }
