@@ -64,6 +64,7 @@ table! {
 
 record! {
     /// What of it changes, and the number of the next event and the owner as they were loaded.
+    // Wide because each field is a column.
     pub struct ExecutionUpdate<'a> {
         execution_id: ExecutionId,
         loaded_event: u64,

@@ -107,7 +107,7 @@ struct Closed {
     with_threads: Vec<ExecutionId>,
     /// Those of them that may have timers, or states that wait.
     waiting: Vec<ExecutionId>,
-    /// Those of them that have received messages.
+    /// Those of them that have messages in local queues.
     with_messages: Vec<ExecutionId>,
 }
 
@@ -143,7 +143,7 @@ impl Closed {
         if has_more || before.timeout_at.or(before.pause_ends_at()).is_some() || before.states.values().any(waits) {
             self.waiting.push(*id);
         }
-        if before.next_message > 1 {
+        if before.queued.messages > 0 {
             self.with_messages.push(*id);
         }
     }

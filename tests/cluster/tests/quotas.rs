@@ -203,7 +203,7 @@ fn a_queue_takes_exactly_as_many_messages_as_it_may() {
     let settings = ClusterOptions::default().set("xdb.max_queue_messages", "50");
     let (app, _worker) = boxes("quotas_exact", settings);
     let mut db = app.db();
-    let mut taken_in = |count: i64| {
+    let taken_in = |count: i64| {
         let sql = format!("SELECT queued_messages = {count} FROM xdb.process_execution");
         wait_until("all are taken in", 20, || app.superuser().one::<bool>(&sql));
     };
