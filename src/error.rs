@@ -307,7 +307,7 @@ pub fn missing_types(which: &str) -> PgError {
 pub fn queue_full(queue: &str, process_id: &str, quotas: &Quotas) -> PgError {
     PgError::new(QUOTA_EXCEEDED, format!("local queue \"{queue}\" of process \"{process_id}\" is full"))
         .detail(format!("Its limits are reached: {}.", quotas.of_queues()))
-        .hint("Publish again when the process has taken messages. Full queues are counted every ten seconds.")
+        .hint("Publish again when the process has consumed messages.")
 }
 
 pub fn global_queues_full(quotas: &Quotas) -> PgError {

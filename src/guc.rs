@@ -87,10 +87,10 @@ settings! {
         c"More is an error for a caller and an answer that can't be applied. What is registered already goes on. Default 1h.";
     MAX_QUEUE_MESSAGES: i32 = 100_000, 1..=100_000_000, Suset, NONE,
         c"xdb.max_queue_messages", c"Most messages in the local queues of an execution, and in global queues of a role.",
-        c"While there are as many, or more, publishing is refused. Counted from time to time. Default 100000.";
+        c"While there are as many, or more, publishing is refused. Those of a role are counted from time to time. Default 100000.";
     MAX_QUEUE_KB: i32 = 256 * 1024, 1..=i32::MAX, Suset, KB,
         c"xdb.max_queue_bytes", c"Most bytes of messages in the local queues of an execution, and in global queues of a role.",
-        c"While there are as many, or more, publishing is refused. Counted from time to time. Default 256MB.";
+        c"While there are as many, or more, publishing is refused. Those of a role are counted from time to time. Default 256MB.";
     MAX_RUNNING_PROCESSES: i32 = 0, 0..=i32::MAX, Suset, NONE,
         c"xdb.max_running_processes", c"Most running processes of a role.",
         c"While there are as many, or more, starts are refused. Counted from time to time. Set for one role with ALTER ROLE; a session's own value has no effect. 0 means no limit. Default 0.";

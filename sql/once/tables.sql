@@ -78,6 +78,9 @@ CREATE TABLE xdb.process_execution (
     next_state int NOT NULL,
     next_message bigint NOT NULL,
     live_threads int NOT NULL,
+    queued_messages int NOT NULL,
+    queued_bytes bigint NOT NULL,
+    timers int NOT NULL,
     completing boolean NOT NULL,
     state_numbers jsonb NOT NULL,
     mapping_id int,
@@ -87,7 +90,6 @@ CREATE TABLE xdb.process_execution (
     history_limit int,
     request_id text,
     traceparent text,
-    full_queues text[],
     extra jsonb,
     purge_at timestamptz,
     shard_key text
@@ -99,7 +101,6 @@ CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (
 CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
 CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
-CREATE INDEX process_execution_full ON xdb.process_execution (execution_id) WHERE full_queues IS NOT NULL;
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row per run of a process id. Its row lock guards everything that belongs to the execution.';
 COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
 COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. The tables below it carry the same.';
@@ -118,6 +119,9 @@ COMMENT ON COLUMN xdb.process_execution.next_event IS 'Number of the event that 
 COMMENT ON COLUMN xdb.process_execution.next_state IS 'Ordinal of the state execution that comes next, from 1.';
 COMMENT ON COLUMN xdb.process_execution.next_message IS 'Number of the message that is received next, from 1.';
 COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.process_execution.queued_messages IS 'Messages in its local queues, without those that the engine has not taken in yet.';
+COMMENT ON COLUMN xdb.process_execution.queued_bytes IS 'Bytes of the payloads of these messages, as text.';
+COMMENT ON COLUMN xdb.process_execution.timers IS 'Timers that its states wait for.';
 COMMENT ON COLUMN xdb.process_execution.completing IS 'Whether a graceful completion was requested: the process completes when its last thread ends.';
 COMMENT ON COLUMN xdb.process_execution.state_numbers IS 'Number given out last per state id, {stateId: number}.';
 COMMENT ON COLUMN xdb.process_execution.mapping_id IS 'Its mapping of global attributes, as at its start; null = it has none.';
@@ -126,7 +130,6 @@ COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that 
 COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last events are kept at least: null for all, 0 for none.';
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
-COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
 COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';
 COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
 COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause, the priority. Null: nothing of it.';

@@ -18,7 +18,9 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType};
-use crate::store::{adopt, engine, lines, pull, registering, slow, subscription, suspects, to_json, usage, versions};
+use crate::store::{
+    adopt, engine, lines, owners, pull, registering, slow, subscription, suspects, to_json, usage, versions,
+};
 use pgrx::pg_sys;
 use serde::Serialize;
 
@@ -167,24 +169,25 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         return Ok(Value::Json(to_json(&known_engine(caller, main)?)?));
     }
     let why_not = caller.on_system_tables(|spi, _| engine_state::reason(spi, &main))?;
-    let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
+    let (slow_objects, reason, (backlog, oldest_due), ownerless_processes) = match versions::mismatch() {
         Some(mismatch) => {
             let reasons: Vec<_> = why_not.into_iter().chain([mismatch.to_string()]).collect();
-            (Vec::new(), Some(reasons.join("; ")), (None, None))
+            (Vec::new(), Some(reasons.join("; ")), (None, None), 0)
         }
         None => caller.on_system_tables(|spi, _| {
             let ownership = instance::ownership(spi)?;
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
             let is_running = main.state == EngineState::Running;
-            let ((backlog, due), without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
+            let ((backlog, due), ownerless, without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
                 let backlog = lines::backlog(spi, clock::now())?;
                 let full = if is_running { engine_state::full_workers(spi, &Sees::of(caller)?)? } else { Vec::new() };
-                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, suspects::reason(spi)?, full))
+                let (ownerless, held) = (owners::ownerless(spi)?, suspects::reason(spi)?);
+                Ok((backlog, ownerless, without_type(spi, ownership)?, without_secret(spi)?, held, full))
             })?;
             let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
             let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).chain(full).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-            Ok((slow::names(spi)?, reason, (Some(backlog), due)))
+            Ok((slow::names(spi)?, reason, (Some(backlog), due), ownerless))
         })?,
     };
     let oldest_due = oldest_due.map(|due| due.iso8601());
@@ -210,7 +213,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         reason: reason.or_else(without_authorities).or_else(|| short_of_connections(waiting)),
         runners: running.len(),
         runner_error,
-        ownerless_processes: main.ownerless,
+        ownerless_processes,
     };
     Ok(Value::Json(to_json(&figures)?))
 }

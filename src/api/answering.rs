@@ -7,7 +7,6 @@
 //! The execution's lock is waited for, under the caller's timeouts, and kept until the transaction ends.
 
 use crate::error;
-use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::process::{has_transaction_snapshot, random};
 use crate::pg::spi::Spi;
@@ -16,31 +15,12 @@ use crate::store::attribute::{self, Size};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
-use crate::store::{inbox, queue, save, state, timer};
+use crate::store::{inbox, queue, save, state};
 use pgrx::pg_sys;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_sched::told::Told;
 
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
-
-thread_local! {
-    /// What this session was told of unknown keys in answers.
-    static TOLD: RefCell<Told> = RefCell::default();
-}
-
-/// Leaves in the warnings about an answer those that were not told yet of this subject, and tells them if `body` goes well.
-pub(super) fn telling<T>(
-    about: (&str, &str),
-    warnings: &mut Vec<String>,
-    body: impl FnOnce(&[String]) -> Result<T>,
-) -> Result<T> {
-    TOLD.with_borrow_mut(|told| told.keep_new(about, warnings));
-    let result = body(warnings);
-    TOLD.with_borrow_mut(|told| if result.is_ok() { told.settle() } else { told.undo() });
-    result
-}
 
 /// Locks an execution, with its type as it is registered now.
 pub(super) fn lock(
@@ -110,7 +90,7 @@ impl Answering<'_> {
             return Err(refusal);
         }
         if let Some(entry) = loaded.get_mut(&self.id) {
-            entry.apply(events, now);
+            entry.apply(events, now)?;
         }
         Ok(Ok(()))
     }
@@ -133,9 +113,6 @@ impl Answering<'_> {
             }
         }
         inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())?;
-        if let (Some(entry), Command::WaitUntilAnswered { answer, .. }) = (loaded.get_mut(&id), command) {
-            count_timers(spi, entry, answer)?;
-        }
         Ok(())
     }
 
@@ -155,18 +132,6 @@ impl Answering<'_> {
         entry.prepare(spi, self.command)?;
         Ok(entry.decide(self.command, now, random()))
     }
-}
-
-/// Few executions have so many threads that their timers could be too many.
-fn count_timers(spi: &Spi, entry: &mut Loaded, answer: &WaitUntilAnswer) -> Result<()> {
-    let quotas = guc::quotas();
-    let threads = entry.execution.live_threads as usize;
-    if answer.request.commands.iter().any(RequestedCommand::is_timer)
-        && threads.saturating_mul(quotas.commands) > quotas.threads
-    {
-        entry.timers = timer::count(spi, entry.before.id, quotas.threads + 1)?;
-    }
-    Ok(())
 }
 
 /// Writes what was decided.

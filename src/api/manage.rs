@@ -131,7 +131,7 @@ pub(super) fn command(
         let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
         let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
         let count = events.len();
-        entry.apply(events, now);
+        entry.apply(events, now)?;
         answering::save(spi, &loaded, now)?;
         Ok((count, loaded.values().any(|entry| !entry.events.is_empty())))
     })?;

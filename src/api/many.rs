@@ -174,7 +174,7 @@ fn decide(
     let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
     let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
     let count = events.len();
-    entry.apply(events, now);
+    entry.apply(events, now)?;
     Ok(count + more)
 }
 

@@ -151,7 +151,7 @@ fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, merge: &Merge) -> R
     let now = clock::now();
     let command = Command::MergeStart { input: merge.input.clone(), not_before: merge.not_before };
     let Ok(events) = loaded.decide(&command, now, 0.5) else { return Ok(false) };
-    loaded.apply(events, now);
+    loaded.apply(events, now)?;
     save::save(spi, std::iter::once(&loaded), now)?;
     crash::point("merge");
     Ok(true)

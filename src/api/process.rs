@@ -16,10 +16,10 @@ use crate::store::execution::Lock;
 use crate::store::inbox::{self, NewMessage};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
-use crate::store::{save, state};
+use crate::store::{queue, save, state};
 use crate::{clock, error, guc};
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType, is_full};
+use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType};
 use xdb_protocol::arguments;
 
 /// How often a publisher polls for the end of a conditional close.
@@ -156,10 +156,11 @@ fn put_in(
     message_id: Option<&str>,
     message: Option<&Json>,
 ) -> Result<()> {
-    if is_full(&locked.full_queues, queue) {
+    let (queued, quotas) = (&locked.queued, guc::quotas());
+    if queued.reaches(2, &quotas) || queued.reaches(1, &quotas) && queue::has_messages(spi, locked.id, queue)? {
         return match message_id.map_or(Ok(false), |id| inbox::is_known(spi, locked.id, queue, id))? {
             true => Ok(()),
-            false => Err(error::queue_full(queue, process_id, &guc::quotas())),
+            false => Err(error::queue_full(queue, process_id, &quotas)),
         };
     }
     let message = NewMessage {
@@ -219,6 +220,6 @@ pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: Execution
     let now = clock::now();
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
     let events = entry.decide(command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
-    entry.apply(events, now);
+    entry.apply(events, now)?;
     save::save(spi, loaded.values(), now)
 }

@@ -192,20 +192,14 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
     let process_id = locked.found.process_id.clone();
     let answered = calls::decode_answer(locked.found.begun.api, text.as_bytes());
-    let mut answered = answered.map_err(|what| error::call_not_applied(&process_id, what))?;
-    let mut warnings = answered.take_warnings();
+    let answered = answered.map_err(|what| error::call_not_applied(&process_id, what))?;
     let loaded = locked.loaded.get(&token.leased.key.0).ok_or_else(error::call_is_lost)?;
-    let (process_type, definition) = (loaded.before.process_type.clone(), loaded.meta.definition());
-    if definition.strict_answers && !warnings.is_empty() {
-        return Err(error::call_not_applied(&process_id, warnings.join("; ")));
+    if loaded.meta.definition().strict_answers && !answered.warnings().is_empty() {
+        return Err(error::call_not_applied(&process_id, answered.warnings().join("; ")));
     }
-    answering::telling((&process_type, "call"), &mut warnings, |new| {
-        answered.put_warnings(new.to_vec());
-        let said =
-            Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
-        apply(caller, locked, said)
-    })?;
-    for warning in warnings {
+    let said = Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
+    apply(caller, locked, said)?;
+    for warning in answered.warnings() {
         pgrx::notice!("xdb: answer to a call of process \"{process_id}\": {warning}");
     }
     Ok(Value::Void)

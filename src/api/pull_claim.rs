@@ -542,7 +542,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             events = again;
         }
         if let Some(entry) = loaded.get_mut(&id) {
-            entry.apply(events, now);
+            entry.apply(events, now)?;
         }
     }
     answering::save_fetched(spi, &loaded, now)?;

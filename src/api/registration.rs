@@ -303,7 +303,7 @@ fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> 
     for entry in loaded.values_mut() {
         let states = entry.execution.states.keys().copied().collect();
         if let Ok(events) = entry.decide(&Command::RetryNow(states), now, 0.5) {
-            entry.apply(events, now);
+            entry.apply(events, now)?;
         }
     }
     answering::save(spi, &loaded, now)?;

@@ -74,16 +74,12 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         idempotency_key: idempotency_key.as_deref(),
         values,
     };
-    let (mut answer, context) = call(&target, &invocation, &global, &local.members)?;
+    let (answer, context) = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
-    let about = (target.loaded.before.process_type.as_str(), rpc_name.as_str());
-    let mut warnings = std::mem::take(&mut answer.effects.warnings);
+    let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
-    answering::telling(about, &mut warnings, |warnings| {
-        answer.effects.warnings = warnings.to_vec();
-        apply(caller, &invocation, id, answer, &context, &mut tables, read)
-    })?;
+    apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
     Ok(output.map_or(Value::Null, Value::Json))

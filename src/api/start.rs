@@ -337,14 +337,13 @@ pub(super) fn decide_start(
             None => session_traceparent()?,
         },
         closing: false,
-        full_queues: Vec::new(),
         process_type: Some(process_type.clone()),
     };
     let mut loaded = process::unstarted(id, meta);
     let command = Command::Start(Box::new(request.start.clone()));
     let events =
         loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected_start(process_id, &rejection))?;
-    loaded.apply(events, now);
+    loaded.apply(events, now)?;
     Ok(loaded)
 }
 

@@ -230,27 +230,6 @@ impl Answered {
         self.effects().map_or(&[], |effects| &effects.warnings)
     }
 
-    /// Takes them out.
-    pub fn take_warnings(&mut self) -> Vec<String> {
-        self.effects_mut().map(|effects| std::mem::take(&mut effects.warnings)).unwrap_or_default()
-    }
-
-    /// Has these in place of its own.
-    pub fn put_warnings(&mut self, warnings: Vec<String>) {
-        if let Some(effects) = self.effects_mut() {
-            effects.warnings = warnings;
-        }
-    }
-
-    fn effects_mut(&mut self) -> Option<&mut Effects> {
-        match self {
-            Self::WaitUntil(answer) => Some(&mut answer.effects),
-            Self::Execute(answer) => Some(&mut answer.effects),
-            Self::Retry(retried) => Some(&mut retried.effects),
-            Self::Failed(..) | Self::Uncalled => None,
-        }
-    }
-
     /// A failure of an attempt that was answered so, with what was odd about the answer.
     pub fn warn(&self, failure: Failure) -> Failure {
         Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }

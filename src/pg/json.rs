@@ -1,11 +1,11 @@
 //! Values of the type `jsonb` as texts.
 
-use super::catch::{Result, catch};
+use super::catch::{PgError, Result, catch};
 use super::memory;
 use super::param::FromColumn;
 use super::raw;
 use pgrx::pg_sys;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 
 /// A `jsonb` in a row: nothing of it is read, and none of its memory taken, before its text is asked for.
@@ -35,11 +35,28 @@ impl Stored<'_> {
     }
 }
 
+/// The text that a JSON value has once it was stored: `jsonb` has spaces, numbers and escapes of its own.
+pub fn as_stored(text: &str) -> Result<String> {
+    let text = CString::new(text).map_err(|_| PgError::internal("a JSON text with a zero byte"))?;
+    // SAFETY: the function reads the text up to its end, and makes a `jsonb`.
+    unsafe {
+        let text = pg_sys::Datum::from(text.as_ptr());
+        with_text_of(|| raw::DirectFunctionCall1Coll(raw::jsonb_in, pg_sys::InvalidOid, text), memory::owned)
+    }
+}
+
 /// What `read` makes of the text of a `jsonb`. What making it takes of memory is given back.
 ///
 /// # Safety
 /// The datum is a `jsonb`.
 pub(super) unsafe fn with_text<T>(datum: pg_sys::Datum, read: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    // SAFETY: as the caller says.
+    unsafe { with_text_of(|| datum, read) }
+}
+
+/// # Safety
+/// What is made is a `jsonb`.
+unsafe fn with_text_of<T>(make: impl FnOnce() -> pg_sys::Datum, read: impl FnOnce(&str) -> Result<T>) -> Result<T> {
     // SAFETY: as the caller says. After an error the transaction is aborted, and the context is gone with it.
     unsafe {
         let context = pg_sys::AllocSetContextCreateExtended(
@@ -50,7 +67,7 @@ pub(super) unsafe fn with_text<T>(datum: pg_sys::Datum, read: impl FnOnce(&str) 
             pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
         );
         let before = pg_sys::MemoryContextSwitchTo(context);
-        let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, datum));
+        let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, make()));
         pg_sys::MemoryContextSwitchTo(before);
         let value = text.and_then(|text| {
             let text = CStr::from_ptr(text.cast_mut_ptr::<c_char>());

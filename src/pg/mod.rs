@@ -33,7 +33,7 @@
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
-//! | `row_locks.rs`, `roles.rs` | who has locked a row; whether roles have changed |
+//! | `row_locks.rs` | who has locked a row |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs`, `routine.rs` | lists of names in settings; users' functions by their names |
 //! | `secret_sources.rs` | secrets in the environment and in files |
@@ -69,7 +69,6 @@ pub mod names;
 pub mod param;
 pub mod process;
 pub mod raw;
-pub mod roles;
 pub mod routine;
 pub mod row_locks;
 pub mod secret_sources;

@@ -279,25 +279,6 @@ impl FromColumn<'_> for Vec<Option<String>> {
     }
 }
 
-/// An array of texts in a batch, which has no arrays of arrays: on its way in it is the text of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextArray(pub String);
-
-impl SqlValue for TextArray {
-    const TYPE: SqlType = TEXT.stored_as("text[]");
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        self.0.as_str().datum()
-    }
-}
-
-impl FromColumn<'_> for TextArray {
-    const OID: pg_sys::Oid = TEXT.oid;
-    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
-        // SAFETY: as here.
-        Ok(Self(unsafe { String::read(datum)? }))
-    }
-}
-
 impl SqlValue for String {
     const TYPE: SqlType = TEXT;
     fn datum(&self) -> Option<pg_sys::Datum> {

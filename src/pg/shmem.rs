@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
     over_in_use: AtomicU32,
-    over: [over::Cell; over::PLACES],
+    over: over::Cells,
     lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
     row_places: row_places::Places,

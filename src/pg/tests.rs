@@ -164,12 +164,12 @@ mod xdb_tests {
         over::set(here, Kind::Messages, &[(oid(4), 6)]);
         over::set(here, Kind::Running, &[]);
         assert_eq!(all(), [[None, None], [Some(6), None], [Some(9), None], [None, None]]);
-        // Whoever has no place is not over; who has one of the other kind is, also behind those without.
-        let mut many: Vec<_> = (10..10 + 2 * over::PLACES as u32).map(|number| (oid(number), 1)).collect();
-        many.push((oid(4), 5));
+        // A role without a place is not over.
+        let many: Vec<_> = (10..=10 + over::PLACES as u32).map(|number| (oid(number), 1)).collect();
         over::set(here, Kind::Running, &many);
+        let of = |number| over::limit(here, oid(number), Kind::Running);
+        assert_eq!((of(10), of(10 + over::PLACES as u32)), (Some(1), None));
         assert_eq!(over::limit(there, oid(3), Kind::Messages), Some(9));
-        assert_eq!(over::limit(here, oid(4), Kind::Running), Some(5));
         over::clear(here);
         assert_eq!(all(), [[None, None], [None, None], [Some(9), None], [None, None]]);
         over::set(there, Kind::Running, &many);

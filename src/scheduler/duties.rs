@@ -2,7 +2,6 @@
 
 use super::main_loop::in_transaction;
 use super::maintenance::Maintenance;
-use super::ownerless::Ownerless;
 use super::sums::Counting;
 use crate::clock;
 use crate::pg::crash;
@@ -31,8 +30,7 @@ const NOTHING: Duration = Duration::MAX;
 pub enum Duties {
     Scheduler {
         maintenance: Box<Maintenance>,
-        ownerless: Ownerless,
-        counting: Box<Counting>,
+        counting: Counting,
         rate: Rate,
         runners: Runners,
         /// When suspects were counted last.
@@ -48,8 +46,7 @@ impl Duties {
         match session.role {
             Role::Scheduler => Self::Scheduler {
                 maintenance: Box::new(Maintenance::new()),
-                ownerless: Ownerless::new(),
-                counting: Box::new(Counting::new()),
+                counting: Counting::new(),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
                 suspects: Instant::now(),
@@ -79,16 +76,15 @@ impl Duties {
     /// time again.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, ownerless, counting, rate, suspects, .. } => {
+            Self::Scheduler { maintenance, counting, rate, suspects, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
                 let may_poll = !memory.is_paused() && progress != Progress::Later;
                 if may_poll {
                     maintenance.poll(session);
-                    ownerless.poll(session);
                     counting.poll(session);
                 }
-                let polls = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
+                let polls = [maintenance.due_in(), Some(counting.due_in())];
                 let polls = polls.map(|due| due.filter(|_| may_poll));
                 let others = [rate.show(session), count_suspects(session, suspects)];
                 let next = polls.into_iter().chain(others);

@@ -15,15 +15,13 @@
 //! | `main_loop.rs` | the loop: wait, take answers in, make a turn |
 //! | `duties.rs` | besides: the scheduler looks after its runners, a runner leaves when there is no work |
 //! | `maintenance.rs` | between turns: retention, and messages whose time is over |
-//! | `ownerless.rs` | between turns: running processes whose owner is gone are counted |
 //! | `setting_names.rs` | between turns: a process in which triggers have made thousands of names of settings ends |
-//! | `sums.rs` | between turns: what roles have is counted, and full queues |
+//! | `sums.rs` | between turns: what roles have is counted |
 
 mod duties;
 pub mod launcher;
 mod life;
 mod main_loop;
 mod maintenance;
-mod ownerless;
 mod setting_names;
 mod sums;

@@ -117,14 +117,12 @@ impl Check<'_> {
             }
             None => return Ok(None),
         };
-        execution.live_threads = 0;
         execution.next_state = 1;
         execution.state_numbers.clear();
         let mut readable = true;
         for (seq, state) in state::all(self.spi, self.id)? {
             match state {
                 Ok(state) => {
-                    execution.live_threads += u32::from(state.status().is_live());
                     execution.next_state = state.seq.0.wrapping_add(1);
                     let last = execution.state_numbers.entry(state.id.state_id.clone()).or_default();
                     *last = state.id.number.max(*last);
@@ -151,6 +149,7 @@ impl Check<'_> {
             }
             execution.queues = queues;
         }
+        execution.count_anew();
         execution.local_attributes = attribute::of_one(self.spi, self.id, |_| true)?;
         Ok(readable.then_some(execution))
     }

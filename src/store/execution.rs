@@ -6,7 +6,7 @@ use super::table::{batch, batch_but, insert_but, names_but, record, run, select_
 use super::{from_json, to_json};
 use crate::error;
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, TextArray, array};
+use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,9 @@ table! {
             next_state: u32,
             next_message: u64,
             live_threads: u32,
+            queued_messages: u32,
+            queued_bytes: u64,
+            timers: u32,
             completing: bool,
             state_numbers: Jsonb<'a>,
             results: Jsonb<'a>,
@@ -49,8 +52,6 @@ table! {
             traceparent: Option<&'a str>,
             /// What its shard was made of, if it was not the process id.
             shard_key: Option<&'a str>,
-            /// See [`full_queues`](super::full_queues).
-            full_queues: Option<TextArray>,
             /// What few have: it is compared too.
             extra: Option<Jsonb<'a>>,
             /// When it is deleted, instead of by `xdb.retention`; infinite = never.
@@ -61,6 +62,7 @@ table! {
 
 record! {
     /// What of it changes, and the number of the next event and the owner as they were loaded.
+    // Wide because each field is a column.
     pub struct ExecutionUpdate<'a> {
         execution_id: ExecutionId,
         loaded_event: u64,
@@ -72,6 +74,9 @@ record! {
         next_state: u32,
         next_message: u64,
         live_threads: u32,
+        queued_messages: u32,
+        queued_bytes: u64,
+        timers: u32,
         completing: bool,
         state_numbers: Jsonb<'a>,
         /// Results that come to those that are there.
@@ -93,9 +98,9 @@ record! {
 
 /// What is loaded of these executions. Results are only added to, and request ids only looked for.
 fn of_ids(lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "purge_at"]);
+    let columns = select_but::<Process>("p", &["results", "request_id", "purge_at"]);
     format!(
-        "SELECT {columns}, p.full_queues FROM xdb.process_execution p \
+        "SELECT {columns} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
@@ -120,7 +125,7 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["full_queues", "extra", "purge_at"]);
+    INSERT = insert_but::<Process>(&["extra", "purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);
@@ -181,6 +186,9 @@ impl<'a> Process<'a> {
             next_state: execution.next_state,
             next_message: execution.next_message,
             live_threads: execution.live_threads,
+            queued_messages: execution.queued.messages,
+            queued_bytes: execution.queued.bytes,
+            timers: execution.timers,
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results: Jsonb(to_json(&execution.results)?.into()),
@@ -195,7 +203,6 @@ impl<'a> Process<'a> {
             request_id: None,
             traceparent: None,
             shard_key: None,
-            full_queues: None,
             purge_at: None,
         })
     }
@@ -234,6 +241,9 @@ impl<'a> ExecutionUpdate<'a> {
             next_state: execution.next_state,
             next_message: execution.next_message,
             live_threads: execution.live_threads,
+            queued_messages: execution.queued.messages,
+            queued_bytes: execution.queued.bytes,
+            timers: execution.timers,
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results,
@@ -333,6 +343,8 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.next_state = row.get("next_state")?;
     execution.next_message = row.get("next_message")?;
     execution.live_threads = row.get("live_threads")?;
+    execution.queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
+    execution.timers = row.get("timers")?;
     execution.completing = row.get("completing")?;
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     execution.extra = row.get::<Option<&str>>("extra")?.map(from_json).transpose()?;
@@ -344,7 +356,6 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
         owner: row.get("owner")?,
         owner_name: row.get("owner_name")?,
         closing: row.get::<Option<&str>>("closing")?.is_some(),
-        full_queues: row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default(),
         mapping_id: row.get("mapping_id")?,
         mapping: Arc::from([]),
         keys: row.get::<Option<&str>>("attribute_keys")?.map_or(Ok(Vec::new()), from_json)?.into(),

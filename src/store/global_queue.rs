@@ -4,12 +4,12 @@
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, record, run, statements, table};
+use super::table::{Record, batch, delete, record, rows, run, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::{Row, Spi, Statement};
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashSet};
@@ -82,12 +82,18 @@ record! {
 
 record! {
     /// A queue of which the first free messages are wanted.
-    struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
+    pub struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
 }
 
 record! {
     /// A key of a queue of which the first free messages behind a number are wanted.
-    struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
+    pub struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
+}
+
+record! {
+    /// A free message, without its payload.
+    #[derive(Clone, Debug)]
+    pub struct FreeMessage { number: i64, queue_name: String, key: Option<String>, bytes: i32, fresh: bool }
 }
 
 /// The time that it was taken does not count for its ttl; a clock that was set back adds none.
@@ -313,54 +319,28 @@ pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// A free message, without its payload.
-#[derive(Clone, Debug)]
-pub struct FreeMessage {
-    pub number: i64,
-    pub queue: String,
-    pub key: Option<String>,
-    pub bytes: usize,
-    pub fresh: bool,
-}
-
 /// The first free messages of queues, whatever their keys: as many as wanted of each.
-pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Result<Vec<FreeMessage>> {
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows: Vec<_> = wanted.iter().map(|(queue_name, wanted)| HeadOfQueue { queue_name, wanted: *wanted }).collect();
-    let mut params = HeadOfQueue::arrays(&rows);
-    params.push(value(now));
-    spi.rows(&HEADS_OF_QUEUES, &params, read_head)
+pub fn heads_of_queues(spi: &Spi, wanted: &[HeadOfQueue], now: Timestamp) -> Result<Vec<FreeMessage>> {
+    read_heads(spi, &HEADS_OF_QUEUES, wanted, now)
 }
-
-/// A queue, a key, a number, and how many messages with that key are wanted behind that number.
-pub type WantedOfKey<'a> = (&'a str, &'a str, i64, i64);
 
 /// The first free messages with a key, behind a number.
-pub fn heads_of_keys<'a>(spi: &Spi, wanted: &[WantedOfKey<'a>], now: Timestamp) -> Result<Vec<FreeMessage>> {
+pub fn heads_of_keys(spi: &Spi, wanted: &[HeadOfKey], now: Timestamp) -> Result<Vec<FreeMessage>> {
+    read_heads(spi, &HEADS_OF_KEYS, wanted, now)
+}
+
+fn read_heads<R: Record>(
+    spi: &Spi,
+    statement: &'static Statement,
+    wanted: &[R],
+    now: Timestamp,
+) -> Result<Vec<FreeMessage>> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let row = |(queue_name, key, behind, wanted): &WantedOfKey<'a>| HeadOfKey {
-        queue_name,
-        key,
-        behind: *behind,
-        wanted: *wanted,
-    };
-    let mut params = HeadOfKey::arrays(&wanted.iter().map(row).collect::<Vec<_>>());
+    let mut params = R::arrays(wanted);
     params.push(value(now));
-    spi.rows(&HEADS_OF_KEYS, &params, read_head)
-}
-
-fn read_head(row: &Row) -> Result<FreeMessage> {
-    Ok(FreeMessage {
-        number: row.get("number")?,
-        queue: row.get("queue_name")?,
-        key: row.get("key")?,
-        bytes: row.get::<i32>("bytes")? as usize,
-        fresh: row.get("fresh")?,
-    })
+    rows(spi, statement, &params)
 }
 
 /// Messages with their payloads, in their order.

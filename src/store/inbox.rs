@@ -279,7 +279,7 @@ impl Loaded {
             let command = Command::MessagesArrived(publishes);
             self.prepare(spi, &command)?;
             if let Ok(events) = self.decide(&command, now, 0.0) {
-                self.apply(events, now);
+                self.apply(events, now)?;
             }
         }
         Ok(())

@@ -2,8 +2,9 @@
 
 use super::registry::{Mapping, MappingId, ProcessType, TypeId, WorkerId};
 use crate::guc;
-use crate::pg::process;
+use crate::pg::catch::Result;
 use crate::pg::shmem::over::{self, Kind};
+use crate::pg::{json, process};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,8 +26,6 @@ pub struct Loaded {
     pub offered: BTreeSet<StateSeq>,
     /// Who publishes to global queues; None: the owner does.
     pub acting_as: Option<pg_sys::Oid>,
-    /// Timers that it has at most, if that may be too many; else only those that this turn has begun.
-    pub timers: usize,
     /// Queues of which the head is known. All others are unknown rather than empty.
     pub heads: BTreeMap<String, QueueHead>,
 }
@@ -75,8 +74,6 @@ pub struct Meta {
     pub traceparent: Option<String>,
     /// The row carries a closing mark of an earlier attempt to close.
     pub closing: bool,
-    /// Queues that take no more messages, as marked when it was loaded. An empty name stands for all.
-    pub full_queues: Vec<String>,
 }
 
 impl Meta {
@@ -117,7 +114,6 @@ impl Loaded {
             published_before: BTreeSet::new(),
             offered: BTreeSet::new(),
             acting_as: None,
-            timers: 0,
             heads: BTreeMap::new(),
         }
     }
@@ -148,11 +144,7 @@ impl Loaded {
                 published_before: &self.published_before,
                 global_messages,
                 quotas: guc::quotas(),
-                spent: Spent {
-                    timers: self.timers,
-                    full_queues: &self.meta.full_queues,
-                    global_queues: over::limit(process::database(), self.publishes_as(), Kind::Messages).is_some(),
-                },
+                global_queues_full: over::limit(process::database(), self.publishes_as(), Kind::Messages).is_some(),
             },
         )
     }
@@ -180,14 +172,21 @@ impl Loaded {
         self.before.live_threads as usize > known.count()
     }
 
-    pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
-        for event in events {
-            if let Event::WaitStarted { commands, .. } = &event {
-                self.timers += commands.iter().filter(|c| c.kind.fire_at().is_some()).count();
+    /// Applies what was decided. Messages of answers get the text that they are stored with: as many bytes are counted when they
+    /// are received as when they are taken.
+    pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) -> Result<()> {
+        for mut event in events {
+            if let Event::MessagesReceived { publisher, messages } = &mut event
+                && *publisher != Publisher::Client
+            {
+                for payload in messages.iter_mut().filter_map(|message| message.payload.as_mut()) {
+                    *payload = Json::from_trusted(json::as_stored(payload.as_str())?);
+                }
             }
             self.execution.apply(&event, now);
             self.events.push((event, now));
         }
+        Ok(())
     }
 
     /// Whether all is loaded that a decision about the command looks at in queues. Where it is not, a queue would

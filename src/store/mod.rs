@@ -16,7 +16,6 @@
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
 //! | [`queue`] | `queue_message`, `queue_waiter` | the heads of local queues, and who waits for them |
-//! | [`full_queues`] | | marks local queues that take no more messages |
 //! | [`global_queue`] | `global_message`, `global_message_key` | publishing to global queues, taking and giving back |
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
 //! | [`attribute`] | `local_attribute` | local attributes |
@@ -54,7 +53,6 @@ pub mod claim;
 pub mod correlated;
 pub mod engine;
 pub mod execution;
-pub mod full_queues;
 pub mod global_queue;
 pub mod global_waiter;
 pub mod held;

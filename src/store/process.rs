@@ -10,7 +10,7 @@ use crate::pg::row_locks::{OthersForUpdate, others_for_update};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, StateExecutionId, StateSeq, Timestamp};
+use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, StateSeq, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock decides between starts.
@@ -38,8 +38,8 @@ pub struct FoundExecution {
     pub closing: Option<Closing>,
     pub type_id: i32,
     pub shard: i16,
-    /// Queues that take no more messages; an empty name stands for all. Known of what a publisher has locked.
-    pub full_queues: Vec<String>,
+    /// The messages in its local queues. Known of what a publisher has locked.
+    pub queued: Queued,
     /// The pause that it is in. Known of what a publisher has locked.
     pub pause: Option<Pause>,
 }
@@ -57,7 +57,7 @@ statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues, (p.extra -> 'pause')::text AS pause \
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.queued_messages, p.queued_bytes, (p.extra -> 'pause')::text AS pause \
         FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
@@ -160,15 +160,15 @@ fn read_found(row: &Row) -> Result<FoundExecution> {
         }),
         type_id: row.get("type_id")?,
         shard: row.get("shard")?,
-        full_queues: Vec::new(),
+        queued: Queued::default(),
         pause: None,
     })
 }
 
 fn read_locked(row: &Row) -> Result<FoundExecution> {
-    let full_queues = row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default();
+    let queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
     let pause = row.get::<Option<&str>>("pause")?.map(from_json).transpose()?;
-    Ok(FoundExecution { full_queues, pause, ..read_found(row)? })
+    Ok(FoundExecution { queued, pause, ..read_found(row)? })
 }
 
 /// The latest execution of a process id, or the one that is named.

@@ -25,7 +25,6 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         correlated::STATEMENTS,
         engine::STATEMENTS,
         execution::STATEMENTS,
-        full_queues::STATEMENTS,
         global_queue::STATEMENTS,
         global_waiter::STATEMENTS,
         held::STATEMENTS,

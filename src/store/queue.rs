@@ -5,6 +5,7 @@ use super::StateKey;
 use super::loaded::{Loaded, QueueHead, Unread, Waiting};
 use super::state::states;
 use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -45,8 +46,8 @@ table! {
 }
 
 record! {
-    /// A queue that is counted: where the number of messages is as high as `needed`, there are as many.
-    struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, next_number: u64, needed: i64 }
+    /// A queue that is counted, up to `needed` messages.
+    struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, needed: i64 }
 }
 
 record! {
@@ -68,18 +69,14 @@ statements! {
     DELETE_WAITERS = "DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
     WAITERS = format!("SELECT DISTINCT w.execution_id, w.seq FROM {} \
         JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>());
-    // The first message alone tells, as long as few were received since.
-    COUNT = format!("SELECT v.execution_id, v.queue_name, \
-            CASE WHEN v.next_number - head.number < v.needed THEN v.next_number - head.number \
-            ELSE (SELECT count(*) FROM (SELECT FROM xdb.queue_message q \
-                WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name LIMIT v.needed) AS counted) END AS count \
-        FROM {} CROSS JOIN LATERAL (SELECT q.number FROM xdb.queue_message q \
-            WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name ORDER BY q.number LIMIT 1) AS head",
-        batch::<ToCount>());
+    COUNT = format!("SELECT v.execution_id, v.queue_name, (SELECT count(*) FROM (SELECT FROM xdb.queue_message q \
+            WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name LIMIT v.needed) AS counted) AS count \
+        FROM {}", batch::<ToCount>());
     READ = format!("SELECT {} FROM {} CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
             ORDER BY q.number LIMIT v.wanted) AS m \
         ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
+    HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages";
     ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
         select::<Queued>("m"));
 }
@@ -123,6 +120,12 @@ pub(super) fn delete_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a queue holds messages that were taken in.
+pub fn has_messages(spi: &Spi, id: ExecutionId, queue: &str) -> Result<bool> {
+    let has_messages = spi.first(&HAS_MESSAGES, &[value(id), value(queue)], |row| row.get("has_messages"))?;
+    Ok(has_messages.unwrap_or(false))
+}
+
 /// All messages of an execution, as the active snapshot shows them.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
@@ -162,11 +165,13 @@ const READ_UNCOUNTED: usize = 100;
 /// as their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     look_further(spi, loaded, demand)?;
-    let mut new = Vec::new();
+    let (mut new, quotas) = (Vec::new(), guc::quotas());
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
+        // At the limit only queues without messages take some.
+        let at_least = usize::from(entry.before.queued.reaches(1, &quotas));
         let unknown = queues.iter().filter(|(queue, _)| !entry.heads.contains_key(*queue));
-        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), *looked_into)));
+        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), at_least.max(*looked_into))));
     }
     if new.is_empty() {
         return Ok(());
@@ -175,25 +180,24 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     let waiters = rows::<StateKey>(spi, &WAITERS, &Queue::arrays(&unknown))?;
     states(spi, loaded, &waiters)?;
 
-    let mut waiting: HashMap<(ExecutionId, &str), Waiting> = HashMap::new();
+    let waiting = waiting_for(loaded, demand);
     let mut to_count: Vec<ToCount> = Vec::new();
-    for (id, queues) in demand {
-        let Some(entry) = loaded.get(id) else { continue };
-        for (queue, at_least, at_most) in entry.before.states.values().flat_map(|state| state.wanted_messages()) {
-            let Some((queue, _)) = queues.get_key_value(queue) else { continue };
-            let all = waiting.entry((*id, queue)).or_insert(Waiting { needed: usize::MAX, wanted: 0 });
-            all.needed = all.needed.min(at_least as usize);
-            all.wanted = all.wanted.saturating_add(at_most as usize);
-        }
-    }
+    let mut counted = HashMap::new();
     for (id, queue, _) in &new {
-        let (Some(entry), Some(waiting)) = (loaded.get(id), waiting.get(&(*id, *queue))) else { continue };
-        if waiting.needed > READ_UNCOUNTED {
-            let next_number = entry.before.next_message;
-            to_count.push(ToCount { execution_id: *id, queue_name: queue, next_number, needed: waiting.needed as i64 });
+        let (Some(entry), Some(Waiting { needed, .. })) = (loaded.get(id), waiting.get(&(*id, *queue))) else {
+            continue;
+        };
+        let at_most = entry.before.queued.messages as usize;
+        if *needed <= READ_UNCOUNTED {
+            continue;
+        }
+        if at_most < *needed {
+            counted.insert((*id, (*queue).to_owned()), at_most);
+        } else {
+            to_count.push(ToCount { execution_id: *id, queue_name: queue, needed: *needed as i64 });
         }
     }
-    let counted = count(spi, &to_count)?;
+    counted.extend(count(spi, &to_count)?);
 
     let mut to_read = Vec::new();
     for (id, queue, looked_into) in &new {
@@ -203,7 +207,9 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         let unread = waiting.zip(count).filter(|(waiting, count)| *count < waiting.needed);
         let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*looked_into), waiting });
         let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
-        to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
+        if entry.before.queued.messages > 0 {
+            to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
+        }
         entry.heads.insert((*queue).to_owned(), QueueHead { looked_into: *looked_into, unread });
     }
     for ((id, queue), messages) in read(spi, to_read)? {
@@ -212,6 +218,24 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         }
     }
     Ok(())
+}
+
+/// Those who wait for each of these queues, taken together.
+fn waiting_for<'d>(
+    loaded: &BTreeMap<ExecutionId, Loaded>,
+    demand: &'d QueueDemand,
+) -> HashMap<(ExecutionId, &'d str), Waiting> {
+    let mut waiting = HashMap::new();
+    for (id, queues) in demand {
+        let Some(entry) = loaded.get(id) else { continue };
+        for (queue, at_least, at_most) in entry.before.states.values().flat_map(|state| state.wanted_messages()) {
+            let Some((queue, _)) = queues.get_key_value(queue) else { continue };
+            let all = waiting.entry((*id, queue.as_str())).or_insert(Waiting { needed: usize::MAX, wanted: 0 });
+            all.needed = all.needed.min(at_least as usize);
+            all.wanted = all.wanted.saturating_add(at_most as usize);
+        }
+    }
+    waiting
 }
 
 /// Reads on in queues that are known, but less of them than somebody takes now: of what was received meanwhile the head is known only
@@ -240,18 +264,15 @@ fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &
     Ok(())
 }
 
-/// Upper bounds of the numbers of messages in queues.
-fn count(spi: &Spi, queues: &[ToCount]) -> Result<HashMap<(ExecutionId, String), usize>> {
+/// How many messages are in queues, up to the numbers that are needed.
+fn count(spi: &Spi, queues: &[ToCount]) -> Result<Vec<((ExecutionId, String), usize)>> {
     if queues.is_empty() {
-        return Ok(HashMap::new());
+        return Ok(Vec::new());
     }
-    let found = spi.rows(&COUNT, &ToCount::arrays(queues), |row| {
+    spi.rows(&COUNT, &ToCount::arrays(queues), |row| {
         let queue = (row.get("execution_id")?, row.get::<String>("queue_name")?);
         Ok((queue, row.get::<i64>("count")?.max(0) as usize))
-    })?;
-    let mut counted: HashMap<_, _> = queues.iter().map(|q| ((q.execution_id, q.queue_name.to_owned()), 0)).collect();
-    counted.extend(found);
-    Ok(counted)
+    })
 }
 
 type Messages = BTreeMap<(ExecutionId, String), Vec<Arc<Message>>>;

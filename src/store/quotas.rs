@@ -2,10 +2,10 @@
 
 use super::table::statements;
 use crate::pg::catch::Result;
-use crate::pg::param::Param;
-use crate::pg::param::{FromColumn, value};
+use crate::pg::param::value;
 use crate::pg::settings::whole_number;
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::shmem::over::Kind;
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -17,16 +17,19 @@ statements! {
             AND (s.setdatabase = 0 OR s.setdatabase = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())) \
         ORDER BY s.setdatabase <> 0";
     // By the index of those that run.
-    RUNNING = "WITH slice AS MATERIALIZED (SELECT p.process_id, p.owner FROM xdb.process_execution p \
-            WHERE p.status = 'RUNNING' AND p.process_id > $1 ORDER BY p.process_id LIMIT $2) \
-        SELECT s.owner, count(*) AS count, 0::bigint AS bytes, \
-            (SELECT l.process_id FROM slice l ORDER BY l.process_id OFFSET $2 - 1 LIMIT 1) AS more_after \
-        FROM slice s GROUP BY s.owner";
-    MESSAGES = "WITH slice AS MATERIALIZED (SELECT m.number, m.owner, m.bytes FROM xdb.global_message m \
-            WHERE m.number > $1 ORDER BY m.number LIMIT $2) \
+    RUNNING = slice("p.process_id", "process_execution p", "p.status = 'RUNNING' AND p.process_id > $1", "0");
+    MESSAGES = slice("m.number", "global_message m", "m.number > COALESCE(NULLIF($1, '')::bigint, 0)", "m.bytes");
+}
+
+/// Counts the first $2 rows of a table behind the place $1, by owner. `last` is the last of so many.
+fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
+    format!(
+        "WITH slice AS MATERIALIZED (SELECT {place} AS place, owner, {bytes} AS bytes FROM xdb.{table} \
+            WHERE {which} ORDER BY {place} LIMIT $2) \
         SELECT s.owner, count(*) AS count, sum(s.bytes)::bigint AS bytes, \
-            (SELECT l.number FROM slice l ORDER BY l.number OFFSET $2 - 1 LIMIT 1) AS more_after \
-        FROM slice s GROUP BY s.owner";
+            (SELECT l.place::text FROM slice l ORDER BY l.place OFFSET $2 - 1 LIMIT 1) AS last \
+        FROM slice s GROUP BY s.owner"
+    )
 }
 
 /// How many running processes roles may have; 0: any number.
@@ -70,32 +73,22 @@ pub struct Sum {
 
 pub type Sums = HashMap<pg_sys::Oid, Sum>;
 
-/// Adds the running processes of the next slice, by process id. Gives the place that it came to, if there may be more behind.
-pub fn add_running(spi: &Spi, sums: &mut Sums, after: &str, rows: i64) -> Result<Option<String>> {
-    add(spi, &RUNNING, value(after), sums, rows)
-}
-
-/// The same with messages of global queues, by number: free ones, and those that a state has taken and not used up.
-pub fn add_messages(spi: &Spi, sums: &mut Sums, after: i64, rows: i64) -> Result<Option<i64>> {
-    add(spi, &MESSAGES, value(after), sums, rows)
-}
-
-fn add<P: for<'r> FromColumn<'r>>(
-    spi: &Spi,
-    statement: &'static Statement,
-    after: Param,
-    sums: &mut Sums,
-    rows: i64,
-) -> Result<Option<P>> {
-    let mut place = None;
-    let read = |row: &Row| {
-        Ok((row.get("owner")?, row.get::<i64>("count")?, row.get::<i64>("bytes")?, row.get::<Option<P>>("more_after")?))
+/// Adds the next rows of a kind behind this place: running processes by id; messages of global queues by number, free ones and those
+/// that a state has taken. Returns the last place, if there may be more.
+pub fn add(spi: &Spi, kind: Kind, sums: &mut Sums, after: &str, rows: i64) -> Result<Option<String>> {
+    let statement = match kind {
+        Kind::Running => &RUNNING,
+        Kind::Messages => &MESSAGES,
     };
-    for (owner, count, bytes, more_after) in spi.rows(statement, &[after, value(rows)], read)? {
-        let sum: &mut Sum = sums.entry(owner).or_default();
+    let mut last = None;
+    let read = |row: &Row| {
+        last = row.get("last")?;
+        Ok((row.get("owner")?, Sum { count: row.get("count")?, bytes: row.get("bytes")? }))
+    };
+    for (owner, Sum { count, bytes }) in spi.rows(statement, &[value(after), value(rows)], read)? {
+        let sum = sums.entry(owner).or_default();
         sum.count += count;
         sum.bytes += bytes;
-        place = more_after;
     }
-    Ok(place)
+    Ok(last)
 }

@@ -13,7 +13,7 @@ use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
+use super::{StateKey, execution, global_queue, global_waiter, held};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -65,7 +65,6 @@ pub fn save_batch<'a>(
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
-    full_queues::mark(spi, &changes.updated)?;
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.rows.earliest(&changes.pulling),
@@ -108,7 +107,7 @@ struct Closed {
     with_threads: Vec<ExecutionId>,
     /// Those of them that may have timers, or states that wait.
     waiting: Vec<ExecutionId>,
-    /// Those of them that have received messages.
+    /// Those of them that have messages in local queues.
     with_messages: Vec<ExecutionId>,
 }
 
@@ -144,7 +143,7 @@ impl Closed {
         if has_more || before.timeout_at.or(before.pause_ends_at()).is_some() || before.states.values().any(waits) {
             self.waiting.push(*id);
         }
-        if before.next_message > 1 {
+        if before.queued.messages > 0 {
             self.with_messages.push(*id);
         }
     }

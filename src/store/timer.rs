@@ -66,8 +66,6 @@ statements! {
             ORDER BY t.fire_at LIMIT $5) AS d", batch::<DueOf>());
     NEXT = format!("SELECT v.owner, n.fire_at AS at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
             WHERE t.owner = v.owner AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n", batch::<DueOf>());
-    COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
-        WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
@@ -138,12 +136,6 @@ pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner
         return Ok(Vec::new());
     }
     spi.rows(&NEXT, &DueOf::arrays(&of), read_first)
-}
-
-/// How many timers the states of an execution wait for; `most` if there are more.
-pub fn count(spi: &Spi, id: ExecutionId, most: usize) -> Result<usize> {
-    let counted = spi.first(&COUNT, &[value(id), value(most as i64)], |row| row.get::<i64>("timers"))?;
-    Ok(counted.unwrap_or(0) as usize)
 }
 
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.

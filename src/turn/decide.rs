@@ -24,7 +24,6 @@ use xdb_protocol::{invalid_answer, rejected_answer};
 use xdb_sched::budget::Part;
 use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
-use xdb_sched::told::Told;
 
 /// What was decided, to be written.
 pub struct Decided<'i> {
@@ -69,7 +68,6 @@ struct Decider<'t, 'a, 'i> {
     left_out: BTreeSet<StateKey>,
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
-    told: &'t mut Told,
     closing: BTreeMap<ExecutionId, CloseCommand>,
     portions: Portions,
     /// Executions with an item that waits for the next turn.
@@ -102,7 +100,6 @@ pub fn decide<'i>(
     turn: &Turn<'_>,
     app: &mut AppTables<'_>,
     gathered: &Gathered,
-    told: &mut Told,
     batch: Batch<'i>,
 ) -> Result<Decided<'i>> {
     let Batch { items, executions, locked, left_out, took_large, leases, local, taken_in, free, now } = batch;
@@ -126,7 +123,6 @@ pub fn decide<'i>(
         left_out,
         leases,
         local,
-        told,
         closing: BTreeMap::new(),
         portions: Portions::of(turn),
         put_off: BTreeSet::new(),
@@ -269,8 +265,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         return Ok(());
                     }
                     let why = "its lease is gone: the call was made again or is over";
-                    self.reject(record, &answered.command(record), why);
-                    return Ok(());
+                    return self.reject(record, &answered.command(record), why);
                 }
                 self.decided.current.insert(record.key);
                 if matches!(answered, Answered::Uncalled) {
@@ -325,7 +320,7 @@ impl<'i> Decider<'_, '_, 'i> {
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
         }
-        let Some((command, mut events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
+        let Some((command, events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
             return Ok(());
         };
         if Event::closes(&events) && !locked_for_close {
@@ -360,11 +355,10 @@ impl<'i> Decider<'_, '_, 'i> {
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
                 if let Some(loaded) = self.decided.executions.get_mut(&item.execution()) {
-                    tell_once(self.told, loaded, &mut events);
                     if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
                         loaded.offered.insert(*seq);
                     }
-                    loaded.apply(events, now);
+                    loaded.apply(events, now)?;
                 }
                 return Ok(());
             }
@@ -413,7 +407,7 @@ impl<'i> Decider<'_, '_, 'i> {
             return Ok(None);
         };
         if is_late {
-            self.reject(record, &command, &rejection.to_string());
+            self.reject(record, &command, &rejection.to_string())?;
             return Ok(None);
         }
         // The worker's answer can't be applied.
@@ -422,7 +416,7 @@ impl<'i> Decider<'_, '_, 'i> {
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {
-                self.reject(record, &command, &rejection.to_string());
+                self.reject(record, &command, &rejection.to_string())?;
                 Ok(None)
             }
         }
@@ -439,9 +433,9 @@ impl<'i> Decider<'_, '_, 'i> {
 
     /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
     /// event.
-    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
+    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) -> Result<()> {
         let now = self.decided.now;
-        let Some(loaded) = self.loaded(record.key.0) else { return };
+        let Some(loaded) = self.loaded(record.key.0) else { return Ok(()) };
         if loaded.meta.history.keeps_events() && loaded.execution.is_running() {
             let event = Event::CommandRejected {
                 command: command.name().to_owned(),
@@ -449,8 +443,9 @@ impl<'i> Decider<'_, '_, 'i> {
                 attempt: Some(record.attempt),
                 reason: reason.to_owned(),
             };
-            loaded.apply(vec![event], now);
+            loaded.apply(vec![event], now)?;
         }
+        Ok(())
     }
 
     /// Whether another process has to apply an answer.
@@ -564,17 +559,6 @@ impl<'i> Decider<'_, '_, 'i> {
 fn refusal(spi: &Spi, item: &Item, events: &[Event]) -> Result<Option<PgError>> {
     let Item::Answer(record, _) = item else { return Ok(None) };
     attribute::refusal_of(spi, record.key.0, Some(record.local_size), events)
-}
-
-/// Leaves in the event of an answer those of its warnings that were not told yet of the state.
-fn tell_once(told: &mut Told, loaded: &Loaded, events: &mut [Event]) {
-    for event in events {
-        if let Event::WaitStarted { seq, warnings, .. } | Event::StateCompleted { seq, warnings, .. } = event
-            && let Some(state) = loaded.execution.states.get(seq)
-        {
-            told.keep_new((&loaded.execution.process_type, &state.id.state_id), warnings);
-        }
-    }
 }
 
 fn is_conditional_close(command: &Command) -> bool {

@@ -9,7 +9,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global_queue::{self as global, FreeMessage, WantedOfKey};
+use crate::store::global_queue::{self as global, FreeMessage, HeadOfKey, HeadOfQueue};
 use crate::store::global_waiter::{self, Class, Gathered};
 use crate::store::loaded::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -106,11 +106,12 @@ impl Free {
         let whole: Vec<&str> =
             of_class.keys().filter(|class| class.1.is_none()).map(|class| class.0.as_str()).collect();
         // A list of a whole queue is long enough for those too who want a key and are asked before.
-        let of_whole: Vec<_> = whole.iter().map(|queue| (*queue, limit(&of_queue[queue]) as i64)).collect();
+        let wanted = whole.iter().map(|queue| (*queue, limit(&of_queue[queue]) as i64));
+        let of_whole: Vec<_> = wanted.map(|(queue_name, wanted)| HeadOfQueue { queue_name, wanted }).collect();
         let mut heads = global::heads_of_queues(spi, &of_whole, now)?;
         let mut ends: HashMap<&str, (i64, usize)> = HashMap::new();
         for head in &heads {
-            if let Some(queue) = whole.iter().find(|queue| **queue == head.queue) {
+            if let Some(queue) = whole.iter().find(|queue| **queue == head.queue_name) {
                 let end = ends.entry(queue).or_default();
                 *end = (head.number, end.1 + 1);
             }
@@ -119,18 +120,18 @@ impl Free {
             let listed = ends.get(queue).map_or(0, |end| end.1);
             listed >= limit(&of_queue[queue])
         };
-        let mut behind: Vec<WantedOfKey<'_>> = Vec::new();
+        let mut behind: Vec<HeadOfKey<'_>> = Vec::new();
         for (class, bounds) in &of_class {
             let Some(key) = &class.1 else { continue };
             if !whole.contains(&class.0.as_str()) || is_full(&class.0) {
                 let end = ends.get(class.0.as_str()).map_or(i64::MIN, |end| end.0);
-                behind.push((&class.0, key, end, limit(bounds) as i64));
+                behind.push(HeadOfKey { queue_name: &class.0, key, behind: end, wanted: limit(bounds) as i64 });
             }
         }
         let more = global::heads_of_keys(spi, &behind, now)?;
         let mut lists: HashMap<Class, List> = HashMap::new();
         for (class, bounds) in &of_class {
-            let of_this = |head: &&FreeMessage| head.queue == class.0 && head.key == class.1;
+            let of_this = |head: &&FreeMessage| head.queue_name == class.0 && head.key == class.1;
             let is_cut = match &class.1 {
                 None => is_full(&class.0) && limit(&of_queue[class.0.as_str()]) < of_queue[class.0.as_str()].0,
                 Some(_) => limit(bounds) < bounds.0 && more.iter().filter(of_this).count() >= limit(bounds),
@@ -150,10 +151,10 @@ impl Free {
         };
         for (is_first, head) in heads.iter().map(|h| (true, h)).chain(more.iter().map(|h| (false, h))) {
             if head.key.is_some() {
-                add((head.queue.clone(), head.key.clone()), head);
+                add((head.queue_name.clone(), head.key.clone()), head);
             }
             if is_first {
-                add((head.queue.clone(), None), head);
+                add((head.queue_name.clone(), None), head);
             }
         }
         heads.extend(more);
@@ -186,7 +187,7 @@ impl Free {
                 if found.len() >= least && bytes >= BYTES_PER_TURN {
                     break;
                 }
-                bytes += head.bytes;
+                bytes += head.bytes as usize;
                 found.push(head.number);
             }
             if list.is_cut && found.len() < own_most && bytes < BYTES_PER_TURN {
@@ -196,7 +197,8 @@ impl Free {
                 numbers.extend(found);
             }
         }
-        let is_behind = |number: &i64| self.heads.get(number).is_some_and(|head| self.behind.contains(&head.queue));
+        let is_behind =
+            |number: &i64| self.heads.get(number).is_some_and(|head| self.behind.contains(&head.queue_name));
         if !numbers.is_empty() && self.taken_bytes >= BYTES_PER_TURN || numbers.iter().any(is_behind) {
             return Ok(None);
         }
@@ -210,7 +212,7 @@ impl Free {
         let Some(last) = missing.last().copied() else { return Ok(()) };
         let (mut bytes, needed) = (0, missing.len());
         for head in self.heads.range(last + 1..).map(|(_, head)| head) {
-            bytes += head.bytes;
+            bytes += head.bytes as usize;
             if bytes > BYTES_AT_ONCE || missing.len() >= needed + READ_AHEAD {
                 break;
             }
@@ -263,7 +265,7 @@ impl Free {
             let number = message.number as i64;
             self.read.remove(&number);
             self.taken.insert(number);
-            self.taken_bytes += self.heads.remove(&number).map_or(0, |head| head.bytes);
+            self.taken_bytes += self.heads.remove(&number).map_or(0, |head| head.bytes as usize);
         }
     }
 }

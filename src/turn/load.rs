@@ -2,7 +2,6 @@
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
-use super::timers::TimerCounts;
 use super::transaction::Turn;
 use crate::calls::Answered;
 use crate::clock;
@@ -59,19 +58,11 @@ struct Named {
     with_timers: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
-    /// How many timers answers bring.
-    timers: BTreeMap<ExecutionId, usize>,
     message_ids: Vec<(ExecutionId, String, String)>,
 }
 
 /// Locks and loads. What somebody else has locked is left out.
-pub fn load<'i>(
-    turn: &Turn,
-    registry: &mut Registry,
-    matching: &Matching,
-    timers: &mut TimerCounts,
-    items: &'i [Item],
-) -> Result<Batch<'i>> {
+pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items: &'i [Item]) -> Result<Batch<'i>> {
     let mut batch = Batch {
         items,
         executions: BTreeMap::new(),
@@ -100,7 +91,6 @@ pub fn load<'i>(
     batch.left_out.append(&mut answered.left_out);
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
-    timers.load(turn, &mut batch.executions, &mut batch.locked, &named.timers)?;
     // Each kind has a portion of its own: else answers that come all the time would leave nothing to the others.
     let mut waiters = Portion::of_bytes().or_none(turn.takes_large);
     let mut waits = Portion::of_waits().or_none(turn.takes_large);
@@ -136,10 +126,6 @@ impl Named {
                     }
                     if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
                         named.with_locked_keys.push(id);
-                    }
-                    if let Answered::WaitUntil(answer) = answer {
-                        let timers = answer.request.commands.iter().filter(|command| command.is_timer()).count();
-                        *named.timers.entry(id).or_default() += timers;
                     }
                     for (queue, wanted) in queue::demand(answer.queues(), answer.publishes()) {
                         *named.queues.entry(id).or_default().entry(queue).or_default() += wanted;

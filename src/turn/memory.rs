@@ -11,7 +11,6 @@ use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
-use super::timers::TimerCounts;
 use crate::calls::{self, Answered, CallRecord};
 use crate::clock;
 use crate::pg::process::random;
@@ -30,7 +29,6 @@ use xdb_sched::budget::Parts;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
-use xdb_sched::told::Told;
 
 /// Hands requests to the transport, all at once; with them, so many are under way.
 pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
@@ -48,14 +46,11 @@ pub struct Memory {
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
-    pub(super) timers: TimerCounts,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
     pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
-    /// What was odd about answers of states, as far as it was told.
-    pub(super) told: Told,
 }
 
 /// Calls that are under way, and what is known of their workers.
@@ -113,7 +108,6 @@ impl Memory {
             },
             matching: Matching::default(),
             locks: AttributeLocks::default(),
-            timers: TimerCounts::default(),
             scans: Scans::default(),
             seen: Seen {
                 paused: false,
@@ -128,7 +122,6 @@ impl Memory {
             },
             making: Making::default(),
             failing: Backoff::default(),
-            told: Told::default(),
         }
     }
 

@@ -25,7 +25,6 @@
 //! | `making.rs` | after a crash: leases that are committed before their calls are prepared, and suspects one at a time |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
-//! | `timers.rs` | how many timers wide executions have |
 //! | `attribute_locks.rs` | who may have which locks on attributes, and what functions leave to them |
 //! | `breakers.rs`, `owners.rs` | workers that can't be reached, roles that may not own processes |
 //! | `owner_settings.rs` | what roles have set for themselves, where their steps use tables |
@@ -57,7 +56,6 @@ mod save;
 mod scans;
 mod settle;
 mod slow_tables;
-mod timers;
 mod transaction;
 
 pub use app_tables::refused;

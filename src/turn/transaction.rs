@@ -312,13 +312,9 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
         session.abort();
     }
     match done {
-        Ok(Transacted::Done(_)) => {
-            memory.locks.settle();
-            memory.told.settle();
-        }
+        Ok(Transacted::Done(_)) => memory.locks.settle(),
         _ => {
             memory.locks.undo();
-            memory.told.undo();
             memory.registry.undo();
         }
     }
@@ -331,7 +327,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Progress::Changed));
     };
-    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, making, told, .. } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, making, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let work = gathering.gather(&started, items)?;
     if work.moved.held.is_some() {
@@ -340,9 +336,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let turn = &started.turn;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
     let mut room = calls.room(turn.role, registry, backlog);
-    let batch = load::load(turn, registry, matching, timers, items)?;
-    let decided = decide::decide(turn, &mut app, &matching.gathered, told, batch)?;
-    timers.decided(&decided.executions);
+    let batch = load::load(turn, registry, matching, items)?;
+    let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let (lines, large) = (&mut calls.lines, &calls.large);
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines, large, app: &app };

@@ -54,6 +54,7 @@ impl Execution {
                 });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
+                self.timers += commands.iter().filter(|command| command.kind.fire_at().is_some()).count() as u32;
                 self.with_state(*seq, |state| {
                     state.phase = Phase::Waiting(Wait {
                         order: number,
@@ -73,21 +74,28 @@ impl Execution {
                     command.global_messages.clone_from(messages);
                 }
             }),
-            Event::TimerSkipped { seq, command } => self.with_state(*seq, |state| {
-                if let Phase::Waiting(wait) = &mut state.phase
-                    && let Some(command) = wait.commands.get_mut(*command as usize)
-                {
-                    command.status = CommandStatus::Skipped;
-                }
-            }),
-            Event::WaitCompleted { seq } => self.with_state(*seq, |state| {
-                if let Phase::Waiting(wait) = &state.phase {
-                    state.phase = Phase::Execute {
-                        call: CallState { not_before: at, ..CallState::default() },
-                        results: Some(wait.clone()),
-                    };
-                }
-            }),
+            Event::TimerSkipped { seq, command } => {
+                self.timers = self.timers.saturating_sub(1);
+                self.with_state(*seq, |state| {
+                    if let Phase::Waiting(wait) = &mut state.phase
+                        && let Some(command) = wait.commands.get_mut(*command as usize)
+                    {
+                        command.status = CommandStatus::Skipped;
+                    }
+                });
+            }
+            Event::WaitCompleted { seq } => {
+                let left = self.states.get(seq).map_or(0, |state| state.open_timers().count());
+                self.timers = self.timers.saturating_sub(left as u32);
+                self.with_state(*seq, |state| {
+                    if let Phase::Waiting(wait) = &state.phase {
+                        state.phase = Phase::Execute {
+                            call: CallState { not_before: at, ..CallState::default() },
+                            results: Some(wait.clone()),
+                        };
+                    }
+                });
+            }
             Event::StateCompleted { seq, .. } => self.end_state(*seq, StateStatus::Completed, None, at),
             Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at, applied } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
@@ -168,6 +176,7 @@ impl Execution {
         if let Some(id) = &message.message_id {
             self.message_ids.insert((message.queue.clone(), id.clone()));
         }
+        self.queued.add(message);
         self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
     }
 
@@ -179,6 +188,7 @@ impl Execution {
             self.set_pause(None);
         }
         self.live_threads = 0;
+        (self.queued, self.timers) = (Queued::default(), 0);
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {
             let state = Arc::make_mut(state);
@@ -218,11 +228,15 @@ impl Execution {
         };
         let Some(command) = wait.commands.get_mut(position as usize) else { return };
         command.status = CommandStatus::Completed;
+        if command.kind.fire_at().is_some() {
+            self.timers = self.timers.saturating_sub(1);
+        }
         if let WaitKind::LocalQueue { queue, .. } = &command.kind
             && let Some(queued) = self.queues.get_mut(queue)
         {
             // The messages are the oldest of their queue: what is taken is always a prefix.
             let taken = numbers.len().min(queued.len());
+            queued.range(..taken).for_each(|message| self.queued.remove(message));
             command.messages = queued.drain(..taken).map(Arc::unwrap_or_clone).collect();
             if queued.is_empty() {
                 self.queues.remove(&queue.clone());

@@ -19,23 +19,8 @@ pub struct Context<'a> {
     /// Messages of global queues that the state of the command may take, in the order of their numbers. Others are not there for it.
     pub global_messages: &'a [GlobalMessage],
     pub quotas: Quotas,
-    pub spent: Spent<'a>,
-}
-
-/// What of its quotas an execution, or who publishes in its name, has used up elsewhere than in what is loaded.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Spent<'a> {
-    /// Timers that the execution has, if that may be too many; else 0.
-    pub timers: usize,
-    /// Local queues that take no more messages; an empty name stands for all.
-    pub full_queues: &'a [String],
-    /// Global queues take no more messages of whoever publishes.
-    pub global_queues: bool,
-}
-
-/// Whether this local queue is one that takes no more messages.
-pub fn is_full(full_queues: &[String], queue: &str) -> bool {
-    full_queues.iter().any(|full| full.is_empty() || full == queue)
+    /// The role that publishes has as many messages in global queues as it may.
+    pub global_queues_full: bool,
 }
 
 /// What one process may ask for. What was stored under other quotas goes on.
@@ -49,7 +34,7 @@ pub struct Quotas {
     pub retry_interval: Duration,
     /// The longest timeout of a call that options may ask for.
     pub call_timeout: Duration,
-    /// In the local queues of an execution, and in global queues of a role. Who counts says what is full.
+    /// In the local queues of an execution, and in global queues of a role.
     pub queue_messages: usize,
     pub queue_bytes: usize,
 }
@@ -616,14 +601,14 @@ impl Draft<'_> {
     fn check_effects(&self, effects: &Effects) -> Result<(), Rejection> {
         for publish in &effects.publish_to_local_queue {
             self.check_queue(&publish.queue)?;
-            if is_full(self.context.spent.full_queues, &publish.queue) {
+            if self.is_full(&publish.queue) {
                 let quota = self.context.quotas.of_queues();
                 return Err(Rejection::OverQuota(format!("local queue \"{}\" is full: {quota}", publish.queue)));
             }
         }
         for publish in &effects.publish_to_global_queue {
             self.check_global_queue(&publish.queue)?;
-            if self.context.spent.global_queues {
+            if self.context.global_queues_full {
                 let quota = self.context.quotas.of_queues();
                 let what = format!("the role has no room for more messages in global queues: {quota}");
                 return Err(Rejection::OverQuota(what));
@@ -665,6 +650,12 @@ impl Draft<'_> {
         }
     }
 
+    /// Queues without messages take some until there are twice as many as there may be: one queue alone closes no others.
+    fn is_full(&self, queue: &str) -> bool {
+        let (queued, quotas) = (&self.execution.queued, &self.context.quotas);
+        queued.reaches(2, quotas) || queued.reaches(1, quotas) && !self.execution.queue_is_empty(queue)
+    }
+
     fn check_decision(&self, decision: &Decision) -> Result<(), Rejection> {
         match decision {
             Decision::NextStates(movements) => self.check_movements(movements),
@@ -700,7 +691,7 @@ impl Draft<'_> {
     fn check_timers(&self, request: &CommandRequest) -> Result<(), Rejection> {
         let new = request.commands.iter().filter(|command| command.is_timer()).count();
         let most = self.context.quotas.threads;
-        let after = self.context.spent.timers + new;
+        let after = self.execution.timers as usize + new;
         if new > 0 && after > most {
             let what = format!("the process would have {after} timers, and xdb.max_threads is {most}");
             return Err(Rejection::OverQuota(what));

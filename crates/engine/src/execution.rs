@@ -33,6 +33,10 @@ pub struct Execution {
     pub state_numbers: BTreeMap<String, u32>,
     /// Threads that have not ended.
     pub live_threads: u32,
+    /// Messages that were received and not yet taken.
+    pub queued: Queued,
+    /// Timers that states wait for.
+    pub timers: u32,
     /// A graceful completion was requested; it stays requested.
     pub completing: bool,
     pub states: BTreeMap<StateSeq, Arc<StateExecution>>,
@@ -63,6 +67,8 @@ impl Execution {
             next_message: 1,
             state_numbers: BTreeMap::new(),
             live_threads: 0,
+            queued: Queued::default(),
+            timers: 0,
             completing: false,
             states: BTreeMap::new(),
             queues: BTreeMap::new(),
@@ -88,6 +94,14 @@ impl Execution {
         self.queues.get(queue).is_none_or(VecDeque::is_empty)
     }
 
+    /// Counts threads, messages and timers of an execution that is loaded as a whole.
+    pub fn count_anew(&mut self) {
+        let live = self.states.values().filter(|state| state.status().is_live());
+        self.live_threads = live.count() as u32;
+        self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;
+        self.queued = Queued::of(self.queues.values().flatten());
+    }
+
     /// Loaded waiting states, longest waiting first.
     pub(crate) fn waiting_in_order(&self) -> Vec<StateSeq> {
         let mut waiting: Vec<_> = self
@@ -100,6 +114,39 @@ impl Execution {
             .collect();
         waiting.sort_unstable();
         waiting.into_iter().map(|(_, seq)| seq).collect()
+    }
+}
+
+/// The messages in all local queues of an execution together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    pub messages: u32,
+    /// Of their payloads.
+    pub bytes: u64,
+}
+
+impl Queued {
+    /// Counts the messages of some queues.
+    pub fn of<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> Self {
+        let mut queued = Self::default();
+        messages.into_iter().for_each(|message| queued.add(message));
+        queued
+    }
+
+    pub(crate) fn add(&mut self, message: &Message) {
+        self.messages = self.messages.saturating_add(1);
+        self.bytes += message.bytes();
+    }
+
+    pub(crate) fn remove(&mut self, message: &Message) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(message.bytes());
+    }
+
+    /// Whether there are as many as `times` the limits.
+    pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
+        self.messages as usize >= quotas.queue_messages.saturating_mul(times)
+            || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
     }
 }
 
@@ -122,6 +169,12 @@ pub struct Message {
     pub message_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Json>,
+}
+
+impl Message {
+    fn bytes(&self) -> u64 {
+        self.payload.as_ref().map_or(0, |payload| payload.as_str().len() as u64)
+    }
 }
 
 /// One run of an async state.

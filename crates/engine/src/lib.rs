@@ -87,7 +87,7 @@ mod wait;
 
 pub use apply::FIRST_STATE;
 pub use command::*;
-pub use decide::{Context, Quotas, Spent, decide, is_full};
+pub use decide::{Context, Quotas, decide};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;

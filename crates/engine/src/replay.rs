@@ -66,11 +66,11 @@ impl Execution {
         self.state_numbers.clone_from(&snapshot.state_numbers);
         self.completing = snapshot.completing;
         self.states = snapshot.states.iter().map(|state| (state.seq, Arc::new(state.clone()))).collect();
-        self.live_threads = self.states.values().filter(|state| state.status().is_live()).count() as u32;
         self.queues.clear();
         for QueuedMessage { message, .. } in &snapshot.messages {
             self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
         }
+        self.count_anew();
         self.local_attributes.clone_from(&snapshot.local_attributes);
         self.results.clone_from(&snapshot.results);
         self.extra.clone_from(&snapshot.extra);

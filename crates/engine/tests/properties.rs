@@ -412,7 +412,9 @@ impl Watched {
     fn check_counters(&self) {
         let execution = &self.world.execution;
         let live = execution.states.values().filter(|state| state.status().is_live()).count();
-        assert_eq!(execution.live_threads as usize, live);
+        let mut counted = execution.clone();
+        counted.count_anew();
+        assert_eq!(&counted, execution);
         let seqs: Vec<u32> = execution.states.keys().map(|seq| seq.0).collect();
         assert_eq!(seqs, (1..execution.next_state).collect::<Vec<_>>());
         let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
@@ -470,7 +472,7 @@ impl Watched {
                 e.next_event,
                 e.next_state,
                 e.next_message,
-                e.live_threads,
+                (e.live_threads, e.queued, e.timers),
                 e.status,
                 e.completing,
                 e.state_numbers.clone(),

@@ -96,19 +96,18 @@ fn an_execution_has_no_more_timers_than_it_may() {
         }
     };
     refused(world.decide(&wait(vec![timer(1); 6])), "6 timers, and xdb.max_threads is 5");
-    // Those of its other states are counted elsewhere.
-    world.spent.timers = 4;
+    // Those of its other states count too.
+    world.execution.timers = 4;
     refused(world.decide(&wait(vec![timer(1); 2])), "6 timers");
     assert!(world.decide(&wait(vec![timer(1)])).is_ok());
     // Too many of them are no reason to refuse what brings none.
-    world.spent.timers = 100;
+    world.execution.timers = 100;
     assert!(world.decide(&wait(vec![from_queue("q", 1, 1)])).is_ok());
 }
 
 #[test]
 fn what_is_full_takes_no_more_from_answers() {
-    let full = |queue: &str| -> &'static [String] { Box::leak(Box::new([queue.to_owned()])) };
-    let mut world = world(Quotas { queue_messages: 7, queue_bytes: 8, ..Quotas::NONE });
+    let mut world = world(Quotas { queue_messages: 2, queue_bytes: 100, ..Quotas::NONE });
     let publishes = |local: &[&str], globals: &[&str]| {
         let global = |queue: &&str| GlobalPublish {
             queue: (*queue).to_owned(),
@@ -124,21 +123,26 @@ fn what_is_full_takes_no_more_from_answers() {
         };
         Command::RpcAnswered { rpc_name: "r".to_owned(), answer: RpcAnswer { output: None, decision: None, effects } }
     };
-    world.spent.full_queues = full("full");
+    world.run(publishes(&["full"], &[])).unwrap();
+    assert!(world.decide(&publishes(&["full"], &[])).is_ok());
+    // What came from clients was accepted when it was published.
+    world.run(Command::MessagesArrived(vec![message("full", None, "1")])).unwrap();
     refused(
         world.decide(&publishes(&["other", "full"], &[])),
-        "local queue \"full\" is full: xdb.max_queue_messages is 7",
+        "local queue \"full\" is full: xdb.max_queue_messages is 2",
     );
-    assert!(world.decide(&publishes(&["other"], &["any"])).is_ok());
-    // An empty name stands for all.
-    world.spent.full_queues = full("");
+    // Queues without messages take some, until there are twice as many as there may be.
+    world.run(publishes(&["other"], &["any"])).unwrap();
     refused(world.decide(&publishes(&["other"], &[])), "local queue \"other\" is full");
-    world.spent = Spent { global_queues: true, ..Spent::default() };
+    world.run(publishes(&["another"], &[])).unwrap();
+    refused(world.decide(&publishes(&["yet another"], &[])), "local queue \"yet another\" is full");
+    assert_eq!(world.execution.queued, Queued { messages: 4, bytes: 4 });
+    world.quotas = Quotas { queue_bytes: 4, ..Quotas::NONE };
+    refused(world.decide(&publishes(&["full"], &[])), "xdb.max_queue_bytes is 4");
+    world.quotas = Quotas { queue_bytes: 8, ..Quotas::NONE };
+    world.global_queues_full = true;
     refused(world.decide(&publishes(&[], &["any"])), "xdb.max_queue_bytes is 8");
-    assert!(world.decide(&publishes(&["other"], &[])).is_ok());
-    // What came from clients was let in when it was published.
-    world.spent.full_queues = full("full");
-    assert!(world.decide(&Command::MessagesArrived(vec![message("full", None, "1")])).is_ok());
+    assert!(world.decide(&publishes(&["full"], &[])).is_ok());
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         published_before: &BTreeSet::new(),
         global_messages: &[],
         quotas: Quotas::NONE,
-        spent: Spent::default(),
+        global_queues_full: false,
     };
     let mut live = Execution::new(ExecutionId::default());
     let mut replay = Replay::new(ExecutionId::default());

@@ -79,7 +79,7 @@ impl Simulator {
             Read::Answer(command, warnings) => (command, warnings),
         };
         let warned = |failure: Failure| Failure { detail: with_warnings(failure.detail, &warnings), ..failure };
-        let mut events = match self.decide(id, &command) {
+        let events = match self.decide(id, &command) {
             Ok(events) => events,
             Err(Rejection::Stale | Rejection::NotRunning(_)) => return Answered::OVER,
             Err(rejection) => {
@@ -99,7 +99,6 @@ impl Simulator {
                 return self.attempt_failed(open, warned(refused.failure()), Further::ByPolicy);
             }
         }
-        self.tell_once(id, &mut events);
         self.call_functions(id, command.function_calls());
         self.apply(id, events);
         Answered::State { applied: true, failure: None }
@@ -120,19 +119,6 @@ impl Simulator {
             }
             Err(_) => Answered::OVER,
         }
-    }
-
-    /// Leaves in the event of an answer those of its warnings that were not told yet of the state.
-    fn tell_once(&mut self, id: ExecutionId, events: &mut [Event]) {
-        let execution = &self.runs[&id].execution;
-        for event in events {
-            if let Event::WaitStarted { seq, warnings, .. } | Event::StateCompleted { seq, warnings, .. } = event
-                && let Some(state) = execution.states.get(seq)
-            {
-                self.told.keep_new((&execution.process_type, &state.id.state_id), warnings);
-            }
-        }
-        self.told.settle();
     }
 }
 

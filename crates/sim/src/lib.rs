@@ -62,7 +62,6 @@ use tables::Tables;
 use xdb_engine::*;
 use xdb_protocol::Limits;
 use xdb_protocol::refusal::{self, Refusal};
-use xdb_sched::told::Told;
 
 /// What a command gives, or why it is refused: then nothing has changed.
 pub type Result<T> = std::result::Result<T, Refusal>;
@@ -96,7 +95,6 @@ pub struct Simulator {
     queues: GlobalQueues,
     /// Calls that were given out and not answered, by number.
     open: BTreeMap<u64, OpenCall>,
-    told: Told,
     called: Vec<CalledFunction>,
     last_call: u64,
     last_id: u64,
@@ -119,7 +117,6 @@ impl Simulator {
             rpc_answers: BTreeMap::new(),
             queues: GlobalQueues::default(),
             open: BTreeMap::new(),
-            told: Told::default(),
             called: Vec::new(),
             last_call: 0,
             last_id: 0,

@@ -159,15 +159,12 @@ impl Simulator {
             let (failure, _) = decode_error(status, retry_after, body.as_bytes());
             return Err(refusal::worker_refused(rpc_name, status, failure));
         }
-        let mut answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
+        let answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
         let run = self.run(*id);
-        let warnings = &mut answer.effects.warnings;
+        let warnings = &answer.effects.warnings;
         if self.definition(run).strict_answers && !warnings.is_empty() {
             return Err(failed(warnings.join("; ")));
         }
-        let process_type = run.execution.process_type.clone();
-        self.told.keep_new((&process_type, rpc_name), warnings);
-        self.told.settle();
         let output = answer.output.clone();
         if answer.is_read_only() && rpc.idempotency_key.is_none() {
             return Ok(output);

@@ -46,7 +46,6 @@ impl Run {
         now: Timestamp,
         global_messages: &[GlobalMessage],
     ) -> std::result::Result<Vec<Event>, Rejection> {
-        let timers = self.execution.states.values().map(|state| state.open_timers().count()).sum();
         let context = Context {
             now,
             jitter: 0.5,
@@ -56,7 +55,7 @@ impl Run {
             published_before: &BTreeSet::new(),
             global_messages,
             quotas: QUOTAS,
-            spent: Spent { timers, ..Spent::default() },
+            global_queues_full: false,
         };
         decide(&self.execution, command, context)
     }

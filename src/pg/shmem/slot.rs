@@ -55,8 +55,6 @@ pub(super) struct Cell {
     functions_of: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
-    /// Running processes whose owner is gone, as counted last.
-    ownerless: AtomicI64,
     /// Calls that may bring the server down, as counted last: those that are made, and those that are held.
     suspects: [AtomicI64; 2],
     calls_total: AtomicI64,
@@ -190,7 +188,6 @@ pub struct SlotStatus {
     pub started_at: i64,
     pub in_flight: i64,
     pub waiting_calls: i64,
-    pub ownerless: i64,
     pub calls_per_second: f64,
     pub last_error: Option<String>,
     pub last_error_at: i64,
@@ -259,7 +256,6 @@ impl Slot {
             &cell.epoch,
             &cell.in_flight,
             &cell.waiting_calls,
-            &cell.ownerless,
             &cell.suspects[0],
             &cell.suspects[1],
             &cell.calls_total,
@@ -603,11 +599,6 @@ impl Slot {
         self.cell().in_flight.load(Ordering::Relaxed) as usize
     }
 
-    /// Shows how many running processes have no owner any more.
-    pub fn set_ownerless(self, processes: i64) {
-        self.cell().ownerless.store(processes, Ordering::Relaxed);
-    }
-
     /// Shows how many calls went out per second, of late.
     pub fn set_calls_per_second(self, rate: f64) {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
@@ -652,7 +643,6 @@ impl Slot {
             started_at: self.started_at(),
             in_flight: cell.in_flight.load(Ordering::Relaxed),
             waiting_calls: cell.waiting_calls.load(Ordering::Relaxed),
-            ownerless: cell.ownerless.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,

@@ -140,7 +140,8 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
     let found = [Process::of(execution, shard)?];
     let mut expected = Expected { columns: with_extra(), ..all(&PROCESSES, &found) };
     if !has_history {
-        expected.columns = vec!["next_state", "live_threads", "state_numbers"];
+        expected.columns =
+            vec!["next_state", "live_threads", "queued_messages", "queued_bytes", "timers", "state_numbers"];
     }
     Ok(expected)
 }

@@ -313,8 +313,7 @@ impl Decider<'_, '_, '_> {
         }
         self.app.step_ended(record.key);
         if let Some(loaded) = self.decided.executions.get_mut(&id) {
-            tell_once(self.told, loaded, &mut events);
-            loaded.apply(events, now);
+            loaded.apply(events, now)?;
         }
         Ok(None)
     }

@@ -88,6 +88,9 @@ fn what_is_changed_by_hand_is_found() {
         (own("next_state = 1"), "process_execution: next_state is 1 and should be 6"),
         (own("next_message = 9"), "process_execution: next_message is 9 and should be 3"),
         (own("live_threads = 1"), "process_execution: live_threads is 1 and should be 3"),
+        (own("queued_messages = 1"), "process_execution: queued_messages is 1 and should be 2"),
+        (own("queued_bytes = 0"), "process_execution: queued_bytes is 0 and should be"),
+        (own("timers = 0"), "process_execution: timers is 0 and should be 1"),
         (own("completing = false"), "process_execution: completing is false and should be true"),
         (own("state_numbers = '{}'"), "process_execution: state_numbers is {}"),
         (own("results = '[]'"), "process_execution: results is []"),
@@ -280,6 +283,12 @@ fn without_a_history_the_tables_have_to_agree_with_each_other() {
         "p",
         &[
             ("UPDATE xdb.process_execution SET live_threads = 1 WHERE $OURS", "live_threads is 1 and should be 3"),
+            (
+                "UPDATE xdb.process_execution SET queued_messages = 3 WHERE $OURS",
+                "queued_messages is 3 and should be 2",
+            ),
+            ("UPDATE xdb.process_execution SET queued_bytes = 0 WHERE $OURS", "queued_bytes is 0 and should be"),
+            ("UPDATE xdb.process_execution SET timers = 2 WHERE $OURS", "timers is 2 and should be 1"),
             ("UPDATE xdb.process_execution SET next_state = 2 WHERE $OURS", "next_state is 2 and should be 6"),
             ("UPDATE xdb.process_execution SET state_numbers = '{}' WHERE $OURS", "state_numbers is {}"),
             ("UPDATE xdb.process_execution SET state_numbers = '[]' WHERE $OURS", "process_execution: "),

@@ -17,7 +17,7 @@ pub struct World {
     /// Free messages of global queues.
     pub free: Vec<GlobalMessage>,
     pub quotas: Quotas,
-    pub spent: Spent<'static>,
+    pub global_queues_full: bool,
 }
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
             history: Vec::new(),
             free: Vec::new(),
             quotas: Quotas::NONE,
-            spent: Spent::default(),
+            global_queues_full: false,
         }
     }
 
@@ -51,7 +51,7 @@ impl World {
             published_before: &NOTHING_PUBLISHED,
             global_messages: &self.free,
             quotas: self.quotas,
-            spent: self.spent,
+            global_queues_full: self.global_queues_full,
         }
     }
 

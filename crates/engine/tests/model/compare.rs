@@ -26,6 +26,8 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     is.same("extra", execution.extra.is_some(), model.pause.is_some() || priority != 0);
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.live().len());
+    let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();
+    is.same("timers", execution.timers as usize, timers);
     is.same("next state", execution.next_state as usize, model.states.len() + 1);
     for state in &model.states {
         let last = model.states.iter().filter(|other| other.state_id == state.state_id).map(|other| other.number).max();
@@ -194,6 +196,10 @@ fn compare_queues(is: &mut Differences, model: &Model, execution: &Execution) {
         };
         is.same("queue", there, expected);
     }
+    let open = model.received.iter().filter(|message| message.taken.is_none() && model.closed.is_none());
+    let bytes = open.clone().map(|message| message.payload.as_ref().map_or(0, |payload| payload.as_str().len() as u64));
+    let expected = Queued { messages: open.clone().count() as u32, bytes: bytes.sum() };
+    is.same("queued messages", execution.queued, expected);
     let mut expected: Vec<_> = model
         .received
         .iter()

@@ -28,7 +28,7 @@ impl Step {
             published_before: &self.published_before,
             global_messages: &self.offered,
             quotas: Quotas::NONE,
-            spent: Spent::default(),
+            global_queues_full: false,
         }
     }
 }
