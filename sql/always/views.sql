@@ -26,12 +26,14 @@ SELECT
     CASE WHEN pg_catalog.jsonb_array_length(p.results) OPERATOR(pg_catalog.=) 1 THEN p.results[0]['output'] END
         AS result,
     p.results,
-    e.pause IS NOT NULL AS paused,
-    pg_catalog.to_timestamp(e.pause['until']::double precision OPERATOR(pg_catalog./) 1e6) AS paused_until,
-    pg_catalog.jsonb_extract_path_text(e.pause, 'reason') AS pause_reason
+    p.pause_mode IS NOT NULL OR e.pause IS NOT NULL AS paused,
+    CASE WHEN p.pause_mode IS NULL
+        THEN pg_catalog.to_timestamp(e.pause['until']::double precision OPERATOR(pg_catalog./) 1e6)
+        ELSE p.paused_until END AS paused_until,
+    CASE WHEN p.pause_mode IS NULL THEN pg_catalog.jsonb_extract_path_text(e.pause, 'reason') ELSE p.pause_reason END
+        AS pause_reason
 FROM xdb.process_execution AS p
 CROSS JOIN LATERAL (SELECT CASE
-    WHEN p.extra['pause'] IS NOT NULL THEN p.extra['pause']
     WHEN p.status OPERATOR(pg_catalog.=) 'RUNNING'
         THEN (SELECT xdb.paused_types()) OPERATOR(pg_catalog.->) p.type_id::pg_catalog.text
 END AS pause) AS e;

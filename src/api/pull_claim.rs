@@ -296,7 +296,7 @@ impl Poll {
         let (mut keys, mut of_types) = (Vec::new(), OfPausedTypes::default());
         for call in round.calls() {
             let meta = &call.loaded.meta;
-            if call.loaded.execution.pause().is_some() {
+            if call.loaded.execution.pause.is_some() {
                 keys.push(call.due.key);
             } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
                 of_types.types.insert(meta.type_id);

@@ -5,7 +5,7 @@ use super::memory;
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::fmt::Display;
-use xdb_engine::{Api, ExecutionId, Json, ProcessStatus, StateSeq, StateStatus, Timestamp};
+use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
 /// A parameter: its type and its value.
 #[derive(Clone, Copy)]
@@ -123,6 +123,7 @@ macro_rules! by_value {
 
 by_value! {
     bool = BOOL, |value| value, |datum| datum != 0;
+    i8 = INT2, |value| i16::from(value), |datum| datum as i8;
     i16 = INT2, |value| value, |datum| datum as i16;
     i32 = INT4, |value| value, |datum| datum as i32;
     u32 = INT4, |value| value as i32, |datum| datum as u32;
@@ -155,7 +156,7 @@ macro_rules! words {
     )+ };
 }
 
-words! { ProcessStatus, StateStatus, Api }
+words! { ProcessStatus, StateStatus, Api, PauseMode }
 
 /// A length of time, in a column of intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ const PAUSED_TYPE: &str = "y.pause_mode IS NOT NULL AND (y.paused_until IS NULL 
 
 statements! {
     HOLD_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
-            WHERE p.execution_id = ANY ($3) AND p.extra ? 'pause' ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+            WHERE p.execution_id = ANY ($3) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
     // Those that were found, and the first of each line, whatever their types: of what else is due no more than a slice is walked over.
@@ -72,7 +72,7 @@ statements! {
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {PAUSED_TYPE} \
-            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND NOT COALESCE(p.extra ? 'pause', false) AND NOT {}), \
+            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL AND NOT {}), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
         moved AS (UPDATE xdb.task t SET {} FROM locked l \

@@ -1,14 +1,14 @@
-//! Pauses of process types: columns of the table `process_type`. Whoever changes them counts as one who registers, so the engine reads
-//! the type again in its next turn.
+//! Pauses: the same three columns of `process_execution` and of `process_type`. Here those of types are written. Such a change counts as a
+//! registration, so the engine reads the type again in its next turn.
 
 use super::instance::bump;
 use super::registry::{Owner, TypeId};
 use super::table::statements;
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
 use std::collections::BTreeMap;
-use xdb_engine::{Pause, PauseMode, Timestamp};
+use xdb_engine::{Pause, Timestamp};
 
 /// The columns of the type `t` that [`read`] reads, and what stands for them in a schema that has none.
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
@@ -29,11 +29,10 @@ statements! {
         WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))");
 }
 
+/// The pause of a process or of a type.
 pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
-    let Some(mode) = row.get::<Option<&str>>("pause_mode")? else { return Ok(None) };
-    let mode = PauseMode::parse(mode).ok_or_else(|| PgError::internal("a process type has an unknown pause mode"))?;
-    let reason = row.get::<Option<&str>>("pause_reason")?.map(str::to_owned);
-    Ok(Some(Pause { mode, until: row.get("paused_until")?, reason }))
+    let Some(mode) = row.get("pause_mode")? else { return Ok(None) };
+    Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
 }
 
 /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
@@ -43,7 +42,7 @@ pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
 
 /// Pauses a type, or changes its pause.
 pub fn pause(spi: &Spi, id: TypeId, Pause { mode, until, reason }: &Pause) -> Result<()> {
-    spi.run(&PAUSE, &[value(id), value(mode.as_str()), value(*until), value(reason.as_deref())])?;
+    spi.run(&PAUSE, &[value(id), value(*mode), value(*until), value(reason.as_deref())])?;
     bump(spi)
 }
 

@@ -85,7 +85,7 @@ impl Simulator {
 
     /// Whether no call of a process begins now.
     pub(crate) fn is_held(&self, run: &Run) -> bool {
-        run.execution.pause().is_some() || self.pause_of_type(&run.execution.process_type).is_some()
+        run.execution.pause.is_some() || self.pause_of_type(&run.execution.process_type).is_some()
     }
 
     /// When the pauses of types end by themselves.
@@ -104,7 +104,7 @@ impl Simulator {
     /// Refuses a message to a process that runs, if a pause says so.
     pub(crate) fn refuse_message(&self, run: &Run) -> Result<()> {
         let execution = &run.execution;
-        match execution.pause().filter(|pause| pause.mode == PauseMode::Reject) {
+        match execution.pause.as_ref().filter(|pause| pause.mode == PauseMode::Reject) {
             Some(pause) => Err(refusal::paused(&format!("process \"{}\"", execution.process_id), pause)),
             None => self.refuse_type(&execution.process_type),
         }
@@ -113,7 +113,7 @@ impl Simulator {
     /// Refuses an RPC in any pause: nobody would end it while the caller waits.
     pub(crate) fn refuse_rpc(&self, run: &Run) -> Result<()> {
         let Execution { process_id, process_type, .. } = &run.execution;
-        let of_process = run.execution.pause().map(|pause| (format!("process \"{process_id}\""), pause));
+        let of_process = run.execution.pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
         let of_type = || self.pause_of_type(process_type).filter(|_| run.execution.is_running());
         match of_process.or_else(|| of_type().map(|pause| (format!("process type \"{process_type}\""), pause))) {
             Some((what, pause)) => Err(refusal::paused(&what, pause)),

@@ -82,18 +82,12 @@ fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     )
 }
 
-/// What is compared of an execution's own row. In a schema of an older release, less.
-fn with_extra() -> Vec<&'static str> {
-    Process::COMPARED.iter().copied().chain(["extra"]).collect()
-}
-
 fn is_moment<T: Table>(name: &str) -> bool {
     T::COLUMNS.iter().any(|column| column.name == name && column.of.name == "timestamptz")
 }
 
 statements! {
-    PROCESSES = differences_in::<Process>(EXECUTION, &with_extra());
-    PROCESSES_OF_OLDER = differences::<Process>(EXECUTION);
+    PROCESSES = differences::<Process>(EXECUTION);
     STATES = differences::<State>(EXECUTION);
     TASKS = differences::<Task>(EXECUTION);
     TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
@@ -153,10 +147,7 @@ fn tasks(found: &[Task]) -> Expected {
 /// Without a history, what follows from the states alone.
 fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected> {
     let found = [Process::of(execution, shard)?];
-    let mut expected = match versions::is_own() {
-        true => Expected { columns: with_extra(), ..all(&PROCESSES, &found) },
-        false => all(&PROCESSES_OF_OLDER, &found),
-    };
+    let mut expected = all(&PROCESSES, &found);
     if !has_history {
         expected.columns = vec!["next_state", "live_threads", "state_numbers"];
     }
