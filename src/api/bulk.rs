@@ -6,6 +6,7 @@ use super::start::{
     refuse_too_many, repeated, starter, write_tables,
 };
 use super::{Caller, json_of, needed, owner_name, wrote};
+use crate::row;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
@@ -59,7 +60,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
     write_tables(caller, &started)?;
     crash::point("bulk-start");
-    Ok(Value::Executions(ids))
+    Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
 }
 
 struct Bulk<'a> {

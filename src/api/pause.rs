@@ -4,10 +4,9 @@ use super::manage::command;
 use super::{Caller, name, needed};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
-use crate::pg::identity;
 use crate::pg::spi::Spi;
 use crate::store::registry::{ProcessType, TypeId};
-use crate::store::{pauses, to_json};
+use crate::store::pauses;
 use crate::{clock, error};
 use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
@@ -46,13 +45,6 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// The types that are paused, with their pauses, for the view `processes`: a role that may see a process sees why it does not go on. Not
-/// with [`Caller::reading`]: the view also shows processes where nothing can run.
-pub fn paused_types(_: &Args) -> Result<Value> {
-    let caller = Caller { role: identity::current_user() };
-    Ok(Value::Json(to_json(&caller.on_system_tables(|spi, _| pauses::of_types(spi))?)?))
-}
-
 /// The pause that the second to the fourth parameter tell.
 fn asked(args: &Args) -> Result<Pause> {
     let word = needed("mode", args.text(1))?;
@@ -77,13 +69,8 @@ fn to_pause(caller: Caller, spi: &Spi, name: &str) -> Result<TypeId> {
     let Some((id, owner)) = pauses::type_to_pause(spi, name)? else {
         return Err(error::unknown_process_type(name));
     };
-    if identity::is_administrator(caller.role) {
-        return Ok(id);
-    }
-    match caller.another(owner)? {
-        None => Ok(id),
-        Some(owner) => Err(error::not_of_operator(name, owner.as_deref())),
-    }
+    caller.operate_type(name, owner)?;
+    Ok(id)
 }
 
 /// Refuses a request to what is paused, if the pause says so.

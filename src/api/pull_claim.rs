@@ -112,8 +112,7 @@ impl Claimed {
     /// As a row of the function's table.
     pub fn row(self) -> Vec<Value> {
         let Self { token, call_id, api, request, lease_until } = self;
-        let (token, call_id, api) = (Value::of(token), Value::of(call_id), Value::of(api));
-        vec![token, call_id, api, Value::Json(request), Value::of(lease_until)]
+        vec![Value::of(token), Value::of(call_id), Value::of(api), Value::Json(request), Value::of(lease_until)]
     }
 }
 

@@ -1,6 +1,7 @@
 //! Looking at a process, and waiting for its end.
 
 use super::{Caller, name, needed};
+use crate::row;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
@@ -37,8 +38,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     Ok(Value::Json(text))
 }
 
-/// What is wrong with a process, as a JSON array of texts. `check_process` makes rows of it.
-pub fn process_problems(args: &Args) -> Result<Value> {
+pub fn check_process(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
@@ -57,7 +57,7 @@ pub fn process_problems(args: &Args) -> Result<Value> {
             }
         })
     })?;
-    Ok(Value::Json(to_json(&problems)?))
+    Ok(Value::Rows(problems.into_iter().map(|problem| row![problem]).collect()))
 }
 
 pub fn get_local_attributes(args: &Args) -> Result<Value> {

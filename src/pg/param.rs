@@ -75,6 +75,8 @@ const BOOL: SqlType = SqlType::by_value("bool", pg_sys::BOOLOID, pg_sys::BOOLARR
 const INT2: SqlType = SqlType::by_value("int2", pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2, pg_sys::TYPALIGN_SHORT);
 const INT4: SqlType = SqlType::by_value("int4", pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4, pg_sys::TYPALIGN_INT);
 const INT8: SqlType = SqlType::by_value("int8", pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
+const FLOAT8: SqlType =
+    SqlType::by_value("float8", pg_sys::FLOAT8OID, pg_sys::FLOAT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
 const OID: SqlType = SqlType::by_value("oid", pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4, pg_sys::TYPALIGN_INT);
 const TEXT: SqlType = SqlType::by_reference("text", pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, pg_sys::TYPALIGN_INT);
 const TIMESTAMPTZ: SqlType =
@@ -129,6 +131,7 @@ by_value! {
     u32 = INT4, |value| value as i32, |datum| datum as u32;
     i64 = INT8, |value| value, |datum| datum as i64;
     u64 = INT8, |value| value as i64, |datum| datum as u64;
+    f64 = FLOAT8, |value| value.to_bits() as i64, |datum| f64::from_bits(datum as u64);
     StateSeq = INT4, |value| value.0 as i32, |datum| StateSeq(datum as u32);
     pg_sys::Oid = OID, |value| value, |datum| pg_sys::Oid::from(datum as u32);
     Relation = OID.stored_as("regclass"), |value| pg_sys::Oid::from(value.0), |datum| Relation(datum as u32);

@@ -7,7 +7,6 @@ use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
-use std::collections::BTreeMap;
 use xdb_engine::{Pause, Timestamp};
 
 /// The columns of the type `t` that [`read`] reads, and what stands for them in a schema that has none.
@@ -22,7 +21,6 @@ statements! {
     PAUSE = "UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 \
         WHERE type_id = $1";
     RESUME = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = $1 AND pause_mode IS NOT NULL");
-    OF_TYPES = format!("SELECT t.type_id, {COLUMNS} FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL");
     NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL";
     END = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = ANY (ARRAY( \
         SELECT t.type_id FROM xdb.process_type t \
@@ -52,11 +50,6 @@ pub fn resume(spi: &Spi, id: TypeId) -> Result<()> {
         bump(spi)?;
     }
     Ok(())
-}
-
-/// The pauses of all types that are in one.
-pub fn of_types(spi: &Spi) -> Result<BTreeMap<TypeId, Option<Pause>>> {
-    Ok(spi.rows(&OF_TYPES, &[], |row| Ok((row.get("type_id")?, read(row)?)))?.into_iter().collect())
 }
 
 /// When the next pause of a type ends by itself.

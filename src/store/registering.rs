@@ -3,16 +3,16 @@
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, Owner, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, statements};
+use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, rows, run, statements};
 use super::versions::{self, of_schema};
 use super::worker_secret::{self, Secret};
-use super::{from_json, to_json};
+use super::{from_json, pauses, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use xdb_engine::{Definition, TableMapping};
+use xdb_engine::{Definition, PauseMode, TableMapping, Timestamp};
 
 record! {
     /// A worker that is registered, or registered again: then it keeps its owner.
@@ -77,10 +77,9 @@ statements! {
     WORKER_TO_USE_OF_OLDER = worker_of_name(NO_OWNER, "KEY SHARE");
     WORKER_TO_DELETE = worker_of_name("owner", "UPDATE");
     WORKER_TO_DELETE_OF_OLDER = worker_of_name(NO_OWNER, "UPDATE");
-    SHOWN_WORKERS = shown_workers_with("w.owner");
-    SHOWN_WORKERS_OF_OLDER = shown_workers_with(NO_OWNER);
-    SHOWN_TYPES = "SELECT t.type_id, t.process_type, w.name AS worker, t.owner \
-        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)";
+    SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w";
+    SHOWN_TYPES = format!("SELECT t.type_id, t.process_type, w.name AS worker, t.owner, {} \
+        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)", pauses::COLUMNS);
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
         WHERE w.name = $1 ORDER BY 1";
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
@@ -106,10 +105,6 @@ const NO_OWNER: &str = "NULL::oid";
 
 fn worker_of_name(owner: &str, lock: &str) -> String {
     format!("SELECT worker_id, {owner} AS owner FROM xdb.worker WHERE name = $1 FOR {lock}")
-}
-
-fn shown_workers_with(owner: &str) -> String {
-    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w")
 }
 
 fn put_worker_as(insert: &str, secrets: &str) -> String {
@@ -198,46 +193,37 @@ pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
     spi.first(of_schema(&WORKER_TO_DELETE, &WORKER_TO_DELETE_OF_OLDER), &[value(name)], read_worker)
 }
 
-/// A worker as everybody may know it.
-pub struct ShownWorker {
-    pub id: WorkerId,
-    pub name: String,
-    pub owner: Owner,
-    /// It fetches its calls itself.
-    pub pulls: bool,
-    pub max_concurrency: i32,
+record! {
+    /// A worker, for people.
+    pub struct ShownWorker {
+        worker_id: WorkerId,
+        name: String,
+        owner: pg_sys::Oid,
+        /// It fetches its calls itself.
+        pulls: bool,
+        max_concurrency: i32,
+    }
 }
 
 pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
-    spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
-        Ok(ShownWorker {
-            id: row.get("worker_id")?,
-            name: row.get("name")?,
-            owner: row.get("owner")?,
-            pulls: row.get("pulls")?,
-            max_concurrency: row.get("max_concurrency")?,
-        })
-    })
+    rows(spi, &SHOWN_WORKERS, &[])
 }
 
-/// A process type as everybody may know it.
-pub struct ShownType {
-    pub id: TypeId,
-    pub name: String,
-    pub worker: Option<String>,
-    pub owner: pg_sys::Oid,
+record! {
+    /// A process type as everybody may know it.
+    pub struct ShownType {
+        type_id: TypeId,
+        process_type: String,
+        worker: Option<String>,
+        owner: pg_sys::Oid,
+        pause_mode: Option<PauseMode>,
+        paused_until: Option<Timestamp>,
+        pause_reason: Option<String>,
+    }
 }
 
-/// Not in a schema of an older release, where nobody asks.
 pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
-    spi.rows(&SHOWN_TYPES, &[], |row| {
-        Ok(ShownType {
-            id: row.get("type_id")?,
-            name: row.get("process_type")?,
-            worker: row.get("worker")?,
-            owner: row.get("owner")?,
-        })
-    })
+    rows(spi, &SHOWN_TYPES, &[])
 }
 
 /// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.

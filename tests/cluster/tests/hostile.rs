@@ -455,7 +455,7 @@ fn what_an_update_adds_is_its_owners_and_what_was_given_before_is_named() {
     let told = app.cluster().log();
     assert!(told.contains("default privileges gave roles a part in schema xdb when it was installed"), "{told}");
     assert!(told.contains("SELECT xdb.revoke_usage('app'); SELECT xdb.revoke_usage('stranger');"), "{told}");
-    for function in ["xdb.reassign_owned(regrole, regrole)", "xdb.paused_types()", "xdb.status()"] {
+    for function in ["xdb.reassign_owned(regrole, regrole)", "xdb.registered_types()", "xdb.status()"] {
         let direct = format!(
             "SELECT count(*) FROM pg_proc, LATERAL aclexplode(proacl) AS a WHERE pg_proc.oid = '{function}'::regprocedure
                  AND a.grantee IN ('app'::regrole, 'stranger'::regrole)"
