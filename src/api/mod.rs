@@ -84,7 +84,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use xdb_engine::{ExecutionId, Json, TableMapping};
-use xdb_protocol::{PayloadError, arguments, is_traceparent, not_a_traceparent};
+use xdb_protocol::arguments::{self, name, name_if_given, needed};
+use xdb_protocol::{PayloadError, is_traceparent, not_a_traceparent};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -355,6 +356,14 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 
+/// An argument that was read as `Some(None)` if it is no such value: an infinite time, or a negative length of time.
+fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
+    match given {
+        Some(None) => Err(error::invalid_argument(argument, format_args!("it must {else_it}"))),
+        given => Ok(given.flatten()),
+    }
+}
+
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     Ok(arguments::payload(name, text.as_deref(), guc::max_payload_bytes())?)
@@ -363,19 +372,4 @@ fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
 /// A JSON object of payloads.
 fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
     Ok(arguments::payloads(argument, text.as_deref(), guc::max_payload_bytes())?)
-}
-
-/// An argument that must be given.
-fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
-    Ok(arguments::needed(name, value)?)
-}
-
-/// A name: given, not empty, and not endless.
-fn name(argument: &str, value: Option<String>) -> Result<String> {
-    Ok(arguments::name(argument, value)?)
-}
-
-/// A name that need not be given.
-fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
-    Ok(arguments::name_if_given(argument, value)?)
 }

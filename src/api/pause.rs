@@ -1,11 +1,12 @@
 //! Pausing processes and process types, and what a pause refuses.
 
 use super::manage::command;
-use super::{Caller, name, needed};
+use super::{Caller, name, needed, valid};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
 use crate::store::registry::{ProcessType, TypeId};
+use crate::store::execution::Lock;
 use crate::store::pauses;
 use crate::{clock, error};
 use xdb_engine::{Command, Pause, PauseMode, Timestamp};
@@ -15,7 +16,7 @@ pub fn pause_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process()")?;
     let process_id = name("process_id", args.text(0))?;
     let pause = asked(args)?;
-    command(caller, "xdb.pause_process()", &process_id, args.execution_id(4), |_, _, _, now| {
+    command(caller, "xdb.pause_process()", Lock::Step, &process_id, args.execution_id(4), |_, _, _, now| {
         check_until(&pause, now)?;
         Ok(Command::Pause(pause))
     })?;
@@ -25,7 +26,7 @@ pub fn pause_process(args: &Args) -> Result<Value> {
 pub fn resume_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    command(caller, "xdb.resume_process()", &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
+    command(caller, "xdb.resume_process()", Lock::Step, &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
     Ok(Value::Void)
 }
 
@@ -49,11 +50,7 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
 fn asked(args: &Args) -> Result<Pause> {
     let word = needed("mode", args.text(1))?;
     let mode = PauseMode::parse(&word).ok_or_else(|| error::unknown_word("mode", &word, PauseMode::WORDS))?;
-    let until = match args.time(2) {
-        Some(None) => return Err(error::invalid_argument("until", "it must be finite")),
-        Some(until) => until,
-        None => None,
-    };
+    let until = valid("until", args.time(2), "be finite")?;
     Ok(Pause { mode, until, reason: arguments::reason(args.text(3))? })
 }
 

@@ -335,7 +335,7 @@ impl Poll {
         for (id, process_id, why) in closed {
             round.executions.remove(&id);
             if !execution::lock_for_close(spi, &[id])?.is_empty() {
-                process::close(spi, registry, &process_id, id, &Command::Fail { reason: why.to_owned() })?;
+                process::close(spi, registry, &process_id, id, Command::Fail { reason: why.to_owned() })?;
                 seen.wrote = true;
             }
         }

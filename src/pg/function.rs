@@ -9,7 +9,7 @@ use super::{json, memory, snapshot};
 use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::rc::Rc;
 use xdb_engine::{Duration, ExecutionId, Timestamp};
@@ -60,8 +60,8 @@ impl Signature {
 /// The elements of an array of texts.
 pub type Texts = Vec<Option<String>>;
 
-/// What short texts take in a set, for each of their bytes in an array.
-const IN_A_SET: usize = 16;
+/// What short texts take in memory, for each of their bytes in an array.
+const IN_MEMORY: usize = 16;
 
 /// The arguments of a call, counted from 0.
 pub struct Args {
@@ -107,25 +107,16 @@ impl Args {
         self.get(number)
     }
 
-    /// The texts of an array, without its nulls.
-    pub fn texts(&self, number: usize) -> Option<HashSet<String>> {
-        let datum = self.datum(number, pg_sys::TEXTARRAYOID)?;
-        // SAFETY: the argument is an array of texts, whose header says how long it is.
-        let (bytes, texts) = unsafe { (pg_sys::toast_raw_datum_size(datum), Array::<&str>::from_datum(datum, false)?) };
-        memory::room_for(bytes.saturating_mul(IN_A_SET)).unwrap_or_else(|error| throw(error));
-        Some(texts.iter().flatten().map(str::to_owned).collect())
-    }
-
     /// The texts of an array in their order, its nulls too. One that takes more than `most` bytes is not read: their number comes as an
     /// error within.
-    pub fn texts_in_order(&self, number: usize, most: usize) -> Result<std::result::Result<Option<Texts>, usize>> {
+    pub fn texts(&self, number: usize, most: usize) -> Result<std::result::Result<Option<Texts>, usize>> {
         let Some(datum) = self.datum(number, pg_sys::TEXTARRAYOID) else { return Ok(Ok(None)) };
         // SAFETY: the argument is an array, whose header says how long it is.
         let bytes = unsafe { pg_sys::toast_raw_datum_size(datum) };
         if bytes > most {
             return Ok(Err(bytes));
         }
-        memory::room_for(bytes.saturating_mul(IN_A_SET))?;
+        memory::room_for(bytes.saturating_mul(IN_MEMORY))?;
         // SAFETY: it is one of texts.
         let texts = unsafe { Array::<&str>::from_datum(datum, false) };
         Ok(Ok(texts.map(|texts| texts.iter().map(|text| text.map(str::to_owned)).collect())))

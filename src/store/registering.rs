@@ -177,7 +177,7 @@ pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()
 }
 
 /// A worker and its owner.
-type OwnedWorker = (WorkerId, Owner);
+pub type OwnedWorker = (WorkerId, Owner);
 
 fn read_worker(row: &Row) -> Result<OwnedWorker> {
     Ok((row.get("worker_id")?, row.get("owner")?))

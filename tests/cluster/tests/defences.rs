@@ -527,5 +527,5 @@ fn a_value_of_another_type_than_expected_is_an_error() {
     superuser.run("ALTER TABLE xdb.worker ALTER secrets TYPE smallint");
     app.db().start("p", "one").go();
     app.db().completes("p");
-    app.done(&["instead of"]);
+    app.done(&["instead of", "is not declared to return a set"]);
 }
