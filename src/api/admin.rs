@@ -17,12 +17,12 @@ use crate::pg::shmem::call::{self, CallStatistics, OpenBreaker};
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
+use crate::row;
 use crate::store::instance::{self, Ownership};
 use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownType, ShownWorker};
 use crate::store::registry::{self, MissingType};
 use crate::store::{adopt, engine, pull, slow, subscription, suspects, usage, versions};
-use crate::row;
 use std::time::Duration;
 use xdb_engine::Timestamp;
 
@@ -137,7 +137,8 @@ pub fn status(_: &Args) -> Result<Value> {
         }
         // Counted now: an engine that rests, or is gone, brings no figure up to date.
         let (backlog, oldest_due) = spi.with_latest_snapshot(|spi| {
-            let of_tables = [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, suspects::reason(spi)?];
+            let of_tables =
+                [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, suspects::reason(spi)?];
             reasons.extend(of_tables.into_iter().flatten());
             if main.state == EngineState::Running {
                 reasons.extend(engine_state::full_workers(spi, caller)?);

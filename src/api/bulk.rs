@@ -6,12 +6,12 @@ use super::start::{
     refuse_too_many, repeated, starter, write_tables,
 };
 use super::{Caller, json_of, needed, owner_name, wrote};
-use crate::row;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::memory;
 use crate::pg::spi::Spi;
+use crate::row;
 use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{execution, process, save};

@@ -65,11 +65,12 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let mut released = 0;
-    let retried = command(caller, "xdb.retry_now()", Lock::Step, &process_id, args.execution_id(2), |spi, loaded, id, now| {
-        let command;
-        (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
-        Ok(command)
-    })?;
+    let retried =
+        command(caller, "xdb.retry_now()", Lock::Step, &process_id, args.execution_id(2), |spi, loaded, id, now| {
+            let command;
+            (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
+            Ok(command)
+        })?;
     Ok(Value::of((retried + released) as i32))
 }
 

@@ -10,7 +10,7 @@
 
 use super::answering::{self, Executions};
 use super::manage::{calls_to_retry, decide, state_execution_id, timer_to_skip};
-use super::{Caller, name_if_given, needed, process, refuse_own_step, wrote};
+use super::{Caller, name_if_given, needed, refuse_own_step, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::memory;
@@ -21,7 +21,7 @@ use crate::store::process::latest;
 use crate::{clock, error, guc};
 use std::collections::HashMap;
 use xdb_engine::*;
-use xdb_protocol::PayloadError;
+use xdb_protocol::{PayloadError, arguments};
 
 /// Executions that are locked and written at a time.
 const AT_ONCE: usize = 1000;
@@ -32,7 +32,7 @@ const TAKEN: usize = 40;
 pub fn stop_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_ids = process_ids(args)?;
-    let stop = process::stop(args)?;
+    let stop = arguments::stop(args.text(1), args.text(2))?;
     let bulk = Bulk { caller, function: "xdb.stop_process()", lock: Lock::Close };
     bulk.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
 }

@@ -1,7 +1,7 @@
 //! Publishing to a process and stopping one.
 
-use super::{Caller, json, name, name_if_given, needed, payload, wrote};
 use super::manage::{command, decide};
+use super::{Caller, json, name, name_if_given, payload, wrote};
 use super::{answering, pause};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::crash;
@@ -19,7 +19,7 @@ use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
 use crate::{clock, error, guc};
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType, is_full};
+use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, is_full};
 use xdb_protocol::arguments;
 
 /// How often a publisher polls for the end of a conditional close.
@@ -188,16 +188,9 @@ fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
 pub fn stop_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    let stop = stop(args)?;
+    let stop = arguments::stop(args.text(1), args.text(2))?;
     command(caller, "xdb.stop_process()", Lock::Close, &process_id, args.execution_id(3), |_, _, _, _| Ok(stop))?;
     Ok(Value::Void)
-}
-
-/// The stop that the second and third parameter tell.
-pub(super) fn stop(args: &Args) -> Result<Command> {
-    let word = needed("stop_type", args.text(1))?;
-    let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
-    Ok(Command::Stop { stop_type, reason: arguments::reason(args.text(2))? })
 }
 
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.

@@ -2,7 +2,6 @@
 
 use super::pull::{LONGEST_WAIT, length};
 use super::{Caller, name, needed};
-use crate::row;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
@@ -10,6 +9,7 @@ use crate::pg::identity;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
+use crate::row;
 use crate::store::app_tables::object;
 use crate::store::{self, attribute, check, process, suspects, to_json};
 use crate::turn::why_unfit;
@@ -97,8 +97,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     let look = |id: Option<ExecutionId>| look_now(caller, &process_id, id, process::results);
     let (id, ..) = look(args.execution_id(2))?;
     let is_over = |(_, status, _): &(_, ProcessStatus, _)| *status != ProcessStatus::Running;
-    let (_, status, results) =
-        look_until(args, timeout, [&Registration::register(&id.0)], || look(Some(id)), is_over)?;
+    let (_, status, results) = look_until(args, timeout, [&Registration::register(&id.0)], || look(Some(id)), is_over)?;
     Ok(Value::Json(outcome(status, &results)?))
 }
 
@@ -128,9 +127,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let (timed_out, (_, process_status, (status, _))) = (!is_over(&found), found);
     // A state execution that never was has no status, nor has one that is not kept any more.
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
-    Ok(Value::Json(format!(
-        r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#
-    )))
+    Ok(Value::Json(format!(r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#)))
 }
 
 /// Looks until it is over or the time is up. In between nothing is polled: an end of a process or state wakes those who wait for it. Their

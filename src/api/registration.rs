@@ -262,13 +262,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             }
             check_table(spi, caller, table)?;
         }
-        // It is told of the processes, and decides what they do.
-        let to_use = |worker: &str| {
-            let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
-            let found = registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?;
-            own_worker(caller, worker, Some(found))
-        };
-        let worker_id = worker.as_deref().map(to_use).transpose()?;
+        let worker_id = worker.as_deref().map(|worker| worker_to_use(spi, caller, worker)).transpose()?;
         let put = TypeToPut {
             name: &process_type,
             worker: worker_id,
@@ -345,6 +339,12 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
     let check = |name: &String, arguments, gives| app_functions::check(spi, caller.role, name, arguments, gives);
     called.iter().try_for_each(|name| check(name, 2, Gives::JsonOrNothing))?;
     handlers.iter().try_for_each(|name| check(name, 1, Gives::Json))
+}
+
+/// The worker of a process type, whose processes are told to it, and which decides what they do.
+fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
+    let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
+    own_worker(caller, worker, Some(registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?))
 }
 
 /// The worker that was found, if the caller may change or use it.

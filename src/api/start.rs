@@ -2,8 +2,7 @@
 
 use super::merge::merge_or_begin;
 use super::{
-    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, valid,
-    wrote,
+    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, valid, wrote,
 };
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;

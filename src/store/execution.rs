@@ -104,8 +104,7 @@ record! {
 /// What is loaded of these executions. Results are only added to, and request ids only looked for. `new` are columns, or what stands
 /// for them in a schema that has none.
 fn of_ids(new: &str, lock: &str) -> String {
-    let columns =
-        select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "purge_at"]);
+    let columns = select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "purge_at"]);
     format!(
         "SELECT {columns}, {new} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"

@@ -41,20 +41,9 @@ record! {
 }
 
 record! {
-    /// A process type that is registered, or registered again: then it keeps its owner.
+    /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
+    /// executions know it by.
     struct NewType<'a> of TypeRow<'a> {
-        process_type: &'a str,
-        worker_id: Option<WorkerId>,
-        definition: Jsonb<'a>,
-        mapping_id: Option<MappingId>,
-        owner: pg_sys::Oid,
-        owner_name: &'a str,
-    }
-}
-
-record! {
-    /// A process type that was lost, and gets the number back that its executions know it by.
-    struct FoundAgain<'a> of TypeRow<'a> {
         type_id: TypeId,
         process_type: &'a str,
         worker_id: Option<WorkerId>,
@@ -88,9 +77,9 @@ statements! {
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
     TYPE_TO_PUT = type_to_put("owner");
     TYPE_TO_PUT_OF_OLDER = type_to_put(NO_OWNER);
-    PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
-    PUT_TYPE_OF_OLDER = put_type_as(&insert_but::<NewType>(&["owner", "owner_name"]));
-    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
+    PUT_TYPE = format!("{} WHERE process_type.owner = $8", put_type_as(&insert_but::<NewType>(&["type_id"])));
+    PUT_TYPE_OF_OLDER = put_type_as(&insert_but::<NewType>(&["type_id", "owner", "owner_name"]));
+    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<NewType>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
     TYPE_TO_DELETE = type_to_delete_with("owner");
@@ -290,12 +279,11 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
-    let changed = if let Some(type_id) = lost {
-        let (owner, owner_name) = (role, role_name);
-        let row = FoundAgain { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+    let (type_id, owner, owner_name) = (lost.unwrap_or_default(), role, role_name);
+    let row = NewType { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+    let changed = if lost.is_some() {
         run(spi, &PUT_LOST_TYPE, &[row])?
     } else {
-        let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
         let mut params = NewType::arrays(&[row]);
         params.push(value(known.and_then(|known| known.owner).unwrap_or(role)));
         spi.run(of_schema(&PUT_TYPE, &PUT_TYPE_OF_OLDER), &params)?

@@ -292,9 +292,7 @@ impl<'a> Rows<'a> {
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => {
-                (lane_of_functions(execution.priority), NO_WORKER)
-            }
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };

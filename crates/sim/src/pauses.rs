@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Serialize;
 use xdb_engine::*;
-use xdb_protocol::arguments::{name, reason};
+use xdb_protocol::arguments::{name, pause};
 use xdb_protocol::parse_moment;
 use xdb_protocol::refusal::{self, invalid_argument};
 
@@ -68,14 +68,9 @@ impl Simulator {
     }
 
     fn asked(&self, mode: Option<String>, until: Option<String>, why: Option<String>) -> Result<Pause> {
-        let word = mode.unwrap_or_else(|| PauseMode::Wait.as_str().to_owned());
-        let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
         let moment = |text: String| parse_moment(&text).map_err(|what| invalid_argument("until", what));
-        let pause = Pause { mode, until: until.map(moment).transpose()?, reason: reason(why)? };
-        match pause.is_over(self.now) {
-            true => Err(invalid_argument("until", "it must not be in the past")),
-            false => Ok(pause),
-        }
+        let mode = mode.or_else(|| Some(PauseMode::Wait.to_string()));
+        pause(mode, until.map(moment).transpose()?, why, self.now)
     }
 
     /// The pause that a process type is in.
