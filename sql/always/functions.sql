@@ -138,13 +138,8 @@ CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[]
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 
-CREATE OR REPLACE FUNCTION xdb.process_problems(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_problems';
-COMMENT ON FUNCTION xdb.process_problems(text, uuid) IS 'Stands behind xdb.check_process; may change.';
-
 CREATE OR REPLACE FUNCTION xdb.check_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS TABLE (problem text)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$ SELECT jsonb_array_elements_text(xdb.process_problems(process_id, execution_id)) $$;
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_check_process';
 COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process and compares every table with it: one row per problem, none if it is sound.';
 
 CREATE OR REPLACE FUNCTION xdb.reassign_owned(old regrole, new regrole) RETURNS void
@@ -172,60 +167,34 @@ CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 
--- The figures of this database's engine, of its workers and of the locks on attributes, from shared memory; status() and
--- the views workers and attribute_locks make rows of them. Names of workers and process types are everybody's, whoever's they
--- are.
-CREATE OR REPLACE FUNCTION xdb.engine_figures() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_engine_figures';
-COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
-
-CREATE OR REPLACE FUNCTION xdb.worker_figures() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_worker_figures';
-COMMENT ON FUNCTION xdb.worker_figures() IS 'What the view xdb.workers shows besides what its reader may read in the table, a JSON array with an object per worker.';
-
-CREATE OR REPLACE FUNCTION xdb.process_type_names() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_names';
-COMMENT ON FUNCTION xdb.process_type_names() IS 'What everybody may know of process types, a JSON array; the view xdb.process_types shows it.';
-
-CREATE OR REPLACE FUNCTION xdb.process_type_figures(process_type text) RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_figures';
-COMMENT ON FUNCTION xdb.process_type_figures(text) IS 'The figures behind xdb.process_type_usage(), a JSON array.';
-
-CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
-        SELECT f.*
-        FROM jsonb_to_recordset(xdb.process_type_figures(process_type)) AS f (kind text, name text, live bigint)
-    $$;
-COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type are in (STATE), and wait for messages of (LOCAL_QUEUE, GLOBAL_QUEUE), with the number of state executions, counted up to 10000. For members of the type''s owner, operators and superusers.';
-
--- Everybody's, so that the view which calls it as its reader goes on in an update, before anything is granted again.
-CREATE OR REPLACE FUNCTION xdb.registered_type_ids() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_registered_type_ids';
-COMMENT ON FUNCTION xdb.registered_type_ids() IS 'The numbers of all registered process types, a JSON array; the view xdb.failures calls it.';
-
--- PUBLIC's, for the same reason. STABLE and PARALLEL SAFE, since the view calls it once for all of its rows.
-CREATE OR REPLACE FUNCTION xdb.paused_types() RETURNS jsonb
-    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_paused_types';
-COMMENT ON FUNCTION xdb.paused_types() IS 'The pauses of process types by their numbers, a JSON object; the view xdb.processes calls it.';
-
-CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
-COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
-
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
     last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
     ownerless_processes bigint)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
-        SELECT f.*
-        FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
-            oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
-            ownerless_processes bigint)
-    $$;
+    LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
 COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns.';
+
+CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
+COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type are in (STATE), and wait for messages of (LOCAL_QUEUE, GLOBAL_QUEUE), with the number of state executions, counted up to 10000. For members of the type''s owner, operators and superusers.';
+
+-- What the tables don't show their reader: names of all workers and process types, which every role that uses XDB may know, and what
+-- is in shared memory. The views take it from here.
+CREATE OR REPLACE FUNCTION xdb.registered_workers() RETURNS TABLE (worker_id int, name text, owner text, in_flight int, calls bigint,
+    failures bigint, consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
+    breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)
+    LANGUAGE c VOLATILE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_workers';
+COMMENT ON FUNCTION xdb.registered_workers() IS 'Names and owners of all workers. Members of a worker''s owner and operators also see how the calls to it went since the server started.';
+
+-- STABLE and PARALLEL SAFE: views call it once for all of their rows.
+CREATE OR REPLACE FUNCTION xdb.registered_types() RETURNS TABLE (type_id int, process_type text, worker text, owner text,
+    pause_mode text, paused_until timestamptz, pause_reason text)
+    LANGUAGE c STABLE PARALLEL SAFE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_types';
+COMMENT ON FUNCTION xdb.registered_types() IS 'Names, workers, owners and pauses of all process types.';
+
+CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
+COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
 
 CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
     granted boolean, ticket bigint, object uuid, due_at timestamptz)
@@ -237,7 +206,7 @@ CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_
     $$;
 COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';
 
--- Who may call what. PUBLIC has two functions alone: see privileges.sql.
+-- Who may call what. PUBLIC has none: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
     deployer boolean DEFAULT false) RETURNS void
@@ -253,12 +222,11 @@ DECLARE
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
         'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
-        'status', 'engine_figures',  -- which leave out figures of other roles
-        'check_process', 'process_problems', 'library_version', 'reassign_owned',
-        'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
+        'status', 'registered_workers',  -- which leave out figures of other roles
+        'check_process', 'library_version', 'reassign_owned', 'registered_types',
+        'process_type_usage',  -- which looks at the owner of the type itself
         'knows_roles',  -- called by the policies, as whoever reads
-        'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
-        'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
+        'shown_attribute_locks', 'attribute_lock_figures'];  -- called by the view attribute_locks, as its reader
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];

@@ -66,7 +66,7 @@ DROP POLICY IF EXISTS visible ON xdb.worker_secret;
 CREATE POLICY visible ON xdb.worker_secret FOR SELECT USING (false);
 
 -- What is registered is its owner's. That there is a worker or process type of a name, and whose it is, everybody may know: the
--- views have it from native code.
+-- views have it from xdb.registered_workers() and xdb.registered_types().
 DO $body$
 DECLARE
     registered pg_catalog.regclass;

@@ -26,15 +26,12 @@ SELECT
     CASE WHEN pg_catalog.jsonb_array_length(p.results) OPERATOR(pg_catalog.=) 1 THEN p.results[0]['output'] END
         AS result,
     p.results,
-    e.pause IS NOT NULL AS paused,
-    pg_catalog.to_timestamp(e.pause['until']::double precision OPERATOR(pg_catalog./) 1e6) AS paused_until,
-    pg_catalog.jsonb_extract_path_text(e.pause, 'reason') AS pause_reason
+    p.pause_mode IS NOT NULL OR t.pause_mode IS NOT NULL AS paused,
+    CASE WHEN p.pause_mode IS NULL THEN t.paused_until ELSE p.paused_until END AS paused_until,
+    CASE WHEN p.pause_mode IS NULL THEN t.pause_reason ELSE p.pause_reason END AS pause_reason
 FROM xdb.process_execution AS p
-CROSS JOIN LATERAL (SELECT CASE
-    WHEN p.extra['pause'] IS NOT NULL THEN p.extra['pause']
-    WHEN p.status OPERATOR(pg_catalog.=) 'RUNNING'
-        THEN (SELECT xdb.paused_types()) OPERATOR(pg_catalog.->) p.type_id::pg_catalog.text
-END AS pause) AS e;
+LEFT JOIN xdb.registered_types() AS t
+    ON t.type_id OPERATOR(pg_catalog.=) p.type_id AND p.status OPERATOR(pg_catalog.=) 'RUNNING';
 COMMENT ON VIEW xdb.processes IS 'Process executions that the reader may see.';
 COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by whoever started it.';
 COMMENT ON COLUMN xdb.processes.execution_id IS 'This run of the process id.';
@@ -277,7 +274,7 @@ SELECT p.process_id, p.execution_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 FROM xdb.process_execution AS p
 WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalog.<>) ALL (ARRAY(
     -- All there are: of the table a reader sees those of its own roles.
-    SELECT pg_catalog.int4(t.id) FROM pg_catalog.jsonb_array_elements(xdb.registered_type_ids()) AS t (id)))
+    SELECT t.type_id FROM xdb.registered_types() AS t))
 UNION ALL
 -- They are not made, whatever became of their attempts before.
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
@@ -391,7 +388,7 @@ SELECT
     f.calls,
     f.failures,
     f.consecutive_failures,
-    f.average_latency_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS average_latency,
+    f.average_latency,
     f.last_error_at,
     f.breaker,
     f.breaker_open_since,
@@ -400,9 +397,7 @@ SELECT
     w.role_name AS role,
     f.waiting,
     f.waiting_since
-FROM pg_catalog.jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, name text, owner text, in_flight int, calls bigint,
-    failures bigint, consecutive_failures int, average_latency_us double precision, last_error_at timestamptz,
-    breaker text, breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)
+FROM xdb.registered_workers() AS f
 LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
 COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started. All but name and owner for members of the owner and operators.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
@@ -425,8 +420,7 @@ COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS
 SELECT n.process_type, n.worker, n.owner, t.definition, t.version, t.registered_at, t.pause_mode, t.paused_until, t.pause_reason
-FROM pg_catalog.jsonb_to_recordset(xdb.process_type_names())
-    AS n (type_id int, process_type text, worker text, owner text)
+FROM xdb.registered_types() AS n
 LEFT JOIN xdb.process_type AS t ON t.type_id OPERATOR(pg_catalog.=) n.type_id;
 COMMENT ON VIEW xdb.process_types IS 'Registered process types. All but the names for members of the owner and operators.';
 COMMENT ON COLUMN xdb.process_types.process_type IS 'Name it was registered under.';

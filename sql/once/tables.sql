@@ -90,9 +90,12 @@ CREATE TABLE xdb.process_execution (
     history_limit int,
     request_id text,
     traceparent text,
-    extra jsonb,
     purge_at timestamptz,
-    shard_key text
+    shard_key text,
+    pause_mode text,
+    paused_until timestamptz,
+    pause_reason text,
+    priority smallint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -132,7 +135,10 @@ COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId:
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';
 COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
-COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause, the priority. Null: nothing of it.';
+COMMENT ON COLUMN xdb.process_execution.pause_mode IS 'WAIT or REJECT while the process is paused; null when it is not.';
+COMMENT ON COLUMN xdb.process_execution.paused_until IS 'When the pause ends by itself; null = it does not.';
+COMMENT ON COLUMN xdb.process_execution.pause_reason IS 'Why it is paused.';
+COMMENT ON COLUMN xdb.process_execution.priority IS '-10 to 10: its due calls are made before those of processes of its owner with a lower one.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (

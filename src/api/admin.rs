@@ -10,19 +10,21 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
-use crate::pg::param::from_postgres;
+use crate::pg::param::{Interval, from_postgres};
 use crate::pg::process;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Role, Slot, SlotStatus, attribute_locks, call};
+use crate::pg::shmem::call::{self, CallStatistics, OpenBreaker};
+use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
+use crate::row;
 use crate::store::instance::{self, Ownership};
+use crate::store::lines::{self, Waiting};
+use crate::store::registering::{self, ShownType, ShownWorker};
 use crate::store::registry::{self, MissingType};
-use crate::store::{
-    adopt, engine, lines, owners, pull, registering, slow, subscription, suspects, to_json, usage, versions,
-};
-use pgrx::pg_sys;
-use serde::Serialize;
+use crate::store::{adopt, engine, owners, pull, slow, subscription, suspects, usage, versions};
+use std::time::Duration;
+use xdb_engine::Timestamp;
 
 pub fn pause_engine(_: &Args) -> Result<Value> {
     set_paused(true)
@@ -107,115 +109,79 @@ pub fn library_version(_: &Args) -> Result<Value> {
     Ok(Value::of(versions::OWN))
 }
 
-/// A moment for SQL, or null.
-fn moment(at: i64) -> Option<String> {
-    (at != 0).then(|| from_postgres(at).iso8601())
+/// A moment that shared memory knows; zero is none.
+fn moment(at: i64) -> Option<Timestamp> {
+    (at != 0).then(|| from_postgres(at))
 }
 
-// Wide because each field is a column of xdb.status().
-#[derive(Serialize)]
-struct EngineFigures {
-    engine_pid: Option<i32>,
-    state: &'static str,
-    in_flight: i64,
-    backlog: Option<i64>,
-    oldest_due: Option<String>,
-    calls_per_second: f64,
-    started_at: Option<String>,
-    epoch: i64,
-    slow_objects: Vec<String>,
-    lock_waits_not_shown: usize,
-    last_error: Option<String>,
-    last_error_at: Option<String>,
-    reason: Option<String>,
-    /// Runners that run.
-    runners: usize,
-    /// Why one that is needed doesn't.
-    runner_error: Option<String>,
-    /// Running processes whose owner is gone.
-    ownerless_processes: i64,
-}
-
-/// What every role that uses XDB may know: whether its processes go on, and if not, why.
-#[derive(Serialize)]
-struct KnownEngine {
-    engine_pid: Option<i32>,
-    state: &'static str,
-    started_at: Option<String>,
-    reason: Option<String>,
-}
-
-fn known_engine(caller: Caller, mut main: SlotStatus) -> Result<KnownEngine> {
-    // An error may show what is in the tables of others.
-    if main.last_error.take().is_some() {
-        main.last_error = Some("the engine process failed and is being restarted: operators see the reason".to_owned());
-    }
-    let reason = caller.on_system_tables(|spi, _| {
-        let of_tables = match versions::mismatch() {
-            Some(mismatch) => Some(mismatch.to_string()),
-            None => instance::ownership(spi)?.reason(),
-        };
-        let reasons: Vec<_> = engine_state::reason(spi, &main)?.into_iter().chain(of_tables).collect();
-        Ok((!reasons.is_empty()).then(|| reasons.join("; ")))
-    })?;
-    Ok(KnownEngine { engine_pid: main.pid, state: main.state.as_str(), started_at: moment(main.started_at), reason })
-}
-
-pub fn engine_figures(_: &Args) -> Result<Value> {
+// Long because it gathers every column of one row.
+pub fn status(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
-    let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
-    if !identity::is_administrator(caller.role) && !identity::monitors(caller.role) {
-        return Ok(Value::Json(to_json(&known_engine(caller, main)?)?));
+    let sees_figures = identity::is_administrator(caller.role) || identity::monitors(caller.role);
+    let mut main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
+    if !sees_figures && main.last_error.is_some() {
+        // An error may show what is in the tables of others.
+        main.last_error = Some("the engine process failed and is being restarted: operators see the reason".to_owned());
     }
-    let why_not = caller.on_system_tables(|spi, _| engine_state::reason(spi, &main))?;
-    let (slow_objects, reason, (backlog, oldest_due), ownerless_processes) = match versions::mismatch() {
-        Some(mismatch) => {
-            let reasons: Vec<_> = why_not.into_iter().chain([mismatch.to_string()]).collect();
-            (Vec::new(), Some(reasons.join("; ")), (None, None), 0)
+    let (mut reasons, backlog, oldest_due, slow_objects, ownerless) = caller.on_system_tables(|spi, _| {
+        let mut reasons: Vec<_> = engine_state::reason(spi, &main)?.into_iter().collect();
+        if let Some(mismatch) = versions::mismatch() {
+            reasons.push(mismatch.to_string());
+            return Ok((reasons, None, None, Vec::new(), 0));
         }
-        None => caller.on_system_tables(|spi, _| {
-            let ownership = instance::ownership(spi)?;
-            // Counted now: an engine that rests, or is gone, brings no figure up to date.
-            let is_running = main.state == EngineState::Running;
-            let ((backlog, due), ownerless, without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
-                let backlog = lines::backlog(spi, clock::now())?;
-                let full = if is_running { engine_state::full_workers(spi, &Sees::of(caller)?)? } else { Vec::new() };
-                let (ownerless, held) = (owners::ownerless(spi)?, suspects::reason(spi)?);
-                Ok((backlog, ownerless, without_type(spi, ownership)?, without_secret(spi)?, held, full))
-            })?;
-            let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
-            let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).chain(full).collect();
-            let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-            Ok((slow::names(spi)?, reason, (Some(backlog), due), ownerless))
-        })?,
-    };
-    let oldest_due = oldest_due.map(|due| due.iso8601());
-    let (_, lock_waits_not_shown) = attribute_locks::shown(database);
+        let ownership = instance::ownership(spi)?;
+        reasons.extend(ownership.reason());
+        if !sees_figures {
+            return Ok((reasons, None, None, Vec::new(), 0));
+        }
+        // Counted now: an engine that rests, or is gone, brings no figure up to date.
+        let ((backlog, oldest_due), ownerless) = spi.with_latest_snapshot(|spi| {
+            let of_tables =
+                [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, suspects::reason(spi)?];
+            reasons.extend(of_tables.into_iter().flatten());
+            if main.state == EngineState::Running {
+                reasons.extend(engine_state::full_workers(spi, caller)?);
+            }
+            Ok((lines::backlog(spi, clock::now())?, owners::ownerless(spi)?))
+        })?;
+        Ok((reasons, Some(backlog), oldest_due, slow::names(spi)?, ownerless))
+    })?;
+    let started_at = moment(main.started_at);
+    if !sees_figures {
+        let (pid, state, started_at) = (Value::of(main.pid), Value::of(main.state.as_str()), Value::of(started_at));
+        let reason = Value::of((!reasons.is_empty()).then(|| reasons.join("; ")));
+        let none = || Value::Null;
+        let row = vec![pid, state, none(), none(), none(), none(), started_at, none(), none(), none(), none(), reason];
+        return Ok(Value::Rows(vec![row]));
+    }
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
+    let in_flight = main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>();
     let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
-    let figures = EngineFigures {
-        engine_pid: main.pid,
-        state: main.state.as_str(),
-        in_flight: main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
+    if reasons.is_empty() {
+        reasons.extend(without_authorities().or_else(|| short_of_connections(waiting)));
+    }
+    Ok(Value::Rows(vec![row![
+        main.pid,
+        main.state.as_str(),
+        in_flight as i32,
         backlog,
         oldest_due,
-        calls_per_second: main.calls_per_second,
-        started_at: moment(main.started_at),
-        epoch: main.epoch,
+        main.calls_per_second,
+        started_at,
+        main.epoch,
         slow_objects,
-        lock_waits_not_shown,
-        last_error: main.last_error,
-        last_error_at: moment(main.last_error_at),
-        reason: reason.or_else(without_authorities).or_else(|| short_of_connections(waiting)),
-        runners: running.len(),
+        main.last_error,
+        moment(main.last_error_at),
+        (!reasons.is_empty()).then(|| reasons.join("; ")),
+        attribute_locks::shown(database).1 as i64,
+        running.len() as i32,
         runner_error,
-        ownerless_processes,
-    };
-    Ok(Value::Json(to_json(&figures)?))
+        ownerless,
+    ]]))
 }
 
 /// Which workers are not called because calls to them can't be signed. Looked at here and now, as below.
@@ -246,164 +212,84 @@ fn short_of_connections(waiting: i64) -> Option<String> {
     })
 }
 
-/// What everybody may know of a worker.
-#[derive(Serialize)]
-struct KnownWorker {
-    worker_id: i32,
-    name: String,
-    owner: Option<String>,
-    /// For members of its owner and operators.
-    #[serde(flatten)]
-    figures: Option<WorkerFigures>,
-}
-
-#[derive(Serialize)]
-struct WorkerFigures {
-    in_flight: i32,
-    calls: i64,
-    failures: i64,
-    consecutive_failures: i64,
-    /// None before the first call.
-    average_latency_us: Option<i64>,
-    last_error_at: Option<String>,
-    /// None: it fetches its calls.
-    breaker: Option<&'static str>,
-    breaker_open_since: Option<String>,
-    next_probe_at: Option<String>,
-    waiting: i64,
-    waiting_since: Option<String>,
-}
-
-pub fn worker_figures(_: &Args) -> Result<Value> {
-    let caller = Caller::looking()?;
-    if versions::mismatch().is_some() {
-        return Ok(Value::Json("[]".to_owned()));
-    }
+/// A row for each worker: its name and owner, and for members of the owner and operators how the calls to it go.
+pub fn registered_workers(_: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
     let counted = call::of_database(process::database());
-    let (sees, workers, waiting) = caller.on_system_tables(|spi, _| {
-        let waiting = spi.with_latest_snapshot(|spi| lines::waiting(spi, clock::now(), clock::real()))?;
-        Ok((Sees::of(caller)?, registering::shown_workers(spi)?, waiting))
-    })?;
-    let workers: Vec<_> = workers
-        .into_iter()
-        .map(|worker| {
-            // None were counted of a worker that was never called.
-            let of_worker = || counted.iter().find(|counted| counted.worker == worker.id).cloned().unwrap_or_default();
-            let figures = match sees.all_of(worker.owner) {
-                false => None,
-                true if worker.pulls => Some(WorkerFigures::of_pulling(leased(caller, worker.id)?)),
-                true => Some(WorkerFigures::of(&of_worker())),
+    // Nothing was counted of a worker that was never called.
+    let statistics = |id| counted.iter().find(|counted| counted.worker == id).cloned().unwrap_or_default();
+    let (workers, waiting) = caller.on_system_tables(|spi, _| {
+        spi.with_latest_snapshot(|spi| {
+            let knows_roles = super::knows_roles()?;
+            let known = |worker: ShownWorker| {
+                let owner = if knows_roles { identity::role_name(worker.owner)? } else { None };
+                let leased = || pull::leased(spi, worker.worker_id, clock::real());
+                let calls = match caller.may_drive(worker.owner)? {
+                    false => None,
+                    true if worker.pulls => Some(CallStatistics { in_flight: leased()? as i32, ..Default::default() }),
+                    true => Some(statistics(worker.worker_id)),
+                };
+                Ok((worker, owner, calls))
             };
-            let figures = figures.map(|figures| figures.with_waiting(waiting.get(&worker.id)));
-            Ok(KnownWorker { worker_id: worker.id, owner: sees.name_of(worker.owner)?, name: worker.name, figures })
+            let workers = registering::shown_workers(spi)?.into_iter().map(known).collect::<Result<Vec<_>>>()?;
+            Ok((workers, lines::waiting(spi, clock::now(), clock::real())?))
         })
-        .collect::<Result<_>>()?;
-    Ok(Value::Json(to_json(&workers)?))
-}
-
-/// Calls that a worker has fetched, and that are not over.
-fn leased(caller: Caller, worker: registry::WorkerId) -> Result<i64> {
-    caller.on_system_tables(|spi, _| spi.with_latest_snapshot(|spi| pull::leased(spi, worker, clock::real())))
-}
-
-impl WorkerFigures {
-    fn with_waiting(self, waiting: Option<&lines::Waiting>) -> Self {
-        let since = waiting.map(|waiting| waiting.since.iso8601());
-        Self { waiting: waiting.map_or(0, |waiting| waiting.calls), waiting_since: since, ..self }
-    }
-
-    /// Nobody counts what it does but the tables.
-    fn of_pulling(leased: i64) -> Self {
-        let in_flight = leased.try_into().unwrap_or(i32::MAX);
-        Self { in_flight, breaker: None, ..Self::of(&call::CallStatistics::default()) }
-    }
-
-    fn of(worker: &call::CallStatistics) -> Self {
-        let now = raw::now_micros();
-        Self {
-            in_flight: worker.in_flight,
-            calls: worker.calls,
-            failures: worker.failures,
-            consecutive_failures: worker.consecutive_failures,
-            average_latency_us: (worker.calls > 0).then(|| worker.total_latency_us / worker.calls),
-            last_error_at: moment(worker.last_error_at),
-            breaker: Some(match worker.open {
-                None => "closed",
-                Some(call::OpenBreaker { next_probe: Some(at), .. }) if at > now => "open",
-                Some(_) => "half-open",
-            }),
-            breaker_open_since: worker.open.and_then(|open| moment(open.since)),
-            next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
-            waiting: 0,
-            waiting_since: None,
+    })?;
+    let row = |(ShownWorker { worker_id, name, pulls, .. }, owner, calls)| {
+        let mut row = row![worker_id, name, owner];
+        if let Some(calls) = calls {
+            row.extend(figures(&calls, pulls, waiting.get(&worker_id)));
         }
-    }
+        row
+    };
+    Ok(Value::Rows(workers.into_iter().map(row).collect()))
 }
 
-/// What a role sees of what others have registered.
-pub(super) struct Sees {
-    caller: Caller,
-    all: bool,
-    knows_roles: bool,
+/// The columns for members of the owner and operators. Of a worker that fetches its calls only the tables know what it does.
+fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
+    let latency = (of.calls > 0).then(|| Duration::from_micros((of.total_latency_us / of.calls) as u64));
+    let breaker = match of.open {
+        None => "closed",
+        Some(OpenBreaker { next_probe: Some(at), .. }) if at > raw::now_micros() => "open",
+        Some(_) => "half-open",
+    };
+    row![
+        of.in_flight,
+        of.calls,
+        of.failures,
+        of.consecutive_failures as i32,
+        latency.map(Interval),
+        moment(of.last_error_at),
+        (!pulls).then_some(breaker),
+        of.open.and_then(|open| moment(open.since)),
+        of.open.and_then(|open| moment(open.next_probe?)),
+        waiting.map_or(0, |waiting| waiting.calls),
+        waiting.map(|waiting| waiting.since),
+    ]
 }
 
-impl Sees {
-    /// On system tables.
-    fn of(caller: Caller) -> Result<Self> {
-        let all = identity::is_administrator(caller.role);
-        Ok(Self { caller, all, knows_roles: super::knows_roles()? })
-    }
-
-    pub(super) fn all_of(&self, owner: pg_sys::Oid) -> bool {
-        self.all || self.knows_roles && identity::has_privileges_of(self.caller.role, owner)
-    }
-
-    fn name_of(&self, owner: pg_sys::Oid) -> Result<Option<String>> {
-        if self.knows_roles { identity::role_name(owner) } else { Ok(None) }
-    }
+/// A row for each process type: its name, worker and owner, and its pause.
+pub fn registered_types(_: &Args) -> Result<Value> {
+    // Not with `Caller::reading`: the view `processes` also shows processes where nothing can run.
+    let caller = Caller { role: identity::current_user() };
+    let (knows_roles, types) =
+        caller.on_system_tables(|spi, _| Ok((super::knows_roles()?, registering::shown_types(spi)?)))?;
+    let row = |of: ShownType| {
+        let owner = if knows_roles { identity::role_name(of.owner)? } else { None };
+        Ok(row![of.type_id, of.process_type, of.worker, owner, of.pause_mode, of.paused_until, of.pause_reason])
+    };
+    Ok(Value::Rows(types.into_iter().map(row).collect::<Result<_>>()?))
 }
 
-/// What everybody may know of a process type.
-#[derive(Serialize)]
-struct KnownType {
-    type_id: i32,
-    process_type: String,
-    worker: Option<String>,
-    owner: Option<String>,
-}
-
-pub fn registered_type_ids(_: &Args) -> Result<Value> {
-    let caller = Caller::reading()?;
-    let types = caller.on_system_tables(|spi, _| registering::shown_types(spi))?;
-    let ids: Vec<_> = types.iter().map(|shown| shown.id).collect();
-    Ok(Value::Json(to_json(&ids)?))
-}
-
-pub fn process_type_names(_: &Args) -> Result<Value> {
-    let caller = Caller::reading()?;
-    let (sees, types) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registering::shown_types(spi)?)))?;
-    let types: Vec<_> = types
-        .into_iter()
-        .map(|shown| {
-            let owner = sees.name_of(shown.owner)?;
-            Ok(KnownType { type_id: shown.id, process_type: shown.name, worker: shown.worker, owner })
-        })
-        .collect::<Result<_>>()?;
-    Ok(Value::Json(to_json(&types)?))
-}
-
-pub fn process_type_figures(args: &Args) -> Result<Value> {
+pub fn process_type_usage(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_type = name("process_type", args.text(0))?;
     let usage = caller.on_system_tables(|spi, _| {
-        let sees = Sees::of(caller)?;
         let types = registering::shown_types(spi)?;
-        let shown = types.into_iter().find(|shown| shown.name == process_type);
+        let shown = types.into_iter().find(|shown| shown.process_type == process_type);
         let shown = shown.ok_or_else(|| error::unknown_process_type(&process_type))?;
-        if !sees.all_of(shown.owner) {
-            return Err(error::not_of_operator(&process_type, sees.name_of(shown.owner)?.as_deref()));
-        }
-        usage::of_type(spi, shown.id)
+        caller.operate_type(&process_type, shown.owner)?;
+        usage::of_type(spi, shown.type_id)
     })?;
-    Ok(Value::Json(to_json(&usage)?))
+    Ok(Value::Rows(usage.into_iter().map(|(kind, name, live)| row![kind, name, live]).collect()))
 }

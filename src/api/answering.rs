@@ -35,7 +35,8 @@ pub(super) fn lock(
     if loaded.is_empty() { Err(error::unknown_process(process_id)) } else { Ok(loaded) }
 }
 
-/// Loads executions, with their types as they are registered now. (A session may have read a type some time ago.)
+/// Loads executions, with their types as they are registered now. (A session may have read a type some time ago.) Those that are locked
+/// for a close come with what a close sums up.
 pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId], lock: Lock) -> Result<Executions> {
     let mut loaded = execution::executions(spi, registry, ids, lock)?;
     let mut types = BTreeMap::new();
@@ -45,6 +46,9 @@ pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId]
             types.insert(name.clone(), registry.process_type_by_name(spi, name)?);
         }
         entry.meta.process_type = types[name].clone();
+    }
+    if lock == Lock::Close {
+        state::states_with_unrecorded_attempts(spi, &mut loaded, ids)?;
     }
     Ok(loaded)
 }
@@ -108,9 +112,6 @@ impl Answering<'_> {
                 *queues.entry(queue).or_default() += wanted;
             }
             queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;
-            if self.lock == Lock::Close {
-                state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
-            }
         }
         inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())?;
         Ok(())

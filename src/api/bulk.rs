@@ -11,6 +11,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::memory;
 use crate::pg::spi::Spi;
+use crate::row;
 use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{execution, process, save};
@@ -59,7 +60,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
     write_tables(caller, &started)?;
     crash::point("bulk-start");
-    Ok(Value::Executions(ids))
+    Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
 }
 
 struct Bulk<'a> {

@@ -1,6 +1,6 @@
 //! Why the engine of this database does not run, or what it has no place for: for `xdb.status()`.
 
-use super::admin::Sees;
+use super::Caller;
 use crate::clock;
 use crate::guc;
 use crate::pg::catch::Result;
@@ -77,7 +77,7 @@ fn stopped(spi: &Spi) -> Result<String> {
 }
 
 /// Which workers of those that the caller sees have calls waiting for a place, and what to raise. The engine runs.
-pub fn full_workers(spi: &Spi, sees: &Sees) -> Result<Vec<String>> {
+pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     let now = clock::now();
     let waiting = lines::waiting(spi, now, clock::real())?;
     if waiting.is_empty() {
@@ -88,12 +88,18 @@ pub fn full_workers(spi: &Spi, sees: &Sees) -> Result<Vec<String>> {
     let counted = call::of_database(process::database());
     let under_way = |id: i32| counted.iter().find(|counted| counted.worker == id).map_or(0, |of| of.in_flight);
     let all = counted.iter().map(|of| of.in_flight.max(0) as usize).sum();
-    let shown = workers.iter().filter(|worker| !worker.pulls && sees.all_of(worker.owner)).filter_map(|worker| {
-        let waiting = waiting.get(&worker.id).filter(|waiting| now.since(waiting.since) >= SHORT_WAIT)?;
-        let why = no_place(worker, under_way(worker.id).max(0) as usize, called, all)?;
-        Some(waits_for_places(&worker.name, waiting, &why))
-    });
-    Ok(shown.collect())
+    let mut full = Vec::new();
+    for worker in workers.iter().filter(|worker| !worker.pulls) {
+        let waiting = waiting.get(&worker.worker_id).filter(|waiting| now.since(waiting.since) >= SHORT_WAIT);
+        let why = || no_place(worker, under_way(worker.worker_id).max(0) as usize, called, all);
+        if let Some(waiting) = waiting
+            && let Some(why) = why()
+            && caller.may_drive(worker.owner)?
+        {
+            full.push(waits_for_places(&worker.name, waiting, &why));
+        }
+    }
+    Ok(full)
 }
 
 /// Why there is no place for a call to a worker, if there is none.

@@ -2,7 +2,7 @@
 
 use super::answering::{self, Executions};
 use super::process::follower;
-use super::{Caller, json, name, name_if_given, needed, object, wrote};
+use super::{Caller, json, name, name_if_given, needed, object, valid, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -23,7 +23,7 @@ pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let attributes = needed("attributes", json(args, 1, "attributes")?.filter(|text| text != "null"))?;
     let attributes = object("attributes", Some(attributes))?;
-    command(caller, "xdb.set_local_attributes()", &process_id, args.execution_id(2), |spi, _, id, _| {
+    command(caller, "xdb.set_local_attributes()", Lock::Step, &process_id, args.execution_id(2), |spi, _, id, _| {
         match attribute::refusal(spi, id, None, &attributes)? {
             Some(refusal) => Err(refusal),
             None => Ok(Command::SetLocalAttributes(attributes)),
@@ -37,7 +37,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
     let command_id = name_if_given("command_id", args.text(2))?;
-    command(caller, "xdb.skip_timer()", &process_id, args.execution_id(3), |spi, loaded, id, now| {
+    command(caller, "xdb.skip_timer()", Lock::Step, &process_id, args.execution_id(3), |spi, loaded, id, now| {
         timer_to_skip(spi, loaded, id, now, &state, command_id)
     })?;
     Ok(Value::Void)
@@ -65,11 +65,12 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let mut released = 0;
-    let retried = command(caller, "xdb.retry_now()", &process_id, args.execution_id(2), |spi, loaded, id, now| {
-        let command;
-        (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
-        Ok(command)
-    })?;
+    let retried =
+        command(caller, "xdb.retry_now()", Lock::Step, &process_id, args.execution_id(2), |spi, loaded, id, now| {
+            let command;
+            (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
+            Ok(command)
+        })?;
     Ok(Value::of((retried + released) as i32))
 }
 
@@ -107,31 +108,24 @@ fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq>
 pub(super) fn command(
     caller: Caller,
     function: &str,
+    lock: Lock,
     process_id: &str,
     execution: Option<ExecutionId>,
     prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
         let mut id = caller.find_to_change(spi, process_id, execution, function)?.id;
-        // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
-        let mut loaded = answering::executions(spi, registry, &[id], Lock::Step)?;
+        // Waits for steps and RPCs, under the caller's timeouts; publishers pass, unless it is to close.
+        let mut loaded = answering::executions(spi, registry, &[id], lock)?;
         while execution.is_none()
             && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|loaded| (id, loaded.before.status)))?
         {
             id = caller.own(process_id, Some(latest))?.id;
-            loaded = answering::executions(spi, registry, &[id], Lock::Step)?;
+            loaded = answering::executions(spi, registry, &[id], lock)?;
         }
         wake::note_locked(id.0);
         let now = clock::now();
-        let entry = loaded.get(&id).ok_or_else(|| error::unknown_process(process_id))?;
-        if !entry.before.is_running() {
-            return Err(error::rejected(process_id, &Rejection::NotRunning(entry.before.status)));
-        }
-        let command = prepare(spi, &mut loaded, id, now)?;
-        let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-        let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
-        let count = events.len();
-        entry.apply(events, now)?;
+        let count = decide(spi, &mut loaded, (id, process_id), now, prepare)?;
         answering::save(spi, &loaded, now)?;
         Ok((count, loaded.values().any(|entry| !entry.events.is_empty())))
     })?;
@@ -141,10 +135,32 @@ pub(super) fn command(
     Ok(count)
 }
 
+/// Decides about a running execution that is locked, and applies the events in memory. Returns how many there are. If it is refused,
+/// messages that it has received stay received.
+pub(super) fn decide(
+    spi: &Spi,
+    loaded: &mut Executions,
+    (id, process_id): (ExecutionId, &str),
+    now: Timestamp,
+    prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
+) -> Result<usize> {
+    let unknown = || error::unknown_process(process_id);
+    let rejected = |rejection| error::rejected(process_id, &rejection);
+    let status = loaded.get(&id).ok_or_else(unknown)?.before.status;
+    if status != ProcessStatus::Running {
+        return Err(rejected(Rejection::NotRunning(status)));
+    }
+    let command = prepare(spi, loaded, id, now)?;
+    let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
+    let events = entry.decide(&command, now, 0.5).map_err(rejected)?;
+    let count = events.len();
+    entry.apply(events, now)?;
+    Ok(count)
+}
+
 pub fn purge(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.purge()")?;
-    let older_than = needed("older_than", args.interval(0))?
-        .ok_or_else(|| error::invalid_argument("older_than", "it must not be negative"))?;
+    let older_than = needed("older_than", valid("older_than", args.interval(0), "not be negative")?)?;
     let before = clock::behind().before(older_than);
     let mut purged = 0;
     for old in [Old::Closed(before), Old::Retained(before)] {

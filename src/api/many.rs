@@ -9,8 +9,8 @@
 //! has found, even if a later execution of the id has started.
 
 use super::answering::{self, Executions};
-use super::manage::{calls_to_retry, state_execution_id, timer_to_skip};
-use super::{Caller, name_if_given, needed, process, refuse_own_step, wrote};
+use super::manage::{calls_to_retry, decide, state_execution_id, timer_to_skip};
+use super::{Caller, name_if_given, needed, refuse_own_step, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::memory;
@@ -18,11 +18,10 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::execution::Lock;
 use crate::store::process::latest;
-use crate::store::state;
 use crate::{clock, error, guc};
 use std::collections::HashMap;
 use xdb_engine::*;
-use xdb_protocol::PayloadError;
+use xdb_protocol::{PayloadError, arguments};
 
 /// Executions that are locked and written at a time.
 const AT_ONCE: usize = 1000;
@@ -33,7 +32,7 @@ const TAKEN: usize = 40;
 pub fn stop_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_ids = process_ids(args)?;
-    let stop = process::stop(args)?;
+    let stop = arguments::stop(args.text(1), args.text(2))?;
     let bulk = Bulk { caller, function: "xdb.stop_process()", lock: Lock::Close };
     bulk.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
 }
@@ -62,7 +61,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
 /// The first parameter.
 fn process_ids(args: &Args) -> Result<Vec<String>> {
     let most = guc::max_bulk_bytes();
-    let texts = args.texts_in_order(0, most)?;
+    let texts = args.texts(0, most)?;
     let texts = texts.map_err(|bytes| error::payload("process_ids", PayloadError::TooLarge { bytes, max: most }))?;
     let texts = needed("process_ids", texts)?;
     memory::room_for(texts.iter().flatten().map(String::len).sum::<usize>().saturating_mul(TAKEN))?;
@@ -114,14 +113,16 @@ impl Bulk {
             let changed = self.caller.on_system_tables(|spi, registry| {
                 let ids: Vec<_> = portion.iter().map(|(id, _)| *id).collect();
                 let mut loaded = answering::executions(spi, registry, &ids, self.lock)?;
-                if self.lock == Lock::Close {
-                    state::states_with_unrecorded_attempts(spi, &mut loaded, &ids)?;
-                }
                 let now = clock::now();
                 for (id, process_id) in portion {
                     wake::note_locked(id.0);
-                    let outcome = decide(spi, &mut loaded, (*id, process_id), now, &mut prepare);
-                    outcomes.insert(*process_id, answer(outcome)?);
+                    let mut more = 0;
+                    let decided = decide(spi, &mut loaded, (*id, process_id), now, |spi, loaded, id, now| {
+                        let command;
+                        (more, command) = prepare(spi, loaded, id, now)?;
+                        Ok(command)
+                    });
+                    outcomes.insert(*process_id, answer(decided.map(|events| events + more))?);
                 }
                 answering::save(spi, &loaded, now)?;
                 Ok(loaded.values().any(|entry| !entry.events.is_empty()))
@@ -155,27 +156,6 @@ impl Bulk {
         }
         Ok(found)
     }
-}
-
-/// Decides about one execution, and applies the events in memory. If it is refused, messages that it has received stay received.
-fn decide(
-    spi: &Spi,
-    loaded: &mut Executions,
-    (id, process_id): (ExecutionId, &str),
-    now: Timestamp,
-    prepare: &mut impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
-) -> Result<usize> {
-    let unknown = || error::unknown_process(process_id);
-    let status = loaded.get(&id).ok_or_else(unknown)?.before.status;
-    if status != ProcessStatus::Running {
-        return Err(error::rejected(process_id, &Rejection::NotRunning(status)));
-    }
-    let (more, command) = prepare(spi, loaded, id, now)?;
-    let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
-    let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
-    let count = events.len();
-    entry.apply(events, now)?;
-    Ok(count + more)
 }
 
 /// An error of XDB is the outcome of one process. Every other error fails the statement.

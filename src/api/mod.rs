@@ -22,13 +22,13 @@
 //! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, how it locks what it loads, waits for the end of a pause, and reaches the worker |
 //! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
-//! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
+//! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
 //! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs`, `attribute_locks.rs` | `pause_engine`, `resume_engine`, `adopt`, versions; the figures behind `status` and the views |
+//! | `admin.rs`, `attribute_locks.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions; what is registered; the figures behind a view |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
@@ -84,7 +84,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use xdb_engine::{ExecutionId, Json, TableMapping};
-use xdb_protocol::{PayloadError, arguments, is_traceparent, not_a_traceparent};
+use xdb_protocol::arguments::{self, name, name_if_given, needed};
+use xdb_protocol::{PayloadError, is_traceparent, not_a_traceparent};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -116,20 +117,18 @@ crate::sql_functions! {
     xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
     xdb_retry_now_many / pg_finfo_xdb_retry_now_many => many::retry_now;
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
-    xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
+    xdb_check_process / pg_finfo_xdb_check_process => query::check_process;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
     xdb_pause_engine / pg_finfo_xdb_pause_engine => admin::pause_engine;
     xdb_resume_engine / pg_finfo_xdb_resume_engine => admin::resume_engine;
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
     xdb_reassign_owned / pg_finfo_xdb_reassign_owned => owners::reassign_owned;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
-    xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
+    xdb_status / pg_finfo_xdb_status => admin::status;
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
-    xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
-    xdb_registered_type_ids / pg_finfo_xdb_registered_type_ids => admin::registered_type_ids;
-    xdb_paused_types / pg_finfo_xdb_paused_types => pause::paused_types;
-    xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
-    xdb_process_type_figures / pg_finfo_xdb_process_type_figures => admin::process_type_figures;
+    xdb_registered_workers / pg_finfo_xdb_registered_workers => admin::registered_workers;
+    xdb_registered_types / pg_finfo_xdb_registered_types => admin::registered_types;
+    xdb_process_type_usage / pg_finfo_xdb_process_type_usage => admin::process_type_usage;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
@@ -258,6 +257,14 @@ impl Caller {
         }
     }
 
+    /// Refuses what is for operators and members of the owner of a process type.
+    fn operate_type(self, name: &str, owner: pg_sys::Oid) -> Result<()> {
+        match if identity::is_administrator(self.role) { None } else { self.another(owner)? } {
+            None => Ok(()),
+            Some(owner) => Err(error::not_of_operator(name, owner.as_deref())),
+        }
+    }
+
     /// Who has registered something that the caller may not change: the name of the role, if it is there.
     fn another(self, owner: pg_sys::Oid) -> Result<Option<Option<String>>> {
         let known = knows_roles()?;
@@ -348,6 +355,14 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 
+/// An argument that was read as `Some(None)` if it is no such value: an infinite time, or a negative length of time.
+fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
+    match given {
+        Some(None) => Err(error::invalid_argument(argument, format_args!("it must {else_it}"))),
+        given => Ok(given.flatten()),
+    }
+}
+
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     Ok(arguments::payload(name, text.as_deref(), guc::max_payload_bytes())?)
@@ -356,19 +371,4 @@ fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
 /// A JSON object of payloads.
 fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
     Ok(arguments::payloads(argument, text.as_deref(), guc::max_payload_bytes())?)
-}
-
-/// An argument that must be given.
-fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
-    Ok(arguments::needed(name, value)?)
-}
-
-/// A name: given, not empty, and not endless.
-fn name(argument: &str, value: Option<String>) -> Result<String> {
-    Ok(arguments::name(argument, value)?)
-}
-
-/// A name that need not be given.
-fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
-    Ok(arguments::name_if_given(argument, value)?)
 }

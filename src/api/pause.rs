@@ -1,13 +1,13 @@
 //! Pausing processes and process types, and what a pause refuses.
 
 use super::manage::command;
-use super::{Caller, name, needed};
+use super::{Caller, name, valid};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
-use crate::pg::identity;
 use crate::pg::spi::Spi;
+use crate::store::execution::Lock;
+use crate::store::pauses;
 use crate::store::registry::{ProcessType, TypeId};
-use crate::store::{pauses, to_json};
 use crate::{clock, error};
 use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
@@ -15,18 +15,17 @@ use xdb_protocol::arguments;
 pub fn pause_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    let pause = asked(args)?;
-    command(caller, "xdb.pause_process()", &process_id, args.execution_id(4), |_, _, _, now| {
-        check_until(&pause, now)?;
-        Ok(Command::Pause(pause))
-    })?;
+    let pause = Command::Pause(asked(args)?);
+    command(caller, "xdb.pause_process()", Lock::Step, &process_id, args.execution_id(4), |_, _, _, _| Ok(pause))?;
     Ok(Value::Void)
 }
 
 pub fn resume_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    command(caller, "xdb.resume_process()", &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
+    command(caller, "xdb.resume_process()", Lock::Step, &process_id, args.execution_id(1), |_, _, _, _| {
+        Ok(Command::Resume)
+    })?;
     Ok(Value::Void)
 }
 
@@ -34,7 +33,6 @@ pub fn pause_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     let pause = asked(args)?;
-    check_until(&pause, clock::now())?;
     caller.on_system_tables(|spi, _| pauses::pause(spi, to_pause(caller, spi, &process_type)?, &pause))?;
     Ok(Value::Void)
 }
@@ -46,30 +44,10 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// The types that are paused, with their pauses, for the view `processes`: a role that may see a process sees why it does not go on. Not
-/// with [`Caller::reading`]: the view also shows processes where nothing can run.
-pub fn paused_types(_: &Args) -> Result<Value> {
-    let caller = Caller { role: identity::current_user() };
-    Ok(Value::Json(to_json(&caller.on_system_tables(|spi, _| pauses::of_types(spi))?)?))
-}
-
 /// The pause that the second to the fourth parameter tell.
 fn asked(args: &Args) -> Result<Pause> {
-    let word = needed("mode", args.text(1))?;
-    let mode = PauseMode::parse(&word).ok_or_else(|| error::unknown_word("mode", &word, PauseMode::WORDS))?;
-    let until = match args.time(2) {
-        Some(None) => return Err(error::invalid_argument("until", "it must be finite")),
-        Some(until) => until,
-        None => None,
-    };
-    Ok(Pause { mode, until, reason: arguments::reason(args.text(3))? })
-}
-
-fn check_until(pause: &Pause, now: Timestamp) -> Result<()> {
-    if pause.is_over(now) {
-        return Err(error::invalid_argument("until", "it must not be in the past"));
-    }
-    Ok(())
+    let until = valid("until", args.time(2), "be finite")?;
+    Ok(arguments::pause(args.text(1), until, args.text(3), clock::now())?)
 }
 
 /// The type, if the caller may pause it: an operator, or a member of its owner.
@@ -77,13 +55,8 @@ fn to_pause(caller: Caller, spi: &Spi, name: &str) -> Result<TypeId> {
     let Some((id, owner)) = pauses::type_to_pause(spi, name)? else {
         return Err(error::unknown_process_type(name));
     };
-    if identity::is_administrator(caller.role) {
-        return Ok(id);
-    }
-    match caller.another(owner)? {
-        None => Ok(id),
-        Some(owner) => Err(error::not_of_operator(name, owner.as_deref())),
-    }
+    caller.operate_type(name, owner)?;
+    Ok(id)
 }
 
 /// Refuses a request to what is paused, if the pause says so.

@@ -1,6 +1,7 @@
 //! Publishing to a process and stopping one.
 
-use super::{Caller, json, name, name_if_given, needed, payload, wrote};
+use super::manage::{command, decide};
+use super::{Caller, json, name, name_if_given, payload, wrote};
 use super::{answering, pause};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::crash;
@@ -15,11 +16,11 @@ use crate::pg::{self, wake};
 use crate::store::execution::Lock;
 use crate::store::inbox::{self, NewMessage};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
+use crate::store::queue;
 use crate::store::registry::Registry;
-use crate::store::{queue, save, state};
 use crate::{clock, error, guc};
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType};
+use xdb_engine::{Command, ExecutionId, Json, ProcessStatus};
 use xdb_protocol::arguments;
 
 /// How often a publisher polls for the end of a conditional close.
@@ -189,37 +190,15 @@ fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
 pub fn stop_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    let stop = stop(args)?;
-    let execution = args.execution_id(3);
-    caller.on_system_tables(|spi, registry| {
-        let mut found = caller.find_to_change(spi, &process_id, execution, "xdb.stop_process()")?;
-        if execution.is_none() {
-            while let Some(locked) = process::lock_for_close(spi, found.id)?
-                && let Some(latest) = follower(spi, &process_id, Some((locked.id, locked.status)))?
-            {
-                found = caller.own(&process_id, Some(latest))?;
-            }
-        }
-        close(spi, registry, &process_id, found.id, &stop)
-    })?;
-    wrote();
+    let stop = arguments::stop(args.text(1), args.text(2))?;
+    command(caller, "xdb.stop_process()", Lock::Close, &process_id, args.execution_id(3), |_, _, _, _| Ok(stop))?;
     Ok(Value::Void)
 }
 
-/// The stop that the second and third parameter tell.
-pub(super) fn stop(args: &Args) -> Result<Command> {
-    let word = needed("stop_type", args.text(1))?;
-    let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
-    Ok(Command::Stop { stop_type, reason: arguments::reason(args.text(2))? })
-}
-
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.
-pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: &Command) -> Result<()> {
+pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: Command) -> Result<()> {
     let mut loaded = answering::executions(spi, registry, &[id], Lock::Close)?;
-    state::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
     let now = clock::now();
-    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-    let events = entry.decide(command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
-    entry.apply(events, now)?;
-    save::save(spi, loaded.values(), now)
+    decide(spi, &mut loaded, (id, process_id), now, |_, _, _, _| Ok(command))?;
+    answering::save(spi, &loaded, now)
 }

@@ -31,8 +31,8 @@ use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::decode_failure;
 
-/// The longest wait for calls.
-const LONGEST_WAIT: Duration = Duration(3_600_000_000);
+/// The longest wait of a function that waits.
+pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
 /// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and nobody else gets them
 /// before that ends.
@@ -150,7 +150,7 @@ fn at_most(number: Option<i32>) -> Result<usize> {
 }
 
 /// A length of time that is neither negative nor longer than this.
-fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
+pub(super) fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
     match given {
         Some(length) if length <= most => Ok(length),
         Some(_) => Err(error::invalid_argument(argument, format_args!("it must be at most {in_words}"))),

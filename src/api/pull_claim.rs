@@ -112,8 +112,7 @@ impl Claimed {
     /// As a row of the function's table.
     pub fn row(self) -> Vec<Value> {
         let Self { token, call_id, api, request, lease_until } = self;
-        let (token, call_id, api) = (Value::of(token), Value::of(call_id), Value::of(api));
-        vec![token, call_id, api, Value::Json(request), Value::of(lease_until)]
+        vec![Value::of(token), Value::of(call_id), Value::of(api), Value::Json(request), Value::of(lease_until)]
     }
 }
 
@@ -296,7 +295,7 @@ impl Poll {
         let (mut keys, mut of_types) = (Vec::new(), OfPausedTypes::default());
         for call in round.calls() {
             let meta = &call.loaded.meta;
-            if call.loaded.execution.pause().is_some() {
+            if call.loaded.execution.pause.is_some() {
                 keys.push(call.due.key);
             } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
                 of_types.types.insert(meta.type_id);
@@ -336,7 +335,7 @@ impl Poll {
         for (id, process_id, why) in closed {
             round.executions.remove(&id);
             if !execution::lock_for_close(spi, &[id])?.is_empty() {
-                process::close(spi, registry, &process_id, id, &Command::Fail { reason: why.to_owned() })?;
+                process::close(spi, registry, &process_id, id, Command::Fail { reason: why.to_owned() })?;
                 seen.wrote = true;
             }
         }

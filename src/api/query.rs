@@ -1,5 +1,6 @@
 //! Looking at a process, and waiting for its end.
 
+use super::pull::{LONGEST_WAIT, length};
 use super::{Caller, name, needed};
 use crate::error;
 use crate::pg::catch::Result;
@@ -8,14 +9,13 @@ use crate::pg::identity;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
+use crate::row;
 use crate::store::app_tables::object;
 use crate::store::{self, attribute, check, process, suspects, to_json};
 use crate::turn::why_unfit;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
-
-/// The longest wait that is accepted.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 pub fn describe_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
@@ -37,8 +37,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     Ok(Value::Json(text))
 }
 
-/// What is wrong with a process, as a JSON array of texts. `check_process` makes rows of it.
-pub fn process_problems(args: &Args) -> Result<Value> {
+pub fn check_process(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
@@ -57,13 +56,14 @@ pub fn process_problems(args: &Args) -> Result<Value> {
             }
         })
     })?;
-    Ok(Value::Json(to_json(&problems)?))
+    Ok(Value::Rows(problems.into_iter().map(|problem| row![problem]).collect()))
 }
 
 pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
-    let keys = args.texts(1);
+    let keys = args.texts(1, usize::MAX)?.ok().flatten();
+    let keys = keys.map(|keys| keys.into_iter().flatten().collect::<HashSet<_>>());
     let execution = args.execution_id(2);
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
@@ -94,23 +94,11 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
     let timeout = wait_timeout(args, 1)?;
-    let execution = args.execution_id(2);
-    if wake::has_uncommitted_writes() {
-        return Err(error::own_writes());
-    }
-    let look = |id: Option<ExecutionId>| look_now(caller, &process_id, id.or(execution), process::results);
-    let (id, ..) = look(None)?;
-    // In this order: what closes after the look wakes this session.
-    let registration = Registration::register(&id.0);
-    let deadline = Instant::now() + timeout;
-    loop {
-        let (_, status, results) = look(Some(id))?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        if status != ProcessStatus::Running || left.is_zero() {
-            return Ok(Value::Json(outcome(status, &results)?));
-        }
-        args.sleep(|| registration.wait(pause(left)));
-    }
+    let look = |id: Option<ExecutionId>| look_now(caller, &process_id, id, process::results);
+    let (id, ..) = look(args.execution_id(2))?;
+    let is_over = |(_, status, _): &(_, ProcessStatus, _)| *status != ProcessStatus::Running;
+    let (_, status, results) = look_until(args, timeout, [&Registration::register(&id.0)], || look(Some(id)), is_over)?;
+    Ok(Value::Json(outcome(status, &results)?))
 }
 
 pub fn wait_for_state(args: &Args) -> Result<Value> {
@@ -118,59 +106,57 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = super::manage::state_execution_id(args.text(1))?;
     let timeout = wait_timeout(args, 2)?;
-    let execution = args.execution_id(3);
-    if wake::has_uncommitted_writes() {
-        return Err(error::own_writes());
+    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id);
+    let (id, _, known) = look_now(caller, &process_id, args.execution_id(3), can_be)?;
+    if !known {
+        return Err(error::unknown_state(&state.state_id));
     }
-    let look = |id: ExecutionId| {
+    let look = || {
         look_now(caller, &process_id, Some(id), |spi, id| {
             let status = store::state::by_name(spi, id, &state)?.map(|(_, status)| status);
             let gone = status.is_none() && process::state_has_been(spi, id, &state)?;
             Ok((status, gone))
         })
     };
-    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id);
-    let (id, _, known) = look_now(caller, &process_id, execution, can_be)?;
-    if !known {
-        return Err(error::unknown_state(&state.state_id));
-    }
-    // Before the look, as above. The close of the process ends states that nobody names, and is waited for too.
+    let is_over = |(_, process_status, (status, gone)): &(_, ProcessStatus, (Option<StateStatus>, bool))| {
+        *gone || *process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live())
+    };
+    // The close of the process ends states without a wake-up for each, and is waited for too.
     let of_state = Registration::register_state(&id.0, &state.to_string());
-    let of_process = Registration::register(&id.0);
+    let found = look_until(args, timeout, [&of_state, &Registration::register(&id.0)], look, is_over)?;
+    let (timed_out, (_, process_status, (status, _))) = (!is_over(&found), found);
+    // A state execution that never was has no status, nor has one that is not kept any more.
+    let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
+    Ok(Value::Json(format!(r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#)))
+}
+
+/// Looks until it is over or the time is up. In between nothing is polled: an end of a process or state wakes those who wait for it. Their
+/// places are taken before the look, so no end is missed.
+fn look_until<T, const N: usize>(
+    args: &Args,
+    timeout: Duration,
+    places: [&Registration; N],
+    look: impl Fn() -> Result<T>,
+    is_over: impl Fn(&T) -> bool,
+) -> Result<T> {
     let deadline = Instant::now() + timeout;
     loop {
-        let (_, process_status, (status, gone)) = look(id)?;
+        let found = look()?;
         let left = deadline.saturating_duration_since(Instant::now());
-        let ended = gone || process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
-        if ended || left.is_zero() {
-            return Ok(Value::Json(state_outcome(status, process_status, !ended)?));
+        if is_over(&found) || left.is_zero() {
+            return Ok(found);
         }
-        args.sleep(|| wait_for_any([&of_state, &of_process], pause(left)));
+        args.sleep(|| wait_for_any(places, left.as_millis() as i64 + 1));
     }
 }
 
+/// The timeout of a wait, which is refused behind writes of its own transaction.
 fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
-    let timeout = needed("timeout", args.interval(number))?
-        .ok_or_else(|| error::invalid_argument("timeout", "it must not be negative"))?
-        .as_std();
-    if timeout > LONGEST_WAIT {
-        return Err(error::invalid_argument("timeout", "it must be at most one hour"));
+    let timeout = length("timeout", needed("timeout", args.interval(number))?, LONGEST_WAIT, "one hour")?;
+    if wake::has_uncommitted_writes() {
+        return Err(error::own_writes());
     }
-    Ok(timeout)
-}
-
-/// How many milliseconds to wait for a wake-up. Nobody looks in between: whatever ends a process or a state wakes those
-/// who wait for it.
-fn pause(left: Duration) -> i64 {
-    left.as_millis() as i64 + 1
-}
-
-/// A state execution that never was has no status, nor has one that is not kept any more.
-fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, timed_out: bool) -> Result<String> {
-    let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
-    let process_status = format!("\"{process_status}\"");
-    let timed_out = if timed_out { "true" } else { "false" };
-    object([("status", status.as_str()), ("processStatus", &process_status), ("timedOut", timed_out)].into_iter())
+    Ok(timeout.as_std())
 }
 
 /// `results` is a JSON array of objects with an `output`.

@@ -18,7 +18,7 @@ use crate::pg::spi::{self, Spi};
 use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
 use crate::store::execution::Lock;
-use crate::store::registering::{self, NewWorker, TypeToPut};
+use crate::store::registering::{self, NewWorker, OwnedWorker, TypeToPut};
 use crate::store::registry::{self, Registry, WorkerId};
 use crate::store::worker_secret::{self, Secret};
 use crate::store::{executions_of, lines, state};
@@ -131,10 +131,7 @@ pub fn set_worker_secret(args: &Args) -> Result<Value> {
     }
     let secrets: Vec<_> = first.into_iter().chain(second).collect();
     caller.on_system_tables(|spi, _| {
-        let Some((id, owner)) = registering::worker_to_put(spi, &worker)? else {
-            return Err(error::unknown_worker(&worker));
-        };
-        caller.own_registration("worker", &worker, owner)?;
+        let id = own_worker(caller, &worker, registering::worker_to_put(spi, &worker)?)?;
         check_secrets(spi, caller, &worker, &secrets)?;
         registering::put_secrets(spi, id, &secrets)
     })?;
@@ -218,10 +215,7 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some((id, owner)) = registering::worker_to_delete(spi, &worker)? else {
-            return Err(error::unknown_worker(&worker));
-        };
-        caller.own_registration("worker", &worker, owner)?;
+        let id = own_worker(caller, &worker, registering::worker_to_delete(spi, &worker)?)?;
         let types = registering::types_of_worker(spi, &worker)?;
         if !types.is_empty() {
             let why = format!("Process types that use it: {}.", types.join(", "));
@@ -333,11 +327,15 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
 
 /// The worker of a process type, whose processes are told to it, and which decides what they do.
 fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
-    let Some((worker_id, owner)) = registering::worker_to_use(spi, worker)? else {
-        return Err(error::unknown_worker(worker).hint("Register it with xdb.register_worker()."));
-    };
+    let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
+    own_worker(caller, worker, Some(registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?))
+}
+
+/// The worker that was found, if the caller may change or use it.
+fn own_worker(caller: Caller, worker: &str, found: Option<OwnedWorker>) -> Result<WorkerId> {
+    let (id, owner) = found.ok_or_else(|| error::unknown_worker(worker))?;
     caller.own_registration("worker", worker, owner)?;
-    Ok(worker_id)
+    Ok(id)
 }
 
 /// What Postgres calls texts that can't name a table: too many parts, another database.

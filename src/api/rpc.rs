@@ -262,7 +262,7 @@ impl ToCall {
     ) -> Result<std::time::Duration> {
         refuse_superuser(caller, self.config.function.is_some())?;
         let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
-        let is_paused = self.loaded.before.pause().is_some() || self.process_type.pause.is_some();
+        let is_paused = self.loaded.before.pause.is_some() || self.process_type.pause.is_some();
         if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // It may have been registered with a function meanwhile.

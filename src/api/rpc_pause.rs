@@ -42,7 +42,7 @@ fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Paused> {
             let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
             let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
             let now = clock::now();
-            if let Some(pause) = loaded.before.pause().filter(|pause| !pause.is_over(now)) {
+            if let Some(pause) = loaded.before.pause.as_ref().filter(|pause| !pause.is_over(now)) {
                 return Ok(Some((format!("process \"{process_id}\""), pause.clone())));
             }
             let name = &loaded.before.process_type;

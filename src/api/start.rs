@@ -2,7 +2,7 @@
 
 use super::merge::merge_or_begin;
 use super::{
-    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, wrote,
+    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, valid, wrote,
 };
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
@@ -158,16 +158,8 @@ pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRe
     let word = super::needed(&at("id_reuse_policy"), given.id_reuse_policy)?;
     let policy = IdReusePolicy::parse(&word)
         .ok_or_else(|| error::unknown_word(&at("id_reuse_policy"), &word, IdReusePolicy::WORDS))?;
-    let timeout = match given.timeout {
-        Some(None) => return Err(error::invalid_argument(&at("timeout"), "it must not be negative")),
-        Some(timeout) => timeout,
-        None => None,
-    };
-    let start_at = match given.start_at {
-        Some(None) => return Err(error::invalid_argument(&at("start_at"), "it must be finite")),
-        Some(at) => at,
-        None => None,
-    };
+    let timeout = valid(&at("timeout"), given.timeout, "not be negative")?;
+    let start_at = valid(&at("start_at"), given.start_at, "be finite")?;
     let options = match given.options.filter(|text| text != "null") {
         Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
         None => StartOptions::default(),
@@ -375,7 +367,7 @@ fn make_way(
 
 fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &FoundExecution, reason: &str) -> Result<()> {
     let command = Command::Stop { stop_type: StopType::Terminate, reason: Some(reason.to_owned()) };
-    super::process::close(spi, registry, process_id, found.id, &command)
+    super::process::close(spi, registry, process_id, found.id, command)
 }
 
 /// The values of the key columns of each mapped table.

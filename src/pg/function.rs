@@ -10,7 +10,7 @@ use super::{json, memory, snapshot};
 use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::rc::Rc;
 use xdb_engine::{Duration, ExecutionId, Timestamp};
@@ -60,8 +60,8 @@ impl Signature {
 /// The elements of an array of texts.
 pub type Texts = Vec<Option<String>>;
 
-/// What short texts take in a set, for each of their bytes in an array.
-const IN_A_SET: usize = 16;
+/// What short texts take in memory, for each of their bytes in an array.
+const IN_MEMORY: usize = 16;
 
 /// The arguments of a call, counted from 0.
 pub struct Args {
@@ -107,25 +107,16 @@ impl Args {
         self.get(number)
     }
 
-    /// The texts of an array, without its nulls.
-    pub fn texts(&self, number: usize) -> Option<HashSet<String>> {
-        let datum = self.datum(number, pg_sys::TEXTARRAYOID)?;
-        // SAFETY: the argument is an array of texts, whose header says how long it is.
-        let (bytes, texts) = unsafe { (pg_sys::toast_raw_datum_size(datum), Array::<&str>::from_datum(datum, false)?) };
-        memory::room_for(bytes.saturating_mul(IN_A_SET)).unwrap_or_else(|error| throw(error));
-        Some(texts.iter().flatten().map(str::to_owned).collect())
-    }
-
     /// The texts of an array in their order, its nulls too. One that takes more than `most` bytes is not read: their number comes as an
     /// error within.
-    pub fn texts_in_order(&self, number: usize, most: usize) -> Result<std::result::Result<Option<Texts>, usize>> {
+    pub fn texts(&self, number: usize, most: usize) -> Result<std::result::Result<Option<Texts>, usize>> {
         let Some(datum) = self.datum(number, pg_sys::TEXTARRAYOID) else { return Ok(Ok(None)) };
         // SAFETY: the argument is an array, whose header says how long it is.
         let bytes = unsafe { pg_sys::toast_raw_datum_size(datum) };
         if bytes > most {
             return Ok(Err(bytes));
         }
-        memory::room_for(bytes.saturating_mul(IN_A_SET))?;
+        memory::room_for(bytes.saturating_mul(IN_MEMORY))?;
         // SAFETY: it is one of texts.
         let texts = unsafe { Array::<&str>::from_datum(datum, false) };
         Ok(Ok(texts.map(|texts| texts.iter().map(|text| text.map(str::to_owned)).collect())))
@@ -222,9 +213,7 @@ pub enum Value {
     Void,
     /// A value of the type with this oid: see [`Value::of`].
     Of(pg_sys::Oid, pg_sys::Datum),
-    /// A set, of a function that returns one.
-    Executions(Vec<ExecutionId>),
-    /// Rows, of a function that returns a table: as many values in each as that has columns.
+    /// The rows of a function that returns a set, each with its columns from the first on. Further columns are null.
     Rows(Vec<Vec<Value>>),
     /// JSON text, as `jsonb`.
     Json(String),
@@ -238,21 +227,19 @@ impl Value {
     /// The value itself, and whether it is null. Sets have none.
     fn datum(self) -> Result<(pg_sys::Datum, bool)> {
         Ok(match self {
-            Self::Null | Self::Executions(_) | Self::Rows(_) => (pg_sys::Datum::null(), true),
+            Self::Null | Self::Rows(_) => (pg_sys::Datum::null(), true),
             Self::Void => (pg_sys::Datum::null(), false),
             Self::Of(_, datum) => (datum, false),
             Self::Json(text) => (read(jsonb_in, &text)?, false),
         })
     }
 
-    /// The type that a function which returns this is declared with; `None` if any will do.
+    /// The type that this is declared with; `None` if any will do.
     fn declared_as(&self) -> Option<pg_sys::Oid> {
         match self {
-            Self::Null => None,
+            Self::Null | Self::Rows(_) => None,
             Self::Void => Some(pg_sys::VOIDOID),
             Self::Of(oid, _) => Some(*oid),
-            Self::Executions(_) => Some(pg_sys::UUIDOID),
-            Self::Rows(_) => Some(pg_sys::RECORDOID),
             Self::Json(_) => Some(pg_sys::JSONBOID),
         }
     }
@@ -269,20 +256,9 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             return Err(other_type("the result of an SQL function", args.signature.result, wanted));
         }
         let (datum, null) = match value {
-            Value::Executions(ids) => {
-                // A uuid's datum points to its 16 bytes.
-                let row = |id: &ExecutionId| (vec![pg_sys::Datum::from(std::ptr::from_ref(id))], vec![false]);
-                // SAFETY: as above; only functions that return a set give this value.
-                unsafe { give_set(info, ids.iter().map(row)) };
-                (pg_sys::Datum::null(), true)
-            }
             Value::Rows(rows) => {
-                let row = |row: Vec<Value>| {
-                    Ok(row.into_iter().map(Value::datum).collect::<Result<Vec<_>>>()?.into_iter().unzip())
-                };
-                let rows: Vec<(Vec<_>, Vec<_>)> = rows.into_iter().map(row).collect::<Result<_>>()?;
                 // SAFETY: as above.
-                unsafe { give_set(info, rows.into_iter()) };
+                unsafe { give_set(info, rows)? };
                 (pg_sys::Datum::null(), true)
             }
             other => other.datum()?,
@@ -293,23 +269,43 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
     })
 }
 
-/// Gives all values of a set at once, as Postgres lets functions do that return one.
+/// Gives all rows of a set at once. The declaration of another version may have fewer columns than the rows, or more: new columns come
+/// last.
 ///
 /// # Safety
-/// Postgres is calling a function that is declared to return a set.
-unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: impl Iterator<Item = (Vec<pg_sys::Datum>, Vec<bool>)>) {
+/// Postgres is calling a function.
+unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: Vec<Vec<Value>>) -> Result<()> {
     // SAFETY: as the caller says. What is put into the store is copied, and the store lives as long as the statement.
     unsafe {
         let set = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        if set.is_null() || (*set).expectedDesc.is_null() {
+            return Err(PgError::internal("an SQL function that gives rows is not declared to return a set"));
+        }
         let before = pg_sys::MemoryContextSwitchTo((*(*set).econtext).ecxt_per_query_memory);
         let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
-        for (mut values, mut nulls) in rows {
+        pg_sys::MemoryContextSwitchTo(before);
+        let columns = (*(*set).expectedDesc).natts as usize;
+        for row in rows {
+            let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); columns], vec![true; columns]);
+            for (number, value) in row.into_iter().take(columns).enumerate() {
+                let declared = pg_sys::SPI_gettypeid((*set).expectedDesc, number as c_int + 1);
+                if let Some(wanted) = value.declared_as().filter(|wanted| *wanted != declared) {
+                    return Err(other_type(format_args!("column {number} of an SQL function"), declared, wanted));
+                }
+                (values[number], nulls[number]) = value.datum()?;
+            }
             pg_sys::tuplestore_putvalues(store, (*set).expectedDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
-        pg_sys::MemoryContextSwitchTo(before);
         (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
         (*set).setResult = store;
     }
+    Ok(())
+}
+
+/// A row of values: each a [`SqlValue`](super::param::SqlValue).
+#[macro_export]
+macro_rules! row {
+    ($($value:expr),* $(,)?) => { vec![$($crate::pg::function::Value::of($value)),*] };
 }
 
 /// Makes SQL functions of Rust functions that take [`Args`] and give a [`Value`].

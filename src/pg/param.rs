@@ -5,7 +5,7 @@ use super::memory;
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::fmt::Display;
-use xdb_engine::{Api, ExecutionId, Json, ProcessStatus, StateSeq, StateStatus, Timestamp};
+use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
 /// A parameter: its type and its value.
 #[derive(Clone, Copy)]
@@ -75,6 +75,8 @@ const BOOL: SqlType = SqlType::by_value("bool", pg_sys::BOOLOID, pg_sys::BOOLARR
 const INT2: SqlType = SqlType::by_value("int2", pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2, pg_sys::TYPALIGN_SHORT);
 const INT4: SqlType = SqlType::by_value("int4", pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4, pg_sys::TYPALIGN_INT);
 const INT8: SqlType = SqlType::by_value("int8", pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
+const FLOAT8: SqlType =
+    SqlType::by_value("float8", pg_sys::FLOAT8OID, pg_sys::FLOAT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
 const OID: SqlType = SqlType::by_value("oid", pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4, pg_sys::TYPALIGN_INT);
 const TEXT: SqlType = SqlType::by_reference("text", pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, pg_sys::TYPALIGN_INT);
 const TIMESTAMPTZ: SqlType =
@@ -123,11 +125,13 @@ macro_rules! by_value {
 
 by_value! {
     bool = BOOL, |value| value, |datum| datum != 0;
+    i8 = INT2, |value| i16::from(value), |datum| datum as i8;
     i16 = INT2, |value| value, |datum| datum as i16;
     i32 = INT4, |value| value, |datum| datum as i32;
     u32 = INT4, |value| value as i32, |datum| datum as u32;
     i64 = INT8, |value| value, |datum| datum as i64;
     u64 = INT8, |value| value as i64, |datum| datum as u64;
+    f64 = FLOAT8, |value| value.to_bits() as i64, |datum| f64::from_bits(datum as u64);
     StateSeq = INT4, |value| value.0 as i32, |datum| StateSeq(datum as u32);
     pg_sys::Oid = OID, |value| value, |datum| pg_sys::Oid::from(datum as u32);
     Relation = OID.stored_as("regclass"), |value| pg_sys::Oid::from(value.0), |datum| Relation(datum as u32);
@@ -155,7 +159,7 @@ macro_rules! words {
     )+ };
 }
 
-words! { ProcessStatus, StateStatus, Api }
+words! { ProcessStatus, StateStatus, Api, PauseMode }
 
 /// A length of time, in a column of intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
 use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
-use super::{from_json, to_json};
+use super::{from_json, pauses, to_json};
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array};
@@ -37,6 +37,11 @@ table! {
             completing: bool,
             state_numbers: Jsonb<'a>,
             results: Jsonb<'a>,
+            /// See [`pauses`](super::pauses).
+            pause_mode: Option<PauseMode>,
+            paused_until: Option<Timestamp>,
+            pause_reason: Option<&'a str>,
+            priority: i8,
         }
         other {
             type_id: TypeId,
@@ -52,8 +57,6 @@ table! {
             traceparent: Option<&'a str>,
             /// What its shard was made of, if it was not the process id.
             shard_key: Option<&'a str>,
-            /// What few have: it is compared too.
-            extra: Option<Jsonb<'a>>,
             /// When it is deleted, instead of by `xdb.retention`; infinite = never.
             purge_at: Option<Timestamp>,
         }
@@ -87,8 +90,13 @@ record! {
 }
 
 record! {
-    /// What few have of it: seldom written, so it is no part of the above.
-    struct ExtraUpdate<'a> of Process<'a> { execution_id: ExecutionId, extra: Option<Jsonb<'a>> }
+    /// Its pause: seldom written, so it is no part of the above.
+    struct PauseUpdate<'a> of Process<'a> {
+        execution_id: ExecutionId,
+        pause_mode: Option<PauseMode>,
+        paused_until: Option<Timestamp>,
+        pause_reason: Option<&'a str>,
+    }
 }
 
 record! {
@@ -125,12 +133,13 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["extra", "purge_at"]);
+    // What is started has no pause.
+    INSERT = insert_but::<Process>(&["pause_mode", "paused_until", "pause_reason", "purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
-    PUT_EXTRA = super::table::update::<ExtraUpdate>();
+    PUT_PAUSE = super::table::update::<PauseUpdate>();
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
@@ -172,8 +181,9 @@ impl Lock {
 impl<'a> Process<'a> {
     /// The row that an execution has, as far as its history tells.
     pub fn of(execution: &'a Execution, shard: i16) -> Result<Self> {
+        let PauseUpdate { execution_id, pause_mode, paused_until, pause_reason } = PauseUpdate::of(execution);
         Ok(Self {
-            execution_id: execution.id,
+            execution_id,
             shard,
             process_id: &execution.process_id,
             process_type: &execution.process_type,
@@ -192,7 +202,10 @@ impl<'a> Process<'a> {
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results: Jsonb(to_json(&execution.results)?.into()),
-            extra: extra(execution)?,
+            pause_mode,
+            paused_until,
+            pause_reason,
+            priority: execution.priority,
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -222,6 +235,18 @@ impl<'a> Process<'a> {
             shard_key: meta.shard_key.as_deref(),
             ..Self::of(execution, meta.shard)?
         })
+    }
+}
+
+impl<'a> PauseUpdate<'a> {
+    fn of(execution: &'a Execution) -> Self {
+        let pause = execution.pause.as_ref();
+        Self {
+            execution_id: execution.id,
+            pause_mode: pause.map(|pause| pause.mode),
+            paused_until: pause.and_then(|pause| pause.until),
+            pause_reason: pause.and_then(|pause| pause.reason.as_deref()),
+        }
     }
 }
 
@@ -273,16 +298,10 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     }
 }
 
-/// Writes what these executions have that few do.
-pub(super) fn write_extra(spi: &Spi, changed: &[&Execution]) -> Result<()> {
-    let row = |execution: &&Execution| Ok(ExtraUpdate { execution_id: execution.id, extra: extra(execution)? });
-    run(spi, &PUT_EXTRA, &changed.iter().map(row).collect::<Result<Vec<_>>>()?)?;
+/// Writes the pauses of these executions, or that they have none.
+pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
+    run(spi, &PUT_PAUSE, &changed.iter().map(|execution| PauseUpdate::of(execution)).collect::<Vec<_>>())?;
     Ok(())
-}
-
-fn extra(execution: &Execution) -> Result<Option<Jsonb<'static>>> {
-    let text = execution.extra.as_deref().map(to_json).transpose()?;
-    Ok(text.map(|text| Jsonb(text.into())))
 }
 
 fn update_with(spi: &Spi, statement: &'static Statement, changed: &[&Loaded]) -> Result<u64> {
@@ -347,7 +366,8 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.timers = row.get("timers")?;
     execution.completing = row.get("completing")?;
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
-    execution.extra = row.get::<Option<&str>>("extra")?.map(from_json).transpose()?;
+    execution.pause = pauses::read(row)?;
+    execution.priority = row.get("priority")?;
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

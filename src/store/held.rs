@@ -30,18 +30,20 @@ use xdb_sched::room::Line;
 const SLICE: i64 = 1000;
 
 /// That the type `y` is paused.
-const PAUSED_TYPE: &str = "y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $5)";
+fn is_paused(now: &str) -> String {
+    format!("y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > {now})")
+}
 
 statements! {
     HOLD_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
-            WHERE p.execution_id = ANY ($3) AND p.extra ? 'pause' ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+            WHERE p.execution_id = ANY ($3) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
     // Those that were found, and the first of each line, whatever their types: of what else is due no more than a slice is walked over.
     // Whoever has no epoch fetches calls, and leaves those with a lease of its kind alone: when that has ended, a failed attempt is still
     // to be noted.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
-            WHERE y.type_id = ANY ($3) AND {PAUSED_TYPE} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
+            WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( \
                 SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane \
@@ -54,13 +56,12 @@ statements! {
                 ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) \
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
-        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", batch::<OfLine>());
+        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$5"), batch::<OfLine>());
     HOLD_FUNCTIONS = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
-            WHERE y.type_id = ANY ($3) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $4) \
-            ORDER BY y.type_id FOR SHARE SKIP LOCKED) \
+            WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} \
         FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
-        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", is_paused("$4"), batch::<StateKey>());
     STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
         WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}) AS is_held", suspects::HELD);
     LET_GO = format!("UPDATE xdb.task t SET {} \
@@ -71,15 +72,15 @@ statements! {
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
-            LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {PAUSED_TYPE} \
-            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND NOT COALESCE(p.extra ? 'pause', false) AND NOT {}), \
+            LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {} \
+            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL AND NOT {}), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
         moved AS (UPDATE xdb.task t SET {} FROM locked l \
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
         SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD, own_place());
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), suspects::HELD, own_place());
 }
 
 /// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is

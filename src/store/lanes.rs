@@ -78,8 +78,8 @@ pub(super) fn functions_lane() -> String {
 
 fn by_priority(middle: i16, without: i16) -> String {
     format!(
-        "COALESCE((SELECT {middle} - (p.extra ->> 'priority')::smallint FROM xdb.process_execution p \
-            WHERE p.execution_id = t.execution_id AND p.extra ? 'priority'), {without})"
+        "COALESCE((SELECT {middle} - p.priority FROM xdb.process_execution p \
+            WHERE p.execution_id = t.execution_id AND p.priority <> 0), {without})"
     )
 }
 

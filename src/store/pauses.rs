@@ -1,15 +1,14 @@
-//! Pauses of process types: columns of the table `process_type`. Whoever changes them counts as one who registers, so the engine reads
-//! the type again in its next turn.
+//! Pauses: the same three columns of `process_execution` and of `process_type`. Here those of types are written. Such a change counts as a
+//! registration, so the engine reads the type again in its next turn.
 
 use super::instance::bump;
 use super::registry::TypeId;
 use super::table::statements;
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
-use std::collections::BTreeMap;
-use xdb_engine::{Pause, PauseMode, Timestamp};
+use xdb_engine::{Pause, Timestamp};
 
 /// The columns of the type `t` that [`read`] reads.
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
@@ -21,18 +20,16 @@ statements! {
     PAUSE = "UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 \
         WHERE type_id = $1";
     RESUME = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = $1 AND pause_mode IS NOT NULL");
-    OF_TYPES = format!("SELECT t.type_id, {COLUMNS} FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL");
     NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL";
     END = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = ANY (ARRAY( \
         SELECT t.type_id FROM xdb.process_type t \
         WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))");
 }
 
+/// The pause of a process or of a type.
 pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
-    let Some(mode) = row.get::<Option<&str>>("pause_mode")? else { return Ok(None) };
-    let mode = PauseMode::parse(mode).ok_or_else(|| PgError::internal("a process type has an unknown pause mode"))?;
-    let reason = row.get::<Option<&str>>("pause_reason")?.map(str::to_owned);
-    Ok(Some(Pause { mode, until: row.get("paused_until")?, reason }))
+    let Some(mode) = row.get("pause_mode")? else { return Ok(None) };
+    Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
 }
 
 /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
@@ -42,7 +39,7 @@ pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oi
 
 /// Pauses a type, or changes its pause.
 pub fn pause(spi: &Spi, id: TypeId, Pause { mode, until, reason }: &Pause) -> Result<()> {
-    spi.run(&PAUSE, &[value(id), value(mode.as_str()), value(*until), value(reason.as_deref())])?;
+    spi.run(&PAUSE, &[value(id), value(*mode), value(*until), value(reason.as_deref())])?;
     bump(spi)
 }
 
@@ -52,11 +49,6 @@ pub fn resume(spi: &Spi, id: TypeId) -> Result<()> {
         bump(spi)?;
     }
     Ok(())
-}
-
-/// The pauses of all types that are in one.
-pub fn of_types(spi: &Spi) -> Result<BTreeMap<TypeId, Option<Pause>>> {
-    Ok(spi.rows(&OF_TYPES, &[], |row| Ok((row.get("type_id")?, read(row)?)))?.into_iter().collect())
 }
 
 /// When the next pause of a type ends by itself.

@@ -1,8 +1,8 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
-use super::from_json;
 use super::loaded::{Loaded, Meta};
+use super::pauses;
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
@@ -57,7 +57,7 @@ statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.queued_messages, p.queued_bytes, (p.extra -> 'pause')::text AS pause \
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason \
         FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
@@ -95,14 +95,11 @@ statements! {
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
         'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
-        'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
-                'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
-            FROM (SELECT p.extra -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
-        'typePause', (SELECT pg_catalog.jsonb_build_object('mode', y.row -> 'pause_mode', 'reason', y.row -> 'pause_reason', \
-                'until', y.row -> 'paused_until') \
-            FROM (SELECT pg_catalog.to_jsonb(t) AS row FROM xdb.process_type t WHERE t.type_id = p.type_id) AS y \
-            WHERE y.row ->> 'pause_mode' IS NOT NULL AND p.status = 'RUNNING'), \
-        'priority', p.extra -> 'priority', 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'pause', CASE WHEN p.pause_mode IS NOT NULL THEN pg_catalog.jsonb_build_object( \
+            'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
+        'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
+            FROM xdb.process_type t WHERE t.type_id = p.type_id AND t.pause_mode IS NOT NULL AND p.status = 'RUNNING'), \
+        'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
                 'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \
@@ -167,8 +164,7 @@ fn read_found(row: &Row) -> Result<FoundExecution> {
 
 fn read_locked(row: &Row) -> Result<FoundExecution> {
     let queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
-    let pause = row.get::<Option<&str>>("pause")?.map(from_json).transpose()?;
-    Ok(FoundExecution { queued, pause, ..read_found(row)? })
+    Ok(FoundExecution { queued, pause: pauses::read(row)?, ..read_found(row)? })
 }
 
 /// The latest execution of a process id, or the one that is named.

@@ -3,15 +3,15 @@
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_row, insert_with_identity, record, run, statements};
+use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, rows, run, statements};
 use super::worker_secret::{self, Secret};
-use super::{from_json, to_json};
+use super::{from_json, pauses, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use xdb_engine::{Definition, TableMapping};
+use xdb_engine::{Definition, PauseMode, TableMapping, Timestamp};
 
 record! {
     /// A worker that is registered, or registered again: then it keeps its owner.
@@ -29,20 +29,9 @@ record! {
 }
 
 record! {
-    /// A process type that is registered, or registered again: then it keeps its owner.
+    /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
+    /// executions know it by.
     struct NewType<'a> of TypeRow<'a> {
-        process_type: &'a str,
-        worker_id: Option<WorkerId>,
-        definition: Jsonb<'a>,
-        mapping_id: Option<MappingId>,
-        owner: pg_sys::Oid,
-        owner_name: &'a str,
-    }
-}
-
-record! {
-    /// A process type that was lost, and gets the number back that its executions know it by.
-    struct FoundAgain<'a> of TypeRow<'a> {
         type_id: TypeId,
         process_type: &'a str,
         worker_id: Option<WorkerId>,
@@ -65,8 +54,8 @@ statements! {
     WORKER_TO_USE = worker_of_name("KEY SHARE");
     WORKER_TO_DELETE = worker_of_name("UPDATE");
     SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w";
-    SHOWN_TYPES = "SELECT t.type_id, t.process_type, w.name AS worker, t.owner \
-        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)";
+    SHOWN_TYPES = format!("SELECT t.type_id, t.process_type, w.name AS worker, t.owner, {} \
+        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)", pauses::COLUMNS);
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
         WHERE w.name = $1 ORDER BY 1";
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
@@ -75,8 +64,8 @@ statements! {
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
     TYPE_TO_PUT = "SELECT owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
         FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
-    PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
-    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
+    PUT_TYPE = format!("{} WHERE process_type.owner = $8", put_type_as(&insert_but::<NewType>(&["type_id"])));
+    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<NewType>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
     TYPE_TO_DELETE = "SELECT type_id, owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
@@ -124,7 +113,7 @@ pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()
 }
 
 /// A worker and its owner.
-type OwnedWorker = (WorkerId, pg_sys::Oid);
+pub type OwnedWorker = (WorkerId, pg_sys::Oid);
 
 fn read_worker(row: &Row) -> Result<OwnedWorker> {
     Ok((row.get("worker_id")?, row.get("owner")?))
@@ -140,45 +129,37 @@ pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
     spi.first(&WORKER_TO_DELETE, &[value(name)], read_worker)
 }
 
-/// A worker as everybody may know it.
-pub struct ShownWorker {
-    pub id: WorkerId,
-    pub name: String,
-    pub owner: pg_sys::Oid,
-    /// It fetches its calls itself.
-    pub pulls: bool,
-    pub max_concurrency: i32,
+record! {
+    /// A worker, for people.
+    pub struct ShownWorker {
+        worker_id: WorkerId,
+        name: String,
+        owner: pg_sys::Oid,
+        /// It fetches its calls itself.
+        pulls: bool,
+        max_concurrency: i32,
+    }
 }
 
 pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
-    spi.rows(&SHOWN_WORKERS, &[], |row| {
-        Ok(ShownWorker {
-            id: row.get("worker_id")?,
-            name: row.get("name")?,
-            owner: row.get("owner")?,
-            pulls: row.get("pulls")?,
-            max_concurrency: row.get("max_concurrency")?,
-        })
-    })
+    rows(spi, &SHOWN_WORKERS, &[])
 }
 
-/// A process type as everybody may know it.
-pub struct ShownType {
-    pub id: TypeId,
-    pub name: String,
-    pub worker: Option<String>,
-    pub owner: pg_sys::Oid,
+record! {
+    /// A process type as everybody may know it.
+    pub struct ShownType {
+        type_id: TypeId,
+        process_type: String,
+        worker: Option<String>,
+        owner: pg_sys::Oid,
+        pause_mode: Option<PauseMode>,
+        paused_until: Option<Timestamp>,
+        pause_reason: Option<String>,
+    }
 }
 
 pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
-    spi.rows(&SHOWN_TYPES, &[], |row| {
-        Ok(ShownType {
-            id: row.get("type_id")?,
-            name: row.get("process_type")?,
-            worker: row.get("worker")?,
-            owner: row.get("owner")?,
-        })
-    })
+    rows(spi, &SHOWN_TYPES, &[])
 }
 
 /// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
@@ -240,12 +221,11 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
-    let changed = if let Some(type_id) = lost {
-        let (owner, owner_name) = (role, role_name);
-        let row = FoundAgain { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+    let (type_id, owner, owner_name) = (lost.unwrap_or_default(), role, role_name);
+    let row = NewType { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+    let changed = if lost.is_some() {
         run(spi, &PUT_LOST_TYPE, &[row])?
     } else {
-        let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
         let mut params = NewType::arrays(&[row]);
         params.push(value(known.map_or(role, |known| known.owner)));
         spi.run(&PUT_TYPE, &params)?

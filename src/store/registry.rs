@@ -14,7 +14,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Api, Definition, ExecutionId, Pause, TableMapping, Timestamp};
+use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
 pub type WorkerId = i32;
@@ -228,7 +228,7 @@ table! {
             owner: pg_sys::Oid,
             owner_name: &'a str,
             /// See [`pauses`].
-            pause_mode: Option<&'a str>,
+            pause_mode: Option<PauseMode>,
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
         }

@@ -93,8 +93,8 @@ struct Changes<'a> {
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
-    /// Those whose part that few have has changed.
-    extra: Vec<&'a Execution>,
+    /// Executions whose pause has changed.
+    paused: Vec<&'a Execution>,
     /// Executions whose pause is over.
     resumed: Vec<ExecutionId>,
 }
@@ -203,8 +203,8 @@ impl<'a> Changes<'a> {
             }
             self.rows.collect_messages(meta, before, execution, calls.now);
         }
-        if before.extra != execution.extra {
-            self.extra.push(execution);
+        if before.pause != execution.pause {
+            self.paused.push(execution);
             self.collect_pause(loaded, closes);
         }
         self.global.collect(loaded, closes, calls.now);
@@ -220,7 +220,7 @@ impl<'a> Changes<'a> {
 
     fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded, closes: bool) {
         let (ended, ends) = (before.pause_ends_at(), execution.pause_ends_at());
-        if closes || before.pause() == execution.pause() {
+        if closes {
             return;
         }
         if ended.is_some() {
@@ -229,7 +229,7 @@ impl<'a> Changes<'a> {
         }
         let timer = |at| Timer::of_pause(execution.id, meta.shard, meta.owner, at);
         self.rows.timers_new.extend(ends.map(timer));
-        if execution.pause().is_none() {
+        if execution.pause.is_none() {
             self.resumed.push(execution.id);
             self.pulling.extend(meta.pulled_by());
         }
@@ -241,7 +241,7 @@ impl<'a> Changes<'a> {
         let Rows { waiters_new, waiters_gone, messages_new, messages_gone, message_keys, attributes, history, .. } =
             &self.rows;
         execution::write(spi, &self.updated)?;
-        execution::write_extra(spi, &self.extra)?;
+        execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
@@ -291,14 +291,12 @@ impl<'a> Rows<'a> {
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => {
-                (lane_of_functions(execution.priority()), NO_WORKER)
-            }
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };
         if row.lane == SCHEDULERS_LANE {
-            row.lane = lane_of_priority(execution.priority());
+            row.lane = lane_of_priority(execution.priority);
         }
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {

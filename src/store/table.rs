@@ -94,8 +94,7 @@ pub fn insert<P: Part>() -> String {
     insert_as::<P>("", &[])
 }
 
-/// The same without some of the record's columns, which have their defaults too. They are the last ones: their parameters are not
-/// used.
+/// The same without some of the record's columns, which have their defaults too. Their parameters are not used.
 pub fn insert_but<P: Part>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }

@@ -5,7 +5,6 @@ use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
-use serde::Serialize;
 
 /// Nothing is counted further.
 const MOST: i64 = 10_000;
@@ -21,16 +20,11 @@ statements! {
         ) AS u WHERE p.status = 'RUNNING' AND p.type_id = $1 GROUP BY u.kind, u.name ORDER BY u.kind, u.name";
 }
 
-/// So many live state executions are in a state, or wait for messages of a queue.
-#[derive(Serialize)]
-pub struct Usage {
-    kind: String,
-    name: String,
-    live: i64,
-}
+/// A kind, a name, and how many live state executions are in this state, or wait for messages of this queue.
+pub type Usage = (String, String, i64);
 
-/// Each state and queue with anybody in it, or at it.
+/// Each state and queue that a state execution is in, or waits for.
 pub fn of_type(spi: &Spi, id: TypeId) -> Result<Vec<Usage>> {
-    let read = |row: &Row| Ok(Usage { kind: row.get("kind")?, name: row.get("name")?, live: row.get("live")? });
+    let read = |row: &Row| Ok((row.get("kind")?, row.get("name")?, row.get("live")?));
     spi.rows(&USAGE, &[value(id), value(MOST)], read)
 }

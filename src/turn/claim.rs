@@ -619,7 +619,7 @@ pub(super) enum Paused {
 
 impl Paused {
     pub(super) fn of(loaded: &Loaded, process_type: &ProcessType, now: Timestamp) -> Option<Self> {
-        if loaded.execution.pause().is_some() {
+        if loaded.execution.pause.is_some() {
             return Some(Self::Process);
         }
         process_type.pause(now).map(|_| Self::Type(process_type.id))

@@ -192,7 +192,7 @@ impl Dispatch<'_> {
 
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
-        if loaded.execution.pause().is_some() || process_type.pause(now).is_some() {
+        if loaded.execution.pause.is_some() || process_type.pause(now).is_some() {
             // Claiming holds the call.
             return;
         }
@@ -201,7 +201,7 @@ impl Dispatch<'_> {
         }
         let line = loaded.meta.line_at(process_type.worker_id());
         self.new_line |= !self.lines.has(&line);
-        let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority() == 0;
+        let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority == 0;
         if !has_place && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All
             // else is claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.

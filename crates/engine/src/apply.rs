@@ -19,9 +19,7 @@ impl Execution {
                 self.process_type.clone_from(process_type);
                 self.started_at = at;
                 self.timeout_at = *timeout_at;
-                if *priority != 0 {
-                    self.set_priority(*priority);
-                }
+                self.priority = *priority;
             }
             Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };
@@ -157,9 +155,9 @@ impl Execution {
                 self.results.push(ProcessResult { state_execution_id, output: output.clone() });
             }
             Event::ProcessPaused { mode, until, reason } => {
-                self.set_pause(Some(Pause { mode: *mode, until: *until, reason: reason.clone() }));
+                self.pause = Some(Pause { mode: *mode, until: *until, reason: reason.clone() });
             }
-            Event::ProcessResumed {} => self.set_pause(None),
+            Event::ProcessResumed {} => self.pause = None,
             Event::ProcessClosed { status, reason } => self.close(*status, reason.clone(), at),
         }
     }
@@ -184,9 +182,7 @@ impl Execution {
         self.status = status;
         self.reason = reason;
         self.closed_at = Some(at);
-        if self.extra.is_some() {
-            self.set_pause(None);
-        }
+        self.pause = None;
         self.live_threads = 0;
         (self.queued, self.timers) = (Queued::default(), 0);
         self.queues.clear();

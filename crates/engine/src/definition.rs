@@ -1,4 +1,4 @@
-use crate::{Api, Duration, Loading, LongerCall, StateConfig};
+use crate::{Api, Duration, Loading, LongerCall, StateConfig, is_default};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,19 +34,11 @@ pub struct Definition {
     pub retention_seconds: Option<f64>,
     pub history: HistoryPolicy,
     /// An answer with a key that nobody knows is a failed attempt.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub strict_answers: bool,
     /// Of its processes, where the start says nothing: see [`Execution::priority`](crate::Execution::priority).
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-fn is_zero(value: &i8) -> bool {
-    *value == 0
 }
 
 /// Among the global queues of a definition: all there are.

@@ -13,7 +13,7 @@ pub enum Event {
         process_type: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         priority: i8,
     },
     StateStarted {
@@ -34,7 +34,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Json>,
         /// It has none now.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         without_input: bool,
         not_before: Timestamp,
         /// When the process times out, which is as long after its beginning as before.
@@ -90,7 +90,7 @@ pub enum Event {
         failure: Failure,
         next_attempt_at: Timestamp,
         /// What the worker did besides was applied: see the events before this one.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         applied: bool,
     },
     /// Stands for failed attempts that were too many to record one by one.
@@ -108,7 +108,7 @@ pub enum Event {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         same_request: bool,
         /// The answer could not be applied, because it names what is not registered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ pub enum Event {
     RetryRequested {
         seq: StateSeq,
         api: Api,
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         resolves: bool,
     },
     /// The retries of a state were spent, and it stays at its call: no attempt is made until somebody requests one.
@@ -189,14 +189,6 @@ pub enum Event {
     },
     /// Stands for all events up to this number, where not the whole history is kept.
     Snapshot(Box<Snapshot>),
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
-fn is_zero(number: &i8) -> bool {
-    *number == 0
 }
 
 /// Who published a message.

@@ -3,6 +3,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// The lowest and the highest priority of a process.
+pub const PRIORITIES: std::ops::RangeInclusive<i8> = -10..=10;
+
 /// One run of a process id, or the part of it that was loaded.
 ///
 /// Counters and flags are always whole. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
@@ -46,8 +49,10 @@ pub struct Execution {
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
-    /// None for nearly all.
-    pub extra: Option<Box<Extra>>,
+    /// The pause that it is in.
+    pub pause: Option<Pause>,
+    /// The order of its due calls among those of its owner to the same worker: the highest first. Within [`PRIORITIES`].
+    pub priority: i8,
 }
 
 impl Execution {
@@ -75,7 +80,8 @@ impl Execution {
             message_ids: BTreeSet::new(),
             local_attributes: BTreeMap::new(),
             results: Vec::new(),
-            extra: None,
+            pause: None,
+            priority: 0,
         }
     }
 
@@ -312,14 +318,14 @@ pub struct CallState {
     pub not_before: Timestamp,
     pub failed_attempts: u32,
     /// Up to this one they are in the history, and the first [`RECORDED_ATTEMPTS`] anyway.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub recorded_attempts: u32,
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
     /// How often the call was made again because what it had loaded under a lock had changed, its worker could not take it, or its answer
     /// named what is not registered.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub repeats: u32,
     /// Of an attempt that has not failed, where its answers name what is not registered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -328,10 +334,10 @@ pub struct CallState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
     /// The retries are spent: the call is not made until somebody resolves that.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub incident: bool,
     /// Attempts up to the last incident that was resolved. The bounds of the retry policy don't count them.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub resolved_attempts: u32,
 }
 
@@ -346,14 +352,6 @@ impl CallState {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
         last.map(|last| last.at)
     }
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

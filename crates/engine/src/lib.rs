@@ -61,7 +61,7 @@
 //! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
-//! | `pause.rs`, `extra.rs` | processes whose calls are not made for a while; what else few executions have |
+//! | `pause.rs` | processes whose calls are not made for a while |
 //! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `merge.rs` | what becomes of a start that is merged into another one |
@@ -73,7 +73,6 @@ mod decide;
 mod definition;
 mod event;
 mod execution;
-mod extra;
 mod global_queues;
 mod incident;
 mod json;
@@ -91,7 +90,6 @@ pub use decide::{Context, Quotas, decide};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;
-pub use extra::{Extra, PRIORITIES};
 pub use global_queues::*;
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merged};

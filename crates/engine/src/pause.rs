@@ -36,39 +36,30 @@ impl Pause {
 }
 
 impl Execution {
-    /// The pause that it is in.
-    pub fn pause(&self) -> Option<&Pause> {
-        self.extra.as_ref()?.pause.as_ref()
-    }
-
     /// The timer that ends the pause.
     pub fn pause_ends_at(&self) -> Option<Timestamp> {
-        self.pause()?.until
-    }
-
-    pub(crate) fn set_pause(&mut self, pause: Option<Pause>) {
-        self.with_extra(|extra| extra.pause = pause);
+        self.pause.as_ref()?.until
     }
 }
 
 impl Draft<'_> {
     /// Pauses, or changes the pause.
     pub(crate) fn pause(&mut self, pause: &Pause) {
-        if self.execution.pause() != Some(pause) {
+        if self.execution.pause.as_ref() != Some(pause) {
             let Pause { mode, until, reason } = pause.clone();
             self.emit(Event::ProcessPaused { mode, until, reason });
         }
     }
 
     pub(crate) fn resume(&mut self) {
-        if self.execution.pause().is_some() {
+        if self.execution.pause.is_some() {
             self.emit(Event::ProcessResumed {});
         }
     }
 
     /// The timer of a pause came due.
     pub(crate) fn pause_ends(&mut self) -> Result<(), Rejection> {
-        if !self.execution.pause().is_some_and(|pause| pause.is_over(self.context.now)) {
+        if !self.execution.pause.as_ref().is_some_and(|pause| pause.is_over(self.context.now)) {
             return Err(Rejection::Stale);
         }
         self.emit(Event::ProcessResumed {});

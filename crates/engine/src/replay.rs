@@ -25,7 +25,9 @@ pub struct Snapshot {
     local_attributes: BTreeMap<String, Json>,
     results: Vec<ProcessResult>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    extra: Option<Box<Extra>>,
+    pause: Option<Pause>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: i8,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,7 +75,8 @@ impl Execution {
         self.count_anew();
         self.local_attributes.clone_from(&snapshot.local_attributes);
         self.results.clone_from(&snapshot.results);
-        self.extra.clone_from(&snapshot.extra);
+        self.pause.clone_from(&snapshot.pause);
+        self.priority = snapshot.priority;
     }
 }
 
@@ -184,7 +187,8 @@ impl Replay {
             message_ids,
             local_attributes: execution.local_attributes.clone(),
             results: execution.results.clone(),
-            extra: execution.extra.clone(),
+            pause: execution.pause.clone(),
+            priority: execution.priority,
         };
         Some((Event::Snapshot(Box::new(snapshot)), dropped.into_iter().map(|state| state.seq).collect()))
     }

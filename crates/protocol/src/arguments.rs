@@ -4,7 +4,7 @@ use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
 use crate::refusal::{self, Refusal};
 use std::collections::BTreeMap;
-use xdb_engine::{Json, StateExecutionId, TableMapping};
+use xdb_engine::{Command, Json, Pause, PauseMode, StateExecutionId, StopType, TableMapping, Timestamp};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -28,14 +28,33 @@ pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<Str
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
-/// Why somebody does something, if they say so.
-pub fn reason(value: Option<String>) -> Result<Option<String>> {
+/// The reason of a stop or a pause, if there is one.
+fn reason(value: Option<String>) -> Result<Option<String>> {
     match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
         Some(length) => {
             let what = format_args!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
             Err(refusal::invalid_argument("reason", what))
         }
         None => Ok(value),
+    }
+}
+
+/// What stops a process.
+pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
+    let word = needed("stop_type", stop_type)?;
+    let known = StopType::parse(&word);
+    let stop_type = known.ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?;
+    Ok(Command::Stop { stop_type, reason: reason(why)? })
+}
+
+/// A pause that begins now.
+pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>, now: Timestamp) -> Result<Pause> {
+    let word = needed("mode", mode)?;
+    let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
+    let pause = Pause { mode, until, reason: reason(why)? };
+    match pause.is_over(now) {
+        true => Err(refusal::invalid_argument("until", "it must not be in the past")),
+        false => Ok(pause),
     }
 }
 

@@ -109,7 +109,7 @@ impl Simulator {
                 let at = state.open_call().map(|(_, call)| call.not_before);
                 let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));
                 if let Some(at) = at.filter(|at| *at <= self.now && !is_open()) {
-                    due.push((-run.execution.priority(), at, *id, state.seq));
+                    due.push((-run.execution.priority, at, *id, state.seq));
                 }
             }
         }

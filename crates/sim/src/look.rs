@@ -149,7 +149,7 @@ impl Simulator {
             closed_at: execution.closed_at.map(shown),
             timeout_at: execution.timeout_at.map(shown),
             reason: execution.reason.clone(),
-            pause: execution.pause().map(described_pause),
+            pause: execution.pause.as_ref().map(described_pause),
             type_pause: type_pause.map(described_pause),
             completing: execution.completing.then_some(true),
             live_threads: execution.live_threads,

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, name, name_if_given, needed, payload, payloads, reason, state_execution_id};
+use xdb_protocol::arguments::{key_text, name, name_if_given, needed, payload, payloads, state_execution_id, stop};
 use xdb_protocol::refusal;
 
 impl Simulator {
@@ -50,15 +50,10 @@ impl Simulator {
     /// Stops a process.
     pub fn stop(&mut self, arguments: StopArguments) -> Result<()> {
         let process_id = name("process_id", arguments.process_id)?;
-        let stop_type = match arguments.stop_type {
-            None => StopType::Terminate,
-            Some(word) => {
-                StopType::parse(&word).ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?
-            }
-        };
-        let reason = reason(arguments.reason)?;
+        let stop_type = arguments.stop_type.or_else(|| Some(StopType::Terminate.to_string()));
+        let stop = stop(stop_type, arguments.reason)?;
         let id = self.find(&process_id, arguments.execution_id.as_deref())?;
-        self.command(&process_id, id, &Command::Stop { stop_type, reason }).map(drop)
+        self.command(&process_id, id, &stop).map(drop)
     }
 
     /// Writes local attributes.

@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Serialize;
 use xdb_engine::*;
-use xdb_protocol::arguments::{name, reason};
+use xdb_protocol::arguments::{name, pause};
 use xdb_protocol::parse_moment;
 use xdb_protocol::refusal::{self, invalid_argument};
 
@@ -68,14 +68,9 @@ impl Simulator {
     }
 
     fn asked(&self, mode: Option<String>, until: Option<String>, why: Option<String>) -> Result<Pause> {
-        let word = mode.unwrap_or_else(|| PauseMode::Wait.as_str().to_owned());
-        let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
         let moment = |text: String| parse_moment(&text).map_err(|what| invalid_argument("until", what));
-        let pause = Pause { mode, until: until.map(moment).transpose()?, reason: reason(why)? };
-        match pause.is_over(self.now) {
-            true => Err(invalid_argument("until", "it must not be in the past")),
-            false => Ok(pause),
-        }
+        let mode = mode.or_else(|| Some(PauseMode::Wait.to_string()));
+        pause(mode, until.map(moment).transpose()?, why, self.now)
     }
 
     /// The pause that a process type is in.
@@ -85,7 +80,7 @@ impl Simulator {
 
     /// Whether no call of a process begins now.
     pub(crate) fn is_held(&self, run: &Run) -> bool {
-        run.execution.pause().is_some() || self.pause_of_type(&run.execution.process_type).is_some()
+        run.execution.pause.is_some() || self.pause_of_type(&run.execution.process_type).is_some()
     }
 
     /// When the pauses of types end by themselves.
@@ -104,7 +99,7 @@ impl Simulator {
     /// Refuses a message to a process that runs, if a pause says so.
     pub(crate) fn refuse_message(&self, run: &Run) -> Result<()> {
         let execution = &run.execution;
-        match execution.pause().filter(|pause| pause.mode == PauseMode::Reject) {
+        match execution.pause.as_ref().filter(|pause| pause.mode == PauseMode::Reject) {
             Some(pause) => Err(refusal::paused(&format!("process \"{}\"", execution.process_id), pause)),
             None => self.refuse_type(&execution.process_type),
         }
@@ -113,7 +108,7 @@ impl Simulator {
     /// Refuses an RPC in any pause: nobody would end it while the caller waits.
     pub(crate) fn refuse_rpc(&self, run: &Run) -> Result<()> {
         let Execution { process_id, process_type, .. } = &run.execution;
-        let of_process = run.execution.pause().map(|pause| (format!("process \"{process_id}\""), pause));
+        let of_process = run.execution.pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
         let of_type = || self.pause_of_type(process_type).filter(|_| run.execution.is_running());
         match of_process.or_else(|| of_type().map(|pause| (format!("process type \"{process_type}\""), pause))) {
             Some((what, pause)) => Err(refusal::paused(&what, pause)),

@@ -77,17 +77,12 @@ fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     )
 }
 
-/// What is compared of an execution's own row.
-fn with_extra() -> Vec<&'static str> {
-    Process::COMPARED.iter().copied().chain(["extra"]).collect()
-}
-
 fn is_moment<T: Table>(name: &str) -> bool {
     T::COLUMNS.iter().any(|column| column.name == name && column.of.name == "timestamptz")
 }
 
 statements! {
-    PROCESSES = differences_in::<Process>(EXECUTION, &with_extra());
+    PROCESSES = differences::<Process>(EXECUTION);
     STATES = differences::<State>(EXECUTION);
     TASKS = differences::<Task>(EXECUTION);
     TIMERS = differences::<Timer>(EXECUTION);
@@ -138,7 +133,7 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
 /// Without a history, what follows from the states alone.
 fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected> {
     let found = [Process::of(execution, shard)?];
-    let mut expected = Expected { columns: with_extra(), ..all(&PROCESSES, &found) };
+    let mut expected = all(&PROCESSES, &found);
     if !has_history {
         expected.columns =
             vec!["next_state", "live_threads", "queued_messages", "queued_bytes", "timers", "state_numbers"];

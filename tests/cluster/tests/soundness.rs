@@ -87,6 +87,12 @@ fn what_is_changed_by_hand_is_found() {
         (own("next_event = next_event + 1"), "process_execution: next_event is"),
         (own("next_state = 1"), "process_execution: next_state is 1 and should be 6"),
         (own("next_message = 9"), "process_execution: next_message is 9 and should be 3"),
+        (own("priority = 3"), "process_execution: priority is 3 and should be 0"),
+        (own("pause_mode = 'WAIT'"), "process_execution: pause_mode is \"WAIT\" and should be null"),
+        (
+            own("paused_until = '2001-02-03Z'"),
+            "process_execution: paused_until is 2001-02-03T00:00:00.000000Z and should be null",
+        ),
         (own("live_threads = 1"), "process_execution: live_threads is 1 and should be 3"),
         (own("queued_messages = 1"), "process_execution: queued_messages is 1 and should be 2"),
         (own("queued_bytes = 0"), "process_execution: queued_bytes is 0 and should be"),

@@ -16,8 +16,7 @@ SELECT xdb.start_process('surface-2', 'Surface') AS other \gset
 SELECT :'old' ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' AS version_7,
        :'old'::uuid < :'new'::uuid AND :'new'::uuid < :'other'::uuid AS ascending;
 
--- Whatever takes a process id takes an execution, as its last parameter, but what starts one. (What stands behind
--- check_process and views is not for users.)
+-- Whatever takes a process id takes an execution, as its last parameter, but what starts one.
 SELECT p.oid::regprocedure AS "without an execution"
 FROM pg_proc AS p
 WHERE p.pronamespace = 'xdb'::regnamespace AND p.proargnames[1] = 'process_id'

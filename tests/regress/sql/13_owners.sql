@@ -44,7 +44,10 @@ SELECT count(*) FROM xdb.process_type WHERE process_type = 'Dev';
 SET ROLE golden_plain;
 SELECT name, url IS NOT NULL AS url, in_flight, owner FROM xdb.workers WHERE name IN ('dev', 'rival') ORDER BY 1;
 SELECT process_type, definition IS NOT NULL AS definition, owner FROM xdb.process_types WHERE process_type = 'Dev';
+SELECT name, owner, in_flight, breaker FROM xdb.registered_workers() WHERE name IN ('dev', 'rival') ORDER BY 1;
+SELECT process_type, worker, owner, pause_mode FROM xdb.registered_types() WHERE process_type = 'Dev';
 SET ROLE golden_dev_member;
+SELECT name, owner, in_flight, breaker FROM xdb.registered_workers() WHERE name IN ('dev', 'rival') ORDER BY 1;
 SELECT name, url, max_concurrency, registered_at IS NOT NULL AS registered, in_flight, calls, failures, average_latency, breaker, owner
 FROM xdb.workers WHERE name IN ('dev', 'rival') ORDER BY 1;
 SELECT process_type, worker, owner, definition -> 'localQueues' AS queues, version, registered_at IS NOT NULL AS registered

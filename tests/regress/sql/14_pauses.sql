@@ -63,6 +63,7 @@ SELECT xdb.pause_process_type('Paused', 'REJECT', reason => 'migration');
 SET ROLE golden_pauses_other;
 SELECT process_id, paused, paused_until, pause_reason FROM xdb.processes WHERE process_id LIKE 'pa-%' ORDER BY process_id;
 SELECT process_id FROM xdb.processes WHERE paused ORDER BY process_id;
+SELECT process_type, owner, pause_mode, paused_until, pause_reason FROM xdb.registered_types() WHERE process_type = 'Paused';
 SET ROLE golden_pauses;
 SELECT xdb.pause_process_type('Paused', 'REJECT', until => '2999-01-01 00:00+00', reason => 'migration');
 SELECT process_id, paused, paused_until AT TIME ZONE 'UTC' AS until FROM xdb.processes WHERE process_id = 'pa-1';

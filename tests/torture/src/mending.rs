@@ -52,7 +52,7 @@ pub fn let_go(db: &mut Db) {
         "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures WHERE error_type = 'CallHeld'",
         "SELECT xdb.resume_process_type(process_type) FROM xdb.process_type WHERE pause_mode IS NOT NULL",
         "SELECT xdb.resume_process(process_id, execution_id) FROM xdb.process_execution
-         WHERE status = 'RUNNING' AND extra ? 'pause'",
+         WHERE status = 'RUNNING' AND pause_mode IS NOT NULL",
         incidents.as_str(),
     ] {
         // Several statements in a row would be one transaction.

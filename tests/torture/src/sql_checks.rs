@@ -129,7 +129,7 @@ const IN_SQL: &[(&str, &str)] = &[
              UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
              UNION ALL SELECT 'crash_suspect' FROM xdb.crash_suspect
              UNION ALL SELECT 'paused types' FROM xdb.process_type WHERE pause_mode IS NOT NULL
-             UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE extra ? 'pause'
+             UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
              UNION ALL SELECT 'live states' FROM xdb.state_execution WHERE ended_at IS NULL) rows
          GROUP BY t",

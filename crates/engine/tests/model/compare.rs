@@ -20,10 +20,9 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
         Some(Closed { reason: Some(reason), .. }) => is.same("reason", &execution.reason, reason),
         Some(Closed { reason: None, .. }) => {}
     }
-    is.same("pause", execution.pause(), model.pause.as_ref());
+    is.same("pause", &execution.pause, &model.pause);
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
-    is.same("priority", execution.priority(), priority);
-    is.same("extra", execution.extra.is_some(), model.pause.is_some() || priority != 0);
+    is.same("priority", execution.priority, priority);
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.live().len());
     let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();
