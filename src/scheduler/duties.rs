@@ -30,7 +30,7 @@ const NOTHING: Duration = Duration::MAX;
 pub enum Duties {
     Scheduler {
         maintenance: Box<Maintenance>,
-        counting: Counting,
+        counting: Box<Counting>,
         rate: Rate,
         runners: Runners,
         /// When suspects were counted last.
@@ -46,7 +46,7 @@ impl Duties {
         match session.role {
             Role::Scheduler => Self::Scheduler {
                 maintenance: Box::new(Maintenance::new()),
-                counting: Counting::new(),
+                counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
                 suspects: Instant::now(),

@@ -1098,20 +1098,20 @@ fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
         (
             "CREATE FUNCTION named(request jsonb) RETURNS int LANGUAGE sql AS 'SELECT 7'",
             "42809",
-            "no ordinary function",
+            "not a plain function",
         ),
         (
             "CREATE FUNCTION named(request jsonb) RETURNS text LANGUAGE sql AS $$ SELECT '{}' $$",
             "42809",
-            "no ordinary function",
+            "not a plain function",
         ),
         (
             "CREATE FUNCTION named(request jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT request'",
             "42809",
-            "no ordinary function",
+            "not a plain function",
         ),
         ("CREATE PROCEDURE named(request jsonb) LANGUAGE sql AS ''", "42883", "does not exist"),
-        ("CREATE AGGREGATE named(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb)", "42809", "no ordinary function"),
+        ("CREATE AGGREGATE named(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb)", "42809", "not a plain function"),
         ("CREATE FUNCTION named(request jsonb) RETURNS void LANGUAGE sql AS ''", "InvalidAnswer", "answered with NULL"),
     ]
     .into_iter()
