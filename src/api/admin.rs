@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, pull, registering, slow, subscription, suspects, to_json, usage, versions};
+use crate::store::{adopt, crashes, engine, lines, pull, registering, slow, subscription, to_json, usage, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -180,7 +180,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let ((backlog, due), without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
                 let backlog = lines::backlog(spi, clock::now())?;
                 let full = if is_running { engine_state::full_workers(spi, &Sees::of(caller)?)? } else { Vec::new() };
-                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, suspects::reason(spi)?, full))
+                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, crashes::reason(spi)?, full))
             })?;
             let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
             let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).chain(full).collect();

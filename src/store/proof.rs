@@ -23,6 +23,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         check::VALUES,
         claim::STATEMENTS,
         correlated::STATEMENTS,
+        crashes::STATEMENTS,
         engine::STATEMENTS,
         execution::STATEMENTS,
         full_queues::STATEMENTS,
@@ -49,7 +50,6 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         slow::STATEMENTS,
         state::STATEMENTS,
         subscription::STATEMENTS,
-        suspects::STATEMENTS,
         timer::STATEMENTS,
         usage::STATEMENTS,
         worker_secret::STATEMENTS,
@@ -94,7 +94,6 @@ fn tables() -> Vec<Description> {
         of::<registry::TypeRow>(),
         of::<registry::WorkerRow>(),
         of::<state::State>(),
-        of::<suspects::Suspect>(),
         of::<timer::Timer>(),
         of::<worker_secret::SecretRow>(),
     ]
