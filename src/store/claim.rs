@@ -3,7 +3,7 @@
 use super::StateKey;
 use super::lanes::{
     CRASHED_LANE, FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
-    SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_lane,
+    SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
     schedulers_lane,
 };
 use super::lines::{OLDER, OWN, Schema, read_line};
@@ -132,8 +132,8 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")));
     // Calls that functions answer stay the runners'.
-    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE}, crashes = 0 \
-        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_lane());
+    FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
+        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place());
     FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} \
         WHERE lane <> {SCHEDULERS_LANE} OR lease_until IS NOT NULL");
 }

@@ -3,8 +3,8 @@
 use xdb_cluster_tests::log::{self, AFTER_A_CRASH};
 use xdb_cluster_tests::prelude::*;
 
-/// An engine process dies as it reads the row of a call, writes that of an answer or runs a function, where `faults` says so: of
-/// `kill -9`, as it would of a system without memory or of a broken library. Once, if a directory can be made to remember that.
+/// An engine process dies as it reads the row of a call or writes that of an answer, where `faults` says so: of `kill -9`, as it
+/// would of a system without memory or of a broken library. Once, if a directory can be made to remember that.
 const FAULTS: &str = "
     CREATE TABLE faults (id text, doing text, once bool);
     CREATE FUNCTION fault(id text, doing text) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -169,31 +169,6 @@ fn a_call_that_kills_runners_is_held_too() {
          VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
     );
     a_call_kills_the_server(story, "read");
-}
-
-#[test]
-fn a_call_whose_function_kills_a_runner_is_held_too() {
-    let story = Story::new("suspects_function");
-    let function = "
-        CREATE FUNCTION answer(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
-        BEGIN
-            PERFORM public.fault(request->'context'->>'processId', 'call');
-            RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"},
-                \"nextStates\": []}, \"writeToGlobalAttributes\": {\"n\": 1}}';
-        END $$";
-    story.app.superuser().run(function);
-    let step = json!({"executeFunction": "public.answer"});
-    let definition = Definition::starting_with("Only").step_with("Only", step).maps("public.counters", "id", &["n"]);
-    story.app.superuser().run(&format!("SELECT xdb.register_process_type('one', NULL, '{}')", definition.json()));
-    story.start(&["a", "bad", "c"], Fault::Always("call"));
-    story.bad_is_held("Only-1", 3);
-    ["a", "c"].iter().for_each(|id| drop(story.app.db().completes(id)));
-    story.heal();
-    let mut db = story.app.db();
-    assert_eq!(db.one::<i32>("SELECT xdb.retry_now('bad')"), 1);
-    db.completes("bad");
-    story.nothing_is_left();
-    story.done();
 }
 
 /// A call that follows is prepared in the transaction that decides it, and after a crash in a later one: so it is held, and not the call
