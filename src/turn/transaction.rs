@@ -3,11 +3,10 @@
 use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
-use super::role::Role;
+use super::role::{Role, apply_timeout};
 use super::settle::TurnOutcome;
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
-use crate::guc;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error, run_caught,
@@ -139,7 +138,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
             crash::point("turn-again");
             memory.scans.failed();
-            if let Some(progress) = apply_guarded(memory, session, items, submit) {
+            if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {
                 return progress;
             }
             claim_in_parts(memory, session, submit)
@@ -151,29 +150,27 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
         let risky = memory.backlog.take_risky();
         if !risky.is_empty() {
-            progress = apply_guarded(memory, session, risky, submit).unwrap_or(Progress::More);
+            progress = apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Progress::More);
         }
     }
     progress
 }
 
-/// Applies items in small transactions, under guards, and where that fails one by one. Claims nothing. Answers with what keeps
+/// Applies items in transactions of this size, under guards, and where one fails, one by one. Claims nothing. Answers with what keeps
 /// the scheduler from it, if anything does.
 fn apply_guarded(
     memory: &mut Memory,
     session: &mut Session,
     items: Vec<Item>,
+    size: usize,
     submit: &mut Submit<'_>,
 ) -> Option<Progress> {
     let began = Instant::now();
+    let mut keeps_from_it = None;
     let mut left = items.into_iter().peekable();
-    while left.peek().is_some() {
-        if began.elapsed() > Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64) {
-            // What is due beside these has waited for long enough.
-            memory.backlog.keep_all(left.collect());
-            return None;
-        }
-        let mut some = memory.backlog.hold_back(left.by_ref().take(GUARDED_ITEMS).collect());
+    // What is due beside these waits for so long at most. Of those that failed together each is tried.
+    while left.peek().is_some() && keeps_from_it.is_none() && (size == 1 || began.elapsed() <= apply_timeout()) {
+        let mut some = memory.backlog.hold_back(left.by_ref().take(size).collect());
         if some.is_empty() {
             continue;
         }
@@ -182,29 +179,15 @@ fn apply_guarded(
                 memory.settle(session, some, *outcome, submit);
             }
             Ok(Transacted::Not(progress)) => {
-                some.extend(left);
                 memory.backlog.keep_all(some);
-                return Some(progress);
+                keeps_from_it = Some(progress);
             }
             Err(error) if some.len() <= 1 => failed_alone(memory, session, some, &error),
-            Err(_) => {
-                for item in some {
-                    let mut alone = memory.backlog.hold_back(vec![item]);
-                    if alone.is_empty() {
-                        continue;
-                    }
-                    match transact(memory, session, &mut alone, Scope::APPLY) {
-                        Ok(Transacted::Done(outcome)) => {
-                            memory.settle(session, alone, *outcome, submit);
-                        }
-                        Ok(Transacted::Not(_)) => memory.backlog.keep_all(alone),
-                        Err(error) => failed_alone(memory, session, alone, &error),
-                    }
-                }
-            }
+            Err(_) => keeps_from_it = apply_guarded(memory, session, some, 1, submit),
         }
     }
-    None
+    memory.backlog.keep_all(left.collect());
+    keeps_from_it
 }
 
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
