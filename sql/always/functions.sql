@@ -298,7 +298,7 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
     -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody.
+    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody. Leases are the engine's.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
@@ -306,6 +306,7 @@ BEGIN
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at, role_name) ON xdb.worker TO %I', grantee);
+    EXECUTE format('GRANT SELECT (execution_id, seq, lane) ON xdb.task TO %I', grantee);
     IF admin OR grant_usage.operator THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;

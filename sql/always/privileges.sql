@@ -17,8 +17,6 @@ DECLARE
         'xdb.status()', 'xdb.engine_figures()', 'xdb.library_version()']::regprocedure[];
     -- Called by views as whoever reads them, and no secret.
     of_everybody CONSTANT oid[] := ARRAY['xdb.registered_type_ids()', 'xdb.paused_types()']::regprocedure[];
-    -- Read by a view that is granted already, as whoever reads it; the table's policy says what is theirs.
-    read_by_everybody CONSTANT oid[] := ARRAY['xdb.crash_suspect']::regclass[];
     members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
     owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
     made record;
@@ -58,9 +56,6 @@ BEGIN
         END IF;
         IF made.kind = 'FUNCTION' AND made.objid = ANY (of_everybody) THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', made.identity);
-        END IF;
-        IF made.kind = 'TABLE' AND made.objid = ANY (read_by_everybody) THEN
-            EXECUTE format('GRANT SELECT ON %s TO PUBLIC', made.identity);
         END IF;
         again := 'yes';
     END LOOP;

@@ -281,14 +281,14 @@ WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalo
 UNION ALL
 -- They are not made, whatever became of their attempts before.
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
-    s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, c.held_at, NULL,
-    'CallHeld', 'the call is held, because twice the server crashed while it was made or its answer was applied: '
+    s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, NULL, NULL,
+    'CallHeld', 'the call is held, because three times the server crashed while it was made or its answer was applied: '
     'xdb.retry_now() has it made again', NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
-JOIN xdb.crash_suspect AS c ON c.execution_id OPERATOR(pg_catalog.=) p.execution_id
+JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
-    ON s.execution_id OPERATOR(pg_catalog.=) c.execution_id AND s.seq OPERATOR(pg_catalog.=) c.seq
-WHERE c.held_at IS NOT NULL AND s.ended_at IS NULL;
+    ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
+WHERE t.lane OPERATOR(pg_catalog.=) 3 AND s.ended_at IS NULL;
 COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls whose answers name what is not registered; calls that are held after crashes; and running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
@@ -296,7 +296,7 @@ COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call
 COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
 COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which attempt is repeated.';
-COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed, or the call was held; with NotRegistered, since when its answers name what is not registered.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed; null if the call is held after crashes; with NotRegistered, since when its answers name what is not registered.';
 COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
 COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered if an answer names what is not registered; CallHeld for a call that is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';

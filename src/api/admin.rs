@@ -19,7 +19,7 @@ use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType};
 use crate::store::{
-    adopt, engine, lines, owners, pull, registering, slow, subscription, suspects, to_json, usage, versions,
+    adopt, crashes, engine, lines, owners, pull, registering, slow, subscription, to_json, usage, versions,
 };
 use pgrx::pg_sys;
 use serde::Serialize;
@@ -181,7 +181,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let ((backlog, due), ownerless, without_type, unsigned, held, full) = spi.with_latest_snapshot(|spi| {
                 let backlog = lines::backlog(spi, clock::now())?;
                 let full = if is_running { engine_state::full_workers(spi, &Sees::of(caller)?)? } else { Vec::new() };
-                let (ownerless, held) = (owners::ownerless(spi)?, suspects::reason(spi)?);
+                let (ownerless, held) = (owners::ownerless(spi)?, crashes::reason(spi)?);
                 Ok((backlog, ownerless, without_type(spi, ownership)?, without_secret(spi)?, held, full))
             })?;
             let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];

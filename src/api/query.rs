@@ -9,7 +9,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
 use crate::store::app_tables::object;
-use crate::store::{self, attribute, check, process, suspects, to_json};
+use crate::store::{self, attribute, check, process, to_json};
 use crate::turn::why_unfit;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
@@ -30,8 +30,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
-        let held = suspects::held_of(spi, found.id)?;
-        identity::with_value_formats(|| process::describe(spi, found.id, &waits, problem, held_up.as_deref(), &held))?
+        identity::with_value_formats(|| process::describe(spi, found.id, &waits, problem, held_up.as_deref()))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

@@ -32,6 +32,7 @@
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |
+//! | `in_hand.rs` | which calls an engine process has in hand, for the scheduler that comes after a crash |
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
 //! | `row_locks.rs` | who has locked a row |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
@@ -61,6 +62,7 @@ pub mod extension;
 pub mod function;
 pub mod hook;
 pub mod identity;
+pub mod in_hand;
 pub mod index_plans;
 pub mod json;
 pub mod latch;

@@ -2,13 +2,13 @@
 
 use super::StateKey;
 use super::lanes::{
-    FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE,
-    free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_lane, schedulers_lane,
+    CRASHED_LANE, FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
+    SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
+    schedulers_lane,
 };
 use super::lines::{in_line, read_line};
 use super::registry::{NO_WORKER, WorkerId};
-use super::suspects;
-use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
+use super::table::{Read, Record, batch, delete, insert_but, record, run, set_to_v, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -37,6 +37,8 @@ table! {
             lease_epoch: i64,
             lease_number: i64,
             lease_until: Option<Timestamp>,
+            /// How often it was in hand when the server crashed.
+            crashes: i16,
         }
     }
 }
@@ -66,11 +68,10 @@ const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
-    INSERT = insert::<Task>();
-    // The column that is left out is not the last one, so each parameter has to be named.
+    INSERT = insert_but::<Task>(&["crashes"]);
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
-            ELSE t.first_attempt_at END \
+            ELSE t.first_attempt_at END, crashes = 0 \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
     DELETE = delete::<Task, StateKey>();
@@ -84,7 +85,7 @@ statements! {
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), schedulers_lane());
-    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at \
+    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         batch::<StateKey>());
@@ -141,15 +142,15 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")));
     // Calls that functions answer stay the runners'.
-    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
-        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
+    FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
+        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place());
 }
 
 /// Due calls, of each line as many as there is room for.
 fn due_where(free: &str) -> String {
     format!(
-        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at \
-        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
+        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at, d.crashes \
+        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at, t.crashes FROM xdb.task t \
             WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
                 AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
@@ -183,6 +184,7 @@ impl Task {
             lease_epoch: 0,
             lease_number: 0,
             lease_until: None,
+            crashes: 0,
         }
     }
 
@@ -199,14 +201,13 @@ impl Task {
 pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
-    suspects::over(spi, gone.iter().copied().chain(changed.iter().map(|task| (task.execution_id, task.seq))))?;
     run(spi, &INSERT, new)?;
     Ok(())
 }
 
 pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     spi.run(&DELETE_ALL, &[array(ids)])?;
-    suspects::all_over(spi, ids)
+    Ok(())
 }
 
 /// A due call that this transaction has locked.
@@ -219,6 +220,8 @@ pub struct Due {
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
     pub due_at: Timestamp,
+    /// It was in hand when the server crashed.
+    pub is_suspect: bool,
 }
 
 /// What to claim of a line.
@@ -262,6 +265,7 @@ fn read_due(row: &Row) -> Result<Due> {
         first_attempt_at: row.get("first_attempt_at")?,
         line: read_line(row)?,
         due_at: row.get("due_at")?,
+        is_suspect: row.get::<i16>("crashes")? > 0,
     })
 }
 

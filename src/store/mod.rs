@@ -34,7 +34,7 @@
 //! | [`subscription`] | | subscriptions that would write the system tables |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
-//! | [`suspects`] | `crash_suspect` | calls that may bring the server down: made one at a time, or held |
+//! | [`crashes`] | | calls that were in hand when the server crashed: made one at a time, or held |
 //! | [`lock_holders`] | | who has locked what a process needs |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
@@ -51,6 +51,7 @@ pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod correlated;
+pub mod crashes;
 pub mod engine;
 pub mod execution;
 pub mod global_queue;
@@ -82,7 +83,6 @@ pub mod save;
 pub mod slow;
 pub mod state;
 pub mod subscription;
-pub mod suspects;
 pub mod table;
 pub mod timer;
 pub mod usage;

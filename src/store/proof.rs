@@ -23,6 +23,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         check::VALUES,
         claim::STATEMENTS,
         correlated::STATEMENTS,
+        crashes::STATEMENTS,
         engine::STATEMENTS,
         execution::STATEMENTS,
         global_queue::STATEMENTS,
@@ -48,7 +49,6 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         slow::STATEMENTS,
         state::STATEMENTS,
         subscription::STATEMENTS,
-        suspects::STATEMENTS,
         timer::STATEMENTS,
         usage::STATEMENTS,
         worker_secret::STATEMENTS,
@@ -93,7 +93,6 @@ fn tables() -> Vec<Description> {
         of::<registry::TypeRow>(),
         of::<registry::WorkerRow>(),
         of::<state::State>(),
-        of::<suspects::Suspect>(),
         of::<timer::Timer>(),
         of::<worker_secret::SecretRow>(),
     ]

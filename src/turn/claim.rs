@@ -16,6 +16,7 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
+use crate::pg::in_hand;
 use crate::pg::shmem::Slot;
 use crate::store::claim::{self, Due, Lease, LineClaim};
 use crate::store::execution::{self, Lock};
@@ -51,6 +52,7 @@ pub struct Leased {
     pub lease: Lease,
     /// Why its call is not made, and what follows from that.
     pub unfit: Option<(Failure, Further)>,
+    pub is_suspect: bool,
 }
 
 /// What was claimed.
@@ -136,7 +138,12 @@ impl Claiming<'_, '_> {
             return Ok(claims);
         }
         let ready = if room.has_any() { self.ready(limit.max(1), room)? } else { Vec::new() };
-        let busy = self.busy(saved);
+        let mut busy = self.busy(saved);
+        if self.turn.is_careful && !saved.executions.is_empty() {
+            busy.extend(saved.executions.keys());
+            claims.ends.left_out = true;
+            claims.more = true;
+        }
         let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
         let found =
@@ -154,8 +161,10 @@ impl Claiming<'_, '_> {
         // One alone is claimed to find out which of them is at fault.
         candidates.truncate(if limit == 1 { 1 } else { usize::MAX });
         if let [(only, _)] = candidates.as_slice() {
-            self.scans.suspect = Some(only.key);
+            self.scans.claimed_alone = Some(only.key);
         }
+        let candidates = self.one_suspect(candidates, &mut claims);
+        in_hand::take(candidates.iter().map(|(due, _)| due.key));
         let candidates = self.load(candidates, &mut claims)?;
         self.judge(candidates, room, saved.now, &found.unfinished, claims)
     }
@@ -215,6 +224,27 @@ impl Claiming<'_, '_> {
         claims.took_large = portion.has_taken();
         let (candidates, aside): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|(due, _)| may_go(due) && !left_out.contains(&due.key));
+        self.leave(aside, claims);
+        Ok(candidates)
+    }
+
+    /// Of these calls, those that may go while one suspect is in hand at a time.
+    fn one_suspect(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Vec<(Due, bool)> {
+        let Some(first) = candidates.iter().find(|(due, _)| due.is_suspect).map(|(due, _)| due.key) else {
+            return candidates;
+        };
+        let taken = in_hand::take_suspect().then_some(first);
+        let may_go = |due: &Due| !due.is_suspect || taken == Some(due.key);
+        let (candidates, aside): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(due, _)| may_go(due));
+        if taken.is_none() {
+            aside.iter().for_each(|(due, _)| self.backlog.defer(due.key.0, Patience::Short));
+        }
+        self.leave(aside, claims);
+        candidates
+    }
+
+    /// Leaves calls to a later turn: nothing is leased for them.
+    fn leave(&mut self, aside: Vec<(Due, bool)>, claims: &mut Claims) {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
             claims.more = true;
@@ -223,7 +253,6 @@ impl Claiming<'_, '_> {
                 drained.remove(&due.line);
             }
         }
-        Ok(candidates)
     }
 
     /// Executions that a scan leaves out.
@@ -538,6 +567,7 @@ impl Claiming<'_, '_> {
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
             lease: lease(self.turn, config.timeout(api)),
             unfit,
+            is_suspect: due.is_suspect,
         })
     }
 

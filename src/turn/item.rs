@@ -43,6 +43,14 @@ impl Item {
         }
     }
 
+    /// The call that it answers, where the server may die of that.
+    pub fn suspect(&self) -> Option<StateKey> {
+        match self {
+            Self::Answer(record, _) if record.is_suspect => Some(record.key),
+            _ => None,
+        }
+    }
+
     /// Whether a function is to be called for it yet.
     pub fn is_uncalled(&self) -> bool {
         matches!(self, Self::Answer(_, Answered::Uncalled))

@@ -6,7 +6,6 @@ use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
-use super::making::Making;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
@@ -30,6 +29,9 @@ use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
 
+/// A server that crashes again crashes this soon. One that lives longer gets work done in between.
+const CAREFUL_FOR: Duration = Duration::from_secs(60);
+
 /// Hands requests to the transport, all at once; with them, so many are under way.
 pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
 
@@ -48,7 +50,6 @@ pub struct Memory {
     pub(super) locks: AttributeLocks,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
-    pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -79,8 +80,6 @@ pub(super) struct Seen {
     pub next_due: Option<Timestamp>,
     /// When that turn began.
     pub began_at: Instant,
-    /// It may take what is large, as far as it has not yet: for requests that are made after its commit.
-    pub takes_large: bool,
     /// It has taken something large: the next one does not.
     pub took_large: bool,
     /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
@@ -88,11 +87,14 @@ pub(super) struct Seen {
     pub functions_are_slow: bool,
     /// When executions that are left alone may be looked at again.
     pub deferred_until: Option<Instant>,
+    /// Up to then no call is prepared in the transaction that decides it: after a crash of the server. Else nothing would tell which
+    /// call follows from a timer and brings the server down again.
+    pub careful_until: Option<Instant>,
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch.
-    pub fn new(role: Role, epoch: i64) -> Self {
+    /// Of a process that has begun its epoch. `after_crash`: the server has crashed, and this is the first scheduler since.
+    pub fn new(role: Role, epoch: i64, after_crash: bool) -> Self {
         Self {
             role,
             lane: Lane { number: role.lane(), epoch },
@@ -115,12 +117,11 @@ impl Memory {
                 for_runners: Vec::new(),
                 next_due: None,
                 began_at: Instant::now(),
-                takes_large: true,
                 took_large: false,
                 functions_are_slow: true,
                 deferred_until: None,
+                careful_until: after_crash.then(|| Instant::now() + CAREFUL_FOR),
             },
-            making: Making::default(),
             failing: Backoff::default(),
         }
     }

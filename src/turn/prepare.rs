@@ -4,7 +4,6 @@ use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
 use super::claim::{Claims, Leased, config, max_bytes};
 use super::item::Item;
-use super::making::Later;
 use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
@@ -36,8 +35,6 @@ pub struct Prepared {
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
-    /// Calls that are prepared after the commit.
-    pub later: Later,
 }
 
 /// What became of preparing calls.
@@ -57,22 +54,6 @@ pub struct Requests {
     pub took_large: bool,
     /// There was no time or no room for some.
     pub more: bool,
-}
-
-impl Requests {
-    /// None are made.
-    pub fn none(failed: Vec<Item>) -> Self {
-        Self { failed, ..Self::default() }
-    }
-
-    /// The leases of calls that are large, and not for this turn, are given back.
-    pub fn give_back(&mut self, turn: &Turn, keys: BTreeSet<StateKey>) -> Result<()> {
-        self.more |= !keys.is_empty();
-        let keys: Vec<_> = keys.into_iter().collect();
-        claim::release(turn.spi, turn.lane.epoch, &keys)?;
-        self.released.extend(keys);
-        Ok(())
-    }
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
@@ -139,12 +120,12 @@ pub fn prepare(
     requests.failed = failed;
     requests.took_large |= took_large;
     let more = more || requests.more;
-    Ok(Prepared { requests, drained, ends, more, later: Later::default() })
+    Ok(Prepared { requests, drained, ends, more })
 }
 
 /// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
 /// under way, or in this turn's portion, the lease is given back. Each call comes with the executions among which is its own.
-pub fn requests<'s>(
+fn requests<'s>(
     turn: &Turn,
     app: &mut AppTables<'_>,
     backlog: &mut Backlog,
@@ -212,6 +193,7 @@ fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCal
             false => process_type.worker_id(),
         },
         owner: loaded.meta.owner.to_u32(),
+        is_suspect: call.is_suspect,
         ..CallRecord::of(call.key, api, call.attempt, call.first_attempt_at)
     }
 }

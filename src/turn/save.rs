@@ -171,7 +171,7 @@ struct Dispatch<'t> {
 
 impl Dispatch<'_> {
     fn all(&mut self, decided: &Decided, room: &mut Room) -> Result<()> {
-        if self.turn.paused {
+        if self.turn.paused || self.turn.is_careful {
             return Ok(());
         }
         let changed = || decided.executions.values().filter(|loaded| !loaded.events.is_empty());
@@ -243,6 +243,7 @@ impl Dispatch<'_> {
                 first_attempt_at: now,
                 lease: lease(self.turn, config.timeout(api)),
                 unfit: None,
+                is_suspect: false,
             });
         }
     }

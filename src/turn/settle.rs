@@ -2,7 +2,6 @@
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
-use super::making::Later;
 use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
@@ -93,11 +92,6 @@ impl TurnOutcome {
         let began = turn.began;
         Ok(Self { work, saved, prepared, nothing_left, next_due, began, for_runners })
     }
-
-    /// Takes the calls that are to be prepared now.
-    pub(super) fn take_later(&mut self) -> Later {
-        std::mem::take(&mut self.prepared.later)
-    }
 }
 
 impl Memory {
@@ -177,15 +171,9 @@ impl Memory {
 
     /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn
     /// that has applied some.
-    pub(super) fn dispatch(
-        &mut self,
-        session: &Session,
-        requests: Requests,
-        after_items: bool,
-        submit: &mut Submit<'_>,
-    ) {
+    fn dispatch(&mut self, session: &Session, requests: Requests, after_items: bool, submit: &mut Submit<'_>) {
         let Requests { calls, functions, failed, released, unfit, took_large, .. } = requests;
-        if !calls.is_empty() {
+        if !calls.is_empty() || !functions.is_empty() {
             crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
         }
         self.seen.took_large |= took_large;

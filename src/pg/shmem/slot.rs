@@ -55,8 +55,6 @@ pub(super) struct Cell {
     functions_of: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
-    /// Calls that may bring the server down, as counted last: those that are made, and those that are held.
-    suspects: [AtomicI64; 2],
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
@@ -193,15 +191,6 @@ pub struct SlotStatus {
     pub last_error_at: i64,
 }
 
-/// How many calls may bring the server down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Suspects {
-    /// They are made one at a time.
-    pub open: i64,
-    /// They are not made.
-    pub held: i64,
-}
-
 /// The slot of this process, counted from 1; zero: none. Not a thread-local, because a signal handler reads it.
 static MINE: AtomicU32 = AtomicU32::new(0);
 
@@ -256,8 +245,6 @@ impl Slot {
             &cell.epoch,
             &cell.in_flight,
             &cell.waiting_calls,
-            &cell.suspects[0],
-            &cell.suspects[1],
             &cell.calls_total,
             &cell.last_error_at,
         ] {
@@ -513,19 +500,6 @@ impl Slot {
     /// The epoch that was shown last. Zero: no process has begun in this slot since the shared memory was made.
     pub fn epoch(self) -> i64 {
         self.cell().epoch.load(Ordering::SeqCst)
-    }
-
-    /// Tells all processes of this scheduler's database how many calls may bring the server down.
-    pub fn set_suspects(self, suspects: Suspects) {
-        let [open, held] = &self.cell().suspects;
-        open.store(suspects.open, Ordering::SeqCst);
-        held.store(suspects.held, Ordering::SeqCst);
-    }
-
-    /// What was told with [`Slot::set_suspects`].
-    pub fn suspects(self) -> Suspects {
-        let [open, held] = &self.cell().suspects;
-        Suspects { open: open.load(Ordering::SeqCst), held: held.load(Ordering::SeqCst) }
     }
 
     /// Tells the scheduler of the same database, and the launcher.

@@ -128,7 +128,7 @@ impl Decider<'_, '_, '_> {
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
-            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.is_paused(id);
+            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful && !self.is_paused(id);
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if self.make(&next)?.is_some() {
                 return Ok(());

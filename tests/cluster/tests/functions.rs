@@ -502,7 +502,7 @@ fn pauses_hold_calls_of_functions() {
 }
 
 #[test]
-fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
+fn a_call_whose_function_crashes_the_server_is_held_the_third_time() {
     let app = App::alone("functions_deadly", ClusterOptions::default());
     app.db().run(ORDER);
     app.db().run(
@@ -519,7 +519,7 @@ fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
     app.db().start("p", "Deadly").go();
     let asleep = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep' \
                   AND datname = current_database() LIMIT 1";
-    for _ in 0..2 {
+    for _ in 0..3 {
         let mut superuser = app.superuser();
         let mut pid = None;
         wait_until("the function runs", 60, || {
