@@ -96,7 +96,7 @@ fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>>
         Some(timeout) => timeout,
         None => None,
     };
-    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::max_call_timeout())) {
+    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::MAX_CALL_TIMEOUT)) {
         Some(longer) => Err(error::over_quota(longer.to_string())),
         None => Ok(timeout),
     }
@@ -277,7 +277,7 @@ impl ToCall {
 
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
-        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::max_call_timeout());
+        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
         asked.or(own).unwrap_or(default).as_std()
     }
 

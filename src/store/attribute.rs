@@ -1,7 +1,7 @@
 //! Local attributes: the table `local_attribute`.
 //!
-//! An execution may have so many, with so many bytes, as settings say: see [`Size`]. What was stored before a setting was lowered
-//! stays. It can be read one by one and made smaller, but no call gets it.
+//! An execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see [`Size`]. What was stored before
+//! that setting was lowered stays. It can be read one by one and made smaller, but no call gets it.
 
 use super::table::{insert, record, rows, run, statements, table};
 use crate::error;
@@ -64,7 +64,7 @@ pub struct Size {
 impl Size {
     /// The most that an execution may have.
     fn most() -> Self {
-        Self { attributes: guc::MAX_LOCAL_ATTRIBUTES.get() as usize, bytes: guc::max_local_bytes() }
+        Self { attributes: guc::MAX_LOCAL_ATTRIBUTES, bytes: guc::max_request_bytes() }
     }
 
     pub fn of(attributes: &BTreeMap<String, Json>) -> Self {

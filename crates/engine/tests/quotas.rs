@@ -95,7 +95,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
             answer: WaitUntilAnswer { request, effects: Effects::default() },
         }
     };
-    refused(world.decide(&wait(vec![timer(1); 6])), "6 timers, and xdb.max_threads is 5");
+    refused(world.decide(&wait(vec![timer(1); 6])), "6 timers; the limit is 5");
     // Those of its other states are counted elsewhere.
     world.spent.timers = 4;
     refused(world.decide(&wait(vec![timer(1); 2])), "6 timers");
@@ -134,7 +134,7 @@ fn what_is_full_takes_no_more_from_answers() {
     world.spent.full_queues = full("");
     refused(world.decide(&publishes(&["other"], &[])), "local queue \"other\" is full");
     world.spent = Spent { global_queues: true, ..Spent::default() };
-    refused(world.decide(&publishes(&[], &["any"])), "xdb.max_queue_bytes is 8");
+    refused(world.decide(&publishes(&[], &["any"])), "with 8 bytes together");
     assert!(world.decide(&publishes(&["other"], &[])).is_ok());
     // What came from clients was let in when it was published.
     world.spent.full_queues = full("full");
@@ -161,7 +161,7 @@ fn no_options_ask_for_a_longer_call_than_there_may_be() {
     };
     refused(
         world.decide(&to(slow(3600.1))),
-        "executeApiTimeoutSeconds is 3600.1 seconds, and xdb.max_call_timeout is 3600",
+        "executeApiTimeoutSeconds is 3600.1 seconds; the limit is 3600",
     );
     refused(world.decide(&to(slow(1e300))), "is 1e300 seconds");
     let path = "stateFailureRecoveryOptions.stateFailureProceedStateConfig.executeApiTimeoutSeconds";
