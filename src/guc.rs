@@ -21,20 +21,16 @@ pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
 /// The longest time between two scans for due work. Commits wake the scheduler at once; this is the floor under wake-ups.
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
-/// The most bytes of large requests that are under way.
-pub static MAX_IN_FLIGHT_KB: GucSetting<i32> = GucSetting::<i32>::new(128 * 1024);
-
 /// The most threads of an execution that live at one time, and the most timers that its states wait for.
 pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
 
-/// Makes settings of these four limits, in a build for tests alone: a test would need thousands of processes to reach them, and could
+/// Makes settings of these three limits, in a build for tests alone: a test would need thousands of processes to reach them, and could
 /// not tell a wake-up from a poll.
 #[cfg(feature = "crash-points")]
 fn define_limits() {
     for (name, limit, flags) in [
         (c"xdb.test_claim_batch", &CLAIM_BATCH, NONE),
         (c"xdb.test_poll_interval", &POLL_INTERVAL_MS, MS),
-        (c"xdb.test_max_in_flight_bytes", &MAX_IN_FLIGHT_KB, KB),
         (c"xdb.test_max_threads", &MAX_THREADS, NONE),
     ] {
         GucRegistry::define_int_guc(name, c"A limit.", c"For tests.", limit, 1, i32::MAX, GucContext::Sighup, flags);

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
+use xdb_sched::bytes::ByteBudget;
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -186,7 +187,7 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
     if loading.policy == LoadPolicy::None {
         return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
     }
-    let read = attribute::with_versions(spi, &[id], Some(usize::MAX))?;
+    let read = attribute::with_versions(spi, &[id], ByteBudget::default())?;
     let (size, all) = match read.of(id) {
         Found::All(size, all) => (size, all),
         Found::TooLarge(size) => return Err(attribute::too_large(size)),

@@ -30,7 +30,6 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
-use xdb_sched::portion::Portion;
 
 /// Suspects are made for so long in one turn, and so long their answers are applied; the others wait for the next.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -77,16 +76,14 @@ impl Making {
 
 /// Leaves the calls that a turn has leased to [`make`].
 pub fn put_off(turn: &Turn, saved: &mut Saved, claims: Claims) -> Result<Prepared> {
-    let Claims { leased, failed, drained, mut ends, more, took_large, .. } = claims;
+    let Claims { leased, failed, drained, mut ends, more, .. } = claims;
     let leased: Vec<_> = std::mem::take(&mut saved.dispatched).into_iter().chain(leased).collect();
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
     let known = suspects::among(turn.spi, &keys)?;
     let (suspects, together) = leased.into_iter().partition(|call| known.contains(&call.key));
     ends.note(saved.earliest);
     let later = Later { together, suspects };
-    let mut requests = Requests::none(failed);
-    requests.took_large = took_large;
-    Ok(Prepared { requests, drained, ends, more, later })
+    Ok(Prepared { requests: Requests::none(failed), drained, ends, more, later })
 }
 
 /// Prepares calls whose leases are committed, and hands them to the transport. Says whether there is more to do at once.
@@ -210,17 +207,15 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     over.iter().for_each(|call| memory.locks.release(call.key));
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
     let mut executions = execution::executions(spi, &mut memory.registry, &executions_of(&keys), Lock::None)?;
-    let mut portion = Portion::of_bytes().or_none(turn.takes_large);
-    let mut left_out = state::states_in(spi, &mut executions, &keys, &mut portion)?;
+    let mut left_out = state::states_in(spi, &mut executions, &keys, &mut turn.bytes())?;
     // Definitions that were there when these were leased may have had to go.
     left_out.extend(keys.iter().filter(|key| memory.registry.is_put_off(key.0)));
     let mut app = AppTables::new(&turn, &mut memory.tables, false);
     let sources = leased.into_iter().filter(|call| !left_out.contains(&call.key)).map(|call| (&executions, call));
-    let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
+    let free = memory.calls.room(turn.role, &memory.registry, &memory.backlog);
+    let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, free, sources)?;
     app.write_marks()?;
-    made.took_large |= portion.has_taken();
     made.give_back(&turn, left_out)?;
-    memory.seen.takes_large &= !made.took_large;
     Ok(made)
 }
 

@@ -159,10 +159,7 @@ fn no_options_ask_for_a_longer_call_than_there_may_be() {
         let config = Some(Box::new(options));
         execute(1, Decision::NextStates(vec![StateMovement { config, ..movement("B") }]))
     };
-    refused(
-        world.decide(&to(slow(3600.1))),
-        "executeApiTimeoutSeconds is 3600.1 seconds; the limit is 3600",
-    );
+    refused(world.decide(&to(slow(3600.1))), "executeApiTimeoutSeconds is 3600.1 seconds; the limit is 3600");
     refused(world.decide(&to(slow(1e300))), "is 1e300 seconds");
     let path = "stateFailureRecoveryOptions.stateFailureProceedStateConfig.executeApiTimeoutSeconds";
     refused(world.decide(&to(within(slow(3601.0)))), path);

@@ -43,11 +43,22 @@ fn max_in_flight_bounds_the_calls_under_way() {
 }
 
 #[test]
-#[ignore = "needs the build for tests"]
-fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
-    let (app, worker) = application("settings_bytes", &[("xdb.test_max_in_flight_bytes", "400kB")]);
-    // One owner has eight ninths of them.
-    never_more_than(&app, &worker, 3);
+fn large_requests_take_several_places() {
+    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight", "48")]);
+    let mut db = app.db();
+    let filling = "to_jsonb(repeat('x', 300000))";
+    db.run(&format!("SELECT count(xdb.start_process('p' || n, 'slow', {filling})) FROM generate_series(1, 30) n"));
+    // Three each. One owner has eight ninths of them.
+    for so_far in [15, 30] {
+        worker.wait_for_count("as many as there are places for", 20, so_far, |_| true);
+        // When this process has ended, the engine has looked for calls again.
+        let id = format!("timeout-{so_far}");
+        db.start(&id, "silent").timeout("0.2 s").go();
+        assert_eq!(db.outcome(&id).status(), "TIMEOUT");
+        assert_eq!(worker.count(|_| true), so_far);
+        worker.release();
+    }
+    wait_until("all are done", 20, || views::with_status(&mut db, "p%", "COMPLETED") == 30);
     app.done(&[]);
 }
 
