@@ -33,7 +33,6 @@ use xdb_engine::*;
 use xdb_protocol::{unlisted_state, unregistered};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
-use xdb_sched::portion::Portion;
 use xdb_sched::room::{Line, Room};
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
@@ -65,8 +64,6 @@ pub struct Claims {
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
-    /// Any of it is large.
-    pub took_large: bool,
 }
 
 /// The parts of a scheduler's memory that claiming reads and writes.
@@ -77,8 +74,6 @@ pub struct Claiming<'t, 'a> {
     pub locks: &'t mut AttributeLocks,
     pub scans: &'t mut Scans,
     pub lines: &'t mut Lines,
-    /// Executions whose requests were large last.
-    pub large: &'t HashSet<ExecutionId>,
     pub app: &'t AppTables<'a>,
 }
 
@@ -124,7 +119,6 @@ impl Claiming<'_, '_> {
             drained: None,
             ends: ScanEnds::new(self.turn.began_at),
             more: false,
-            took_large: false,
         };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
@@ -216,14 +210,11 @@ impl Claiming<'_, '_> {
 
     /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
     fn load(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Result<Vec<(Due, bool)>> {
-        let may_go = |due: &Due| self.turn.takes_large || !self.large.contains(&due.key.0);
-        let keys: Vec<_> = candidates.iter().map(|(due, _)| due).filter(|due| may_go(due)).map(|due| due.key).collect();
+        let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
         claims.executions = execution::executions(self.turn.spi, self.registry, &executions_of(&keys), Lock::None)?;
-        let mut portion = Portion::of_bytes().or_none(self.turn.takes_large);
-        let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
-        claims.took_large = portion.has_taken();
+        let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut self.turn.bytes())?;
         let (candidates, aside): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|(due, _)| may_go(due) && !left_out.contains(&due.key));
+            candidates.into_iter().partition(|(due, _)| !left_out.contains(&due.key));
         self.leave(aside, claims);
         Ok(candidates)
     }
@@ -690,7 +681,7 @@ impl OpenCalls {
         let mut workers = registry.workers();
         // Where there are no functions, workers have all places.
         workers.extend((role.calls_functions() && knows_functions(&self.lines)).then_some((NO_WORKER, RUNNERS_CALLS)));
-        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &workers, admits);
+        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), &workers, admits);
         // Of those that are applied one by one all count, and each for its owner.
         for line in backlog.lines().filter(|_| takes_turns) {
             room.take(line);
@@ -702,11 +693,6 @@ impl OpenCalls {
 /// Whether any calls wait that functions answer.
 fn knows_functions(lines: &Lines) -> bool {
     lines.iter().any(|(line, _)| line.worker == NO_WORKER)
-}
-
-/// The most bytes of requests that are under way.
-pub fn max_bytes() -> usize {
-    guc::MAX_IN_FLIGHT_KB.get() as usize * 1024
 }
 
 /// A lease of this turn for a call with this timeout.

@@ -80,8 +80,8 @@ pub enum ItemOutcome {
     TableBusy(u32),
     /// The turn has spent its time in users' tables.
     OverBudget,
-    /// The turn has enough to read or to write.
-    NotInPortion,
+    /// The turn has enough to read or to write: the next one decides.
+    NextTurn,
     /// Its lease is given up, and the call is made again: by a runner, or later.
     GivenAway,
 }

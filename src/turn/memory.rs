@@ -19,9 +19,8 @@ use crate::store::instance::Ownership;
 use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
 use crate::transport::{FailureKind, Outcome, Reply, Request};
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use xdb_engine::{ExecutionId, Timestamp};
+use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
 use xdb_sched::budget::Parts;
@@ -65,8 +64,6 @@ pub(super) struct OpenCalls {
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
     /// must not go before those that wait.
     pub lines: Lines,
-    /// Executions whose requests were large when they were made last.
-    pub large: HashSet<ExecutionId>,
 }
 
 /// What the last turn saw of the database.
@@ -80,8 +77,8 @@ pub(super) struct Seen {
     pub next_due: Option<Timestamp>,
     /// When that turn began.
     pub began_at: Instant,
-    /// It has taken something large: the next one does not.
-    pub took_large: bool,
+    /// A turn takes what is large, too: the one before was not long, or took nothing large.
+    pub takes_large: bool,
     /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
     /// call it.
     pub functions_are_slow: bool,
@@ -117,7 +114,7 @@ impl Memory {
                 for_runners: Vec::new(),
                 next_due: None,
                 began_at: Instant::now(),
-                took_large: false,
+                takes_large: true,
                 functions_are_slow: true,
                 deferred_until: None,
                 careful_until: after_crash.then(|| Instant::now() + CAREFUL_FOR),

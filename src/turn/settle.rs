@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
+use xdb_sched::room::places_of_request;
 
 /// What was put off for lack of time rests for one part in so many of what a turn may spend in users' tables: time enough for a
 /// call of others to be made and answered.
@@ -88,7 +89,7 @@ impl TurnOutcome {
         let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
         let next_due = next_due.into_iter().chain(waiting.next).min();
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
-        let nothing_left = all_drained && saved.put_off.is_empty();
+        let nothing_left = all_drained && saved.put_off.is_empty() && prepared.requests.released.is_empty();
         let began = turn.began;
         Ok(Self { work, saved, prepared, nothing_left, next_due, began, for_runners })
     }
@@ -105,7 +106,6 @@ impl Memory {
     ) -> Progress {
         let TurnOutcome { work, saved, prepared, nothing_left, next_due, began, for_runners } = outcome;
         self.note_useless(&work.over, &saved);
-        self.seen.took_large = saved.took_large;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers);
         // A clock may have been set back meanwhile.
@@ -172,17 +172,15 @@ impl Memory {
     /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn
     /// that has applied some.
     fn dispatch(&mut self, session: &Session, requests: Requests, after_items: bool, submit: &mut Submit<'_>) {
-        let Requests { calls, functions, failed, released, unfit, took_large, .. } = requests;
+        let Requests { calls, functions, failed, released, .. } = requests;
         if !calls.is_empty() || !functions.is_empty() {
             crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
         }
-        self.seen.took_large |= took_large;
         released.iter().for_each(|key| self.locks.release(*key));
         self.locks.settle();
         self.backlog.keep_all(failed);
         self.backlog.keep_all(functions.into_iter().map(|record| Item::Answer(record, Answered::Uncalled)).collect());
-        self.calls.submit(session, &self.registry, calls, submit);
-        unfit.into_iter().for_each(|(line, bytes)| self.calls.in_flight.wants(line, bytes));
+        self.calls.submit(session, self.role, &self.registry, calls, submit);
     }
 
     /// Keeps items that were put off. Says whether there is more to do because of them.
@@ -218,7 +216,7 @@ impl Memory {
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::NotInPortion => {
+                ItemOutcome::NextTurn => {
                     more = true;
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
@@ -248,6 +246,7 @@ impl OpenCalls {
     pub fn submit(
         &mut self,
         session: &Session,
+        role: Role,
         registry: &Registry,
         calls: Vec<(Request, CallRecord)>,
         submit: &mut Submit<'_>,
@@ -259,7 +258,8 @@ impl OpenCalls {
         let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            request.tag = self.in_flight.insert(record.line(), request.body.len(), (record, ticket));
+            let places = places_of_request(request.body.len(), role.calls_at_once());
+            request.tag = self.in_flight.insert(record.line(), places, (record, ticket));
             request
         });
         let requests = requests.collect();

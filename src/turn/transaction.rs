@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Further, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
+use xdb_sched::bytes::{ByteBudget, LONG};
 use xdb_sched::room::Line;
 
 /// What takes longer is not to have others leased behind it.
@@ -85,7 +86,7 @@ pub(super) struct Turn<'a> {
     pub number: i64,
     pub scope: Scope,
     pub paused: bool,
-    /// See [`xdb_sched::portion`].
+    /// What is large, too.
     pub takes_large: bool,
     /// When it began, by the clock of processes.
     pub began: Timestamp,
@@ -101,6 +102,11 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// What a phase may take of what is large.
+    pub fn bytes(&self) -> ByteBudget {
+        ByteBudget::of(self.takes_large)
+    }
+
     /// Looks again which priorities there are calls of: without this, what was held and has a high one would be called after the rest.
     fn calls_were_freed(&mut self) -> Result<()> {
         self.levels = store_claim::levels(self.spi)?;
@@ -144,6 +150,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             claim_in_parts(memory, session, submit)
         }
     };
+    memory.seen.takes_large = !memory.seen.takes_large || began.elapsed() <= LONG;
     if memory.role.calls_functions() && !memory.backlog.lines().any(|line| line.worker == NO_WORKER) {
         session.slot.end_functions();
     }
@@ -315,13 +322,13 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let turn = &started.turn;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
     let mut room = calls.room(turn.role, registry, backlog);
+    let free = room.clone();
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
-    let (lines, large) = (&mut calls.lines, &calls.large);
-    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines, large, app: &app };
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
-    let prepared = prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?;
+    let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
     app.write_marks()?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -378,7 +385,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
         number: memory.number,
         scope,
         paused: memory.seen.paused,
-        takes_large: !memory.seen.took_large,
+        takes_large: memory.seen.takes_large,
         began,
         began_at,
         real,

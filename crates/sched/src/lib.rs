@@ -11,13 +11,14 @@
 //!        │  is its definition in memory?            kept
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room for its owner? ──── room, bytes ── no: it stays unclaimed
+//!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
+//!        │        has this turn enough to read? ─── bytes ──────── yes: the next turn
 //!        ▼
 //!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
-//!   its answer ── has this turn enough to write? ── portion ────── yes: the next turn
+//!   its answer ── has this turn enough to write? ── bytes ──────── yes: the next turn
 //!        │        is there time for users' tables in this turn?
 //!        │                                          budget ─────── no: the next turn
 //!        │        are they quick?                   slow ───────── no: a runner applies it
@@ -35,7 +36,6 @@ pub mod due_scan;
 pub mod kept;
 pub mod lines;
 pub mod lock_table;
-pub mod portion;
 pub mod room;
 pub mod slow;
 pub mod table_health;

@@ -230,14 +230,14 @@ impl Decider<'_, '_, '_> {
         let id = record.key.0;
         let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Err(Undone::Over)) };
         let wanted = config.load_local(record.api);
-        let read = attribute::local_attributes(self.turn.spi, &[id], Some(usize::MAX))?;
+        let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
             Found::All(size, all) => (size, all.clone()),
             Found::TooLarge(size) => {
                 let failure = calls::request_too_large(&attribute::too_large(size));
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
-            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NotInPortion))),
+            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
         };
         // What this very transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
@@ -329,7 +329,7 @@ impl Decider<'_, '_, '_> {
         if conditional {
             // What was published before the lock is received before the answer: by the next turn.
             let of = self.decided.executions.get(&id).map(|loaded| (id, loaded.meta.owner));
-            let found = inbox::arrivals(turn.spi, of.as_slice(), turn.takes_large)?;
+            let found = inbox::arrivals(turn.spi, of.as_slice())?;
             let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
             if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
                 return Ok(Some(Undone::Later(ItemOutcome::Behind)));
