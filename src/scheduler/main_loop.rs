@@ -1,7 +1,6 @@
 //! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
 use super::duties::{Duties, is_running};
-use super::setting_names::SettingNames;
 use crate::guc;
 use crate::http::{FollowedSettings, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
@@ -68,9 +67,8 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
-    let mut setting_names = SettingNames::new();
     loop {
-        if session.asked_to_leave() || setting_names.are_too_many(session.slot, memory.has_calls()) {
+        if session.asked_to_leave() {
             return ExitReason::Left;
         }
         follow_settings(session, &reactor, &mut followed);

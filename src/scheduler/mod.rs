@@ -16,7 +16,6 @@
 //! | `duties.rs` | besides: the scheduler looks after its runners, a runner leaves when there is no work |
 //! | `maintenance.rs` | between turns: retention, and messages whose time is over |
 //! | `ownerless.rs` | between turns: running processes whose owner is gone are counted |
-//! | `setting_names.rs` | between turns: a process in which triggers have made thousands of names of settings ends |
 //! | `sums.rs` | between turns: what roles have is counted, and full queues |
 
 mod duties;
@@ -25,5 +24,4 @@ mod life;
 mod main_loop;
 mod maintenance;
 mod ownerless;
-mod setting_names;
 mod sums;

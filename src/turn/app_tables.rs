@@ -14,7 +14,6 @@ use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CAN
 use crate::pg::identity::{Setting, as_engine, as_function_owner, as_process_owner, clean_session};
 use crate::pg::process::{as_step_of, database};
 use crate::pg::routine;
-use crate::pg::settings::making_names;
 use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
@@ -269,7 +268,7 @@ impl<'a> AppTables<'a> {
         };
         let limit_ms = limit.as_millis().max(1) as i32;
         let as_owner = || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables);
-        let as_owner = || making_names(meta.owner, || with_timeout(limit_ms, first, meta.owner, as_owner));
+        let as_owner = || with_timeout(limit_ms, first, meta.owner, as_owner);
         let result = match self.mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded_use(as_owner),

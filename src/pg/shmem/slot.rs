@@ -541,12 +541,6 @@ impl Slot {
         }
     }
 
-    /// The process ends because of what steps of this role have left in it, and calls of others end with it. The next one is told.
-    pub fn note_ends_for(self, owner: u32) {
-        // A death that nobody was told of yet says more.
-        let _ = self.cell().died_for.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst);
-    }
-
     /// The table in which a process of this database ended because it could not be cancelled, if it was one, and the role whose step
     /// was there. Told once, to the scheduler.
     pub fn take_died_in(self) -> Option<(Option<u32>, u32)> {
