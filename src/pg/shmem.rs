@@ -18,7 +18,10 @@ pub mod call;
 pub mod over;
 pub mod row_places;
 pub mod slot;
+pub mod slow;
 pub mod waiter;
+
+use slow::{Kind, Mark};
 
 pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Suspects, Wakeup};
 
@@ -57,6 +60,8 @@ pub(crate) struct Shared {
     lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
     row_places: row_places::Places,
+    /// One for the slot of each scheduler.
+    slow: [slow::Marks; slot::SCHEDULERS],
 }
 
 #[repr(C)]
@@ -184,10 +189,15 @@ pub fn launcher_ended() {
     shared.launcher_procno.store(0, Ordering::SeqCst);
 }
 
-/// Notes, from a signal handler, in which table this process ends, and for which role it was there.
+/// Notes, from a signal handler, that this process ends because it can't be cancelled in this table, in a step of this role; zero:
+/// the scheduler never carries such a step out.
 pub fn note_died_in(table: u32, owner: u32) {
     if let Some(slot) = Slot::mine() {
-        slot.note_died_in(table, owner);
+        slot.note_ends_in_table();
+        slow::mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
+        if owner != 0 {
+            slow::mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
+        }
     }
 }
 

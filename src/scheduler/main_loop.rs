@@ -76,7 +76,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         if session.slot.take_wake() {
             memory.woken();
         }
-        duties.before_turn(session, &mut memory);
+        duties.before_turn(session);
         notifier.clear();
         reactor.drain(&mut finished);
         if memory.in_flight() > finished.len() {

@@ -11,7 +11,6 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
-use crate::store::slow::{self, Marks};
 use crate::store::versions::of_schema;
 
 /// The row of the first runner.
@@ -33,24 +32,22 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state("m.epoch", ANY_SLOW, instance::GENERATION);
-    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)", ANY_SLOW, instance::GENERATION);
+    STATE = state("m.epoch", instance::GENERATION);
+    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)", instance::GENERATION);
     // Of a release without runners.
-    STATE_OF_OLDER = state("m.epoch", "false", "r.generation");
+    STATE_OF_OLDER = state("m.epoch", "r.generation");
     RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}");
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
 }
 
-const ANY_SLOW: &str = "EXISTS (SELECT FROM xdb.slow_object)";
-
 /// All in one statement, because every turn begins with it: most of its time is spent to open what it reads, so that each table is read
 /// once. The last call behind lane 0 tells, where there is none, that none waits for a runner, none is held, and none has a priority.
-fn state(epoch: &str, any_slow: &str, generation: &str) -> String {
+fn state(epoch: &str, generation: &str) -> String {
     format!(
         "SELECT {epoch} AS epoch, m.paused, {generation} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            {any_slow} AS any_slow, r.in_use, i.* \
+            r.in_use, i.* \
         FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
             LEFT JOIN LATERAL (SELECT lane, worker_id FROM xdb.task WHERE lane > {SCHEDULERS_LANE} \
                 ORDER BY lane DESC, worker_id DESC LIMIT 1) AS t ON true \
@@ -76,8 +73,6 @@ pub struct TurnInput {
     pub global_work: bool,
     /// Whether the processes are this database's own.
     pub ownership: Ownership,
-    /// What is slow, or was within the last hour.
-    pub slow: Marks,
 }
 
 /// The row of an engine process.
@@ -125,9 +120,8 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             last_lane: last.map(|(lane, _)| lane).filter(|lane| *lane >= FIRST_PRIORITY_LANE),
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
-            slow: Marks::default(),
         };
-        Ok((state, last, row.get::<bool>("any_slow")?))
+        Ok((state, last))
     };
     let mut params = vec![value(system), value(database)];
     let statement = match role {
@@ -138,7 +132,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
         }
     };
     let row = spi.first(statement, &params, read)?;
-    let (mut state, last, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let (mut state, last) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let last_worker = match last {
         None => None,
         Some((RUNNERS_LANE, worker)) => Some(worker),
@@ -147,9 +141,6 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     };
     state.runners_have_calls = last_worker.is_some();
     state.workers_calls_are_runners = last_worker.is_some_and(|worker| worker != NO_WORKER);
-    if any_slow {
-        state.slow = slow::marks(spi)?;
-    }
     Ok(state)
 }
 

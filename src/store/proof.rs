@@ -73,7 +73,6 @@ fn tables() -> Vec<Description> {
         of::<claim::Task>(),
         of::<correlated::CorrelatedStart>(),
         of::<engine::Engine>(),
-        of::<slow::SlowObject>(),
         of::<execution::Process>(),
         of::<global_queue::GlobalQueueMessage>(),
         of::<global_queue::UsedKey>(),

@@ -217,7 +217,6 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     let mut app = AppTables::new(&turn, &mut memory.tables, false);
     let sources = leased.into_iter().filter(|call| !left_out.contains(&call.key)).map(|call| (&executions, call));
     let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
-    app.write_marks()?;
     made.took_large |= portion.has_taken();
     made.give_back(&turn, left_out)?;
     memory.seen.takes_large &= !made.took_large;

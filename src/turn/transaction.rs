@@ -351,7 +351,6 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         true => making::put_off(turn, &mut saved, claims)?,
         false => prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?,
     };
-    app.write_marks()?;
     if !saved.wrote && prepared.later.is_empty() {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
@@ -389,7 +388,8 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize)
     memory.seen.paused = state.paused || state.ownership != Ownership::Own;
     memory.seen.takes_large = !memory.seen.took_large;
     memory.tables.health.begin_turn();
-    let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
+    memory.tables.slow.begin_turn(spi, memory.role)?;
+    let any_slow = memory.tables.slow.is_any();
     let functions_have_priorities = state.last_lane.is_some_and(|lane| lane >= FIRST_FUNCTIONS_LANE);
     let of_functions = if functions_have_priorities { store_claim::levels_of_functions(spi)? } else { Vec::new() };
     let (levels, runners_levels) = match memory.role.gathers() {

@@ -20,7 +20,6 @@
 //!   its answer ── has this turn enough to write? ── portion ────── yes: the next turn
 //!        │        is there time for users' tables in this turn?
 //!        │                                          budget ─────── no: the next turn
-//!        │        are they quick?                   slow ───────── no: a runner applies it
 //!        │        is one of them locked just now?   table_health ─ yes: later
 //!        ▼
 //!   applied: its locks are released, its place is free
@@ -38,6 +37,5 @@ pub mod lines;
 pub mod lock_table;
 pub mod portion;
 pub mod room;
-pub mod slow;
 pub mod table_health;
 pub mod told;

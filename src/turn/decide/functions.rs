@@ -147,8 +147,7 @@ impl Decider<'_, '_, '_> {
             let (api, call) = state.current_call()?;
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
             let function = process_type.definition.function_of(&state.id.state_id, api)?;
-            let is_kept = || self.app.function_kept_until(process_type, &state.id.state_id, api).is_some();
-            (is_first && !function.is_empty() && !is_kept())
+            (is_first && !function.is_empty() && !self.app.is_deadly_function(function))
                 .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
@@ -197,7 +196,7 @@ impl Decider<'_, '_, '_> {
         let beside_others = self.is_beside_others(id);
         let lock_timeout = if beside_others { WHILE_OTHERS_WAIT.min(timeout) } else { timeout };
         let began = Instant::now();
-        let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
+        let called = self.app.in_function(id, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
@@ -311,7 +310,6 @@ impl Decider<'_, '_, '_> {
                 return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
             }
         }
-        self.app.step_ended(record.key);
         if let Some(loaded) = self.decided.executions.get_mut(&id) {
             tell_once(self.told, loaded, &mut events);
             loaded.apply(events, now);

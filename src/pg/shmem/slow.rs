@@ -1,0 +1,103 @@
+//! Marks of what is slow inside a database: tables, functions, and roles whose steps have ended a process of the engine.
+//!
+//! | mark | set by | meaning |
+//! |---|---|---|
+//! | [`Kind::Slow`] | the scheduler, if one use of a table ran into `xdb.apply_timeout` | for ten minutes, steps of the table run in a runner |
+//! | [`Kind::Deadly`] | a process of the engine that can't be cancelled in a table, and ends | for ten minutes, no process uses the table |
+//! | [`Kind::Killer`] | the same process | for an hour, all steps of the role that use tables run in a runner |
+//!
+//! A runner is the first that uses a deadly table again. If the table ends the runner, both marks are set again. So one role ends the
+//! scheduler once, however many such tables the role has, and no process waits for its tables.
+//!
+//! The marks stand in shared memory, beside the slot of the database's scheduler: they outlive the process that sets them. They may be
+//! lost at any moment. Then the scheduler finds out again.
+use super::slot::{Role, Slot};
+use super::{clock_offset, shared};
+use crate::pg::raw;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Marks of one database. A further one takes the place of the oldest.
+const PLACES: usize = 64;
+
+const MINUTE: i64 = 60_000_000;
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Kind {
+    /// A table, or a function, took too long.
+    Slow = 1,
+    /// A process could not be cancelled in a table or a function.
+    Deadly = 2,
+    /// The role whose step that was.
+    Killer = 3,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Slow, Self::Deadly, Self::Killer];
+
+    fn lasts(self) -> i64 {
+        if self == Self::Killer { 60 * MINUTE } else { 10 * MINUTE }
+    }
+}
+
+/// A mark of a table, a function or a role. The server counts the oids of tables and functions with one counter: if two have the same
+/// oid, both are slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub kind: Kind,
+    pub oid: u32,
+}
+
+#[repr(C)]
+pub(super) struct Marks([Place; PLACES]);
+
+#[repr(C)]
+struct Place {
+    /// Kind and oid; zero: free. Written last.
+    mark: AtomicU64,
+    /// By the clock of processes; zero: free.
+    since: AtomicI64,
+}
+
+fn now() -> i64 {
+    raw::now_micros().saturating_add(clock_offset())
+}
+
+fn places(database: pg_sys::Oid) -> Option<&'static [Place]> {
+    let slot = Slot::find(database, Role::Scheduler)?;
+    Some(&shared()?.slow[slot.index()].0)
+}
+
+/// Marks something in this database. Cannot fail; a signal handler calls it.
+pub fn mark(database: pg_sys::Oid, mark: Mark) {
+    let Some(places) = places(database) else { return };
+    let word = (mark.kind as u64) << 32 | u64::from(mark.oid);
+    let same = places.iter().find(|place| place.mark.load(Ordering::SeqCst) == word);
+    let oldest = || places.iter().min_by_key(|place| place.since.load(Ordering::SeqCst));
+    if let Some(place) = same.or_else(oldest) {
+        place.mark.store(0, Ordering::SeqCst);
+        place.since.store(now(), Ordering::SeqCst);
+        place.mark.store(word, Ordering::SeqCst);
+    }
+}
+
+/// The marks of this database that have not expired. A clock that is set back by more than their age ends them.
+pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
+    let now = now();
+    places(database).unwrap_or_default().iter().filter_map(move |place| {
+        let word = place.mark.load(Ordering::SeqCst);
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
+        let age = now.saturating_sub(place.since.load(Ordering::SeqCst));
+        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
+    })
+}
+
+/// Nothing is marked in the database of this slot. Cannot fail.
+pub(super) fn clear(slot: usize) {
+    for place in shared().into_iter().filter_map(|shared| shared.slow.get(slot)).flat_map(|marks| &marks.0) {
+        place.mark.store(0, Ordering::SeqCst);
+        place.since.store(0, Ordering::SeqCst);
+    }
+}
