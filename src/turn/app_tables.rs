@@ -161,11 +161,6 @@ impl<'a> AppTables<'a> {
         with_timeout(milliseconds(timeout), function, pg_sys::InvalidOid, as_owner)
     }
 
-    /// Reads the attributes of a call that a function answers; those that it wants under a lock are locked until the transaction ends.
-    pub fn read_in_step(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
-        self.load(meta, loading, loading.lock_type)
-    }
-
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.health.busy_until(relation)
     }
@@ -191,12 +186,8 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// Reads the attributes of a call, and locks nothing.
-    pub fn read(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
-        self.load(meta, loading, LockType::NoLocking)
-    }
-
-    fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
+    /// Reads the attributes of a call. Their rows stay under this lock until the transaction ends.
+    pub fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
         let access = if lock == LockType::NoLocking { Access::Read } else { Access::Lock };

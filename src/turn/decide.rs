@@ -499,7 +499,7 @@ impl<'i> Decider<'_, '_, 'i> {
         if let Some(relation) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
-        let now = self.app.read_in_step(&loaded.meta, &reads.global)?;
+        let now = self.app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
         Ok(now.map(|object| fnv1a_128(object.bytes()) == reads.values))
     }
 

@@ -245,7 +245,7 @@ impl Preparing<'_, '_> {
         self.app.next_item();
         let id = call.key.0;
         let loading = config.load_global(api);
-        let global = match self.app.read(&loaded.meta, &loading)? {
+        let global = match self.app.load(&loaded.meta, &loading, LockType::NoLocking)? {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);

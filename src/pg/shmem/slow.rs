@@ -18,7 +18,7 @@ use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Marks of one database. A further one takes the place of the oldest.
-const PLACES: usize = 64;
+pub const PLACES: usize = 64;
 
 const MINUTE: i64 = 60_000_000;
 

@@ -246,7 +246,8 @@ impl Decider<'_, '_, '_> {
         }
         let members = local.iter().filter(|(key, _)| wanted.wants(key));
         let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
-        let global = match self.app.read_in_step(&loaded.meta, &config.load_global(record.api))? {
+        let loading = config.load_global(record.api);
+        let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
             Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
             Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
