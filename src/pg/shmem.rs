@@ -21,8 +21,6 @@ pub mod slot;
 pub mod slow;
 pub mod waiter;
 
-use slow::{Kind, Mark};
-
 pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Suspects, Wakeup};
 
 const NAME: &CStr = c"xdb";
@@ -187,18 +185,6 @@ pub fn launcher_ended() {
     let Some(shared) = shared() else { return };
     shared.launcher_pid.store(0, Ordering::SeqCst);
     shared.launcher_procno.store(0, Ordering::SeqCst);
-}
-
-/// Notes, from a signal handler, that this process ends because it can't be cancelled in this table, in a step of this role; zero:
-/// the scheduler never carries such a step out.
-pub fn note_died_in(table: u32, owner: u32) {
-    if let Some(slot) = Slot::mine() {
-        slot.note_ends_in_table();
-        slow::mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
-        if owner != 0 {
-            slow::mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
-        }
-    }
 }
 
 /// Whether there is a launcher now.

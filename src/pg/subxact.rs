@@ -79,7 +79,7 @@ unsafe extern "C-unwind" fn at_limit() {
     if LIMITS_TAKEN.fetch_add(1, Ordering::Relaxed) + 1 != HARD_LIMIT {
         return;
     }
-    crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
+    crate::pg::shmem::slow::ends_process(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
     // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
     unsafe { super::raw::die(0) };
 }

@@ -37,7 +37,7 @@ use xdb_sched::room::{Line, Room};
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
 
-/// A call whose table no process may use is claimed after this, if the table may be used then.
+/// A call whose table nobody may use is looked at again after this at the latest.
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease: it goes out after the commit.

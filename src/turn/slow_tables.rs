@@ -25,7 +25,7 @@ impl SlowTables {
         self.logged.retain(|mark| self.marks.contains(mark));
         for mark in self.marks.iter().filter(|_| role == Role::Scheduler) {
             if self.logged.insert(*mark) {
-                pgrx::log!("xdb: {}; its steps now run in a runner", describe(spi, *mark)?);
+                pgrx::log!("xdb: marked as slow: {}", describe(spi, *mark)?);
             }
         }
         Ok(())

@@ -45,8 +45,6 @@ pub(super) struct Cell {
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
-    /// Not zero: the process has ended because it could not be cancelled in a table, and the launcher does not know yet.
-    ended_in_table: AtomicU32,
     /// The owner whose functions the runner of this slot calls; zero: it calls none.
     functions_of: AtomicU32,
     in_flight: AtomicI64,
@@ -268,7 +266,6 @@ impl Slot {
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
-        cell.ended_in_table.store(0, Ordering::SeqCst);
         super::slow::clear(index);
         Some(Slot(index as u8))
     }
@@ -525,16 +522,6 @@ impl Slot {
     pub fn suspects(self) -> Suspects {
         let [open, held] = &self.cell().suspects;
         Suspects { open: open.load(Ordering::SeqCst), held: held.load(Ordering::SeqCst) }
-    }
-
-    /// The process ends because it could not be cancelled in a table.
-    pub(super) fn note_ends_in_table(self) {
-        self.cell().ended_in_table.store(1, Ordering::SeqCst);
-    }
-
-    /// Whether the last process has ended so. Told once, to the launcher.
-    pub fn take_ended_in_table(self) -> bool {
-        self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner that calls none

@@ -70,7 +70,7 @@ fn places(database: pg_sys::Oid) -> Option<&'static [Place]> {
     Some(&shared()?.slow[slot.index()].0)
 }
 
-/// Marks something in this database. Cannot fail; a signal handler calls it.
+/// Marks something in this database. Cannot fail.
 pub fn mark(database: pg_sys::Oid, mark: Mark) {
     let Some(places) = places(database) else { return };
     let word = (mark.kind as u64) << 32 | u64::from(mark.oid);
@@ -80,6 +80,16 @@ pub fn mark(database: pg_sys::Oid, mark: Mark) {
         place.mark.store(0, Ordering::SeqCst);
         place.since.store(now(), Ordering::SeqCst);
         place.mark.store(word, Ordering::SeqCst);
+    }
+}
+
+/// This process ends because it can't be cancelled in this table, in a step of this role; zero: the scheduler never carries such a step
+/// out. A signal handler calls it.
+pub fn ends_process(table: u32, owner: u32) {
+    let Some(slot) = Slot::mine() else { return };
+    mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
+    if owner != 0 {
+        mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
     }
 }
 
