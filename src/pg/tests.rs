@@ -72,6 +72,10 @@ mod xdb_tests {
         assert_eq!((marks.len(), marks.contains(&mark(0))), (slow::PLACES, false));
         slow::mark(database, mark(1));
         assert_eq!(slow::marks(database).count(), slow::PLACES, "one mark has one place");
+        let killer = slow::Mark { kind: slow::Kind::Killer, oid: u32::MAX };
+        slow::mark(database, killer);
+        (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
+        assert!(slow::marks(database).any(|mark| mark == killer), "slow tables push it out");
     }
 
     #[pg_test]

@@ -17,7 +17,8 @@ use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Marks of one database. A further one takes the place of the oldest.
+/// Marks of one database. A further one takes the place of the oldest of the first [`Kind`] that has any: no number of slow tables
+/// has the database forget what ends processes.
 pub const PLACES: usize = 64;
 
 const MINUTE: i64 = 60_000_000;
@@ -61,6 +62,16 @@ struct Place {
     since: AtomicI64,
 }
 
+impl Place {
+    /// The mark that stands here, unless it has expired. A clock that is set back by more than its age ends it.
+    fn mark(&self, now: i64) -> Option<Mark> {
+        let word = self.mark.load(Ordering::SeqCst);
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
+        let age = now.saturating_sub(self.since.load(Ordering::SeqCst));
+        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
+    }
+}
+
 fn now() -> i64 {
     raw::now_micros().saturating_add(clock_offset())
 }
@@ -73,13 +84,14 @@ fn places(database: pg_sys::Oid) -> Option<&'static [Place]> {
 /// Marks something in this database. Cannot fail.
 pub fn mark(database: pg_sys::Oid, mark: Mark) {
     let Some(places) = places(database) else { return };
-    let word = (mark.kind as u64) << 32 | u64::from(mark.oid);
-    let same = places.iter().find(|place| place.mark.load(Ordering::SeqCst) == word);
-    let oldest = || places.iter().min_by_key(|place| place.since.load(Ordering::SeqCst));
-    if let Some(place) = same.or_else(oldest) {
+    let now = now();
+    let same = places.iter().find(|place| place.mark(now) == Some(mark));
+    let kind = |place: &Place| place.mark(now).map(|mark| mark.kind as u32);
+    let least = || places.iter().min_by_key(|place| (kind(place), place.since.load(Ordering::SeqCst)));
+    if let Some(place) = same.or_else(least) {
         place.mark.store(0, Ordering::SeqCst);
-        place.since.store(now(), Ordering::SeqCst);
-        place.mark.store(word, Ordering::SeqCst);
+        place.since.store(now, Ordering::SeqCst);
+        place.mark.store((mark.kind as u64) << 32 | u64::from(mark.oid), Ordering::SeqCst);
     }
 }
 
@@ -93,15 +105,10 @@ pub fn ends_process(table: u32, owner: u32) {
     }
 }
 
-/// The marks of this database that have not expired. A clock that is set back by more than their age ends them.
+/// The marks of this database.
 pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
     let now = now();
-    places(database).unwrap_or_default().iter().filter_map(move |place| {
-        let word = place.mark.load(Ordering::SeqCst);
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
-        let age = now.saturating_sub(place.since.load(Ordering::SeqCst));
-        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
-    })
+    places(database).unwrap_or_default().iter().filter_map(move |place| place.mark(now))
 }
 
 /// Nothing is marked in the database of this slot. Cannot fail.
