@@ -391,4 +391,3 @@ COMMENT ON COLUMN xdb.crash_suspect.execution_id IS 'Process execution it belong
 COMMENT ON COLUMN xdb.crash_suspect.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 1, or 2 while it is made or its answer applied, and when it is held.';
 COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
-
