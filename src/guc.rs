@@ -85,7 +85,7 @@ settings! {
         c"Claiming stops there. Those beyond a third of max_files_per_process wait for a connection. Default 1024.";
     APPLY_TIMEOUT_MS: i32 = 250, 10..=60_000, Sighup, MS,
         c"xdb.apply_timeout", c"Longest time that a scheduler spends in users' tables in one turn, for all processes together.",
-        c"What does not fit waits for the next turn. A table that takes so long in one use is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.";
+        c"What does not fit waits for the next turn. If one use of a table takes that long, the steps of its processes run in a runner for ten minutes. Default 250ms.";
     RUNNERS: i32 = 3, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
         c"xdb.runners", c"Most runners of a database: processes that carry out the steps of slow tables.",
         c"Each takes one of max_worker_processes while there is work for it. Default 3.";

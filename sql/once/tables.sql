@@ -23,7 +23,6 @@
 --   +- correlated_start   it is the latest start of a correlation key
 --   +- purged             the execution is gone, and its rows are being deleted
 -- global_message, global_message_key: messages of no process, until a state takes one.
--- slow_object: users' tables so slow that their steps are runners'.
 --
 -- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
 -- task or timers, and events: all in one transaction with what it writes in users' tables.
@@ -378,22 +377,3 @@ CREATE TABLE xdb.purged (
 COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, which the engine deletes bit by bit.';
 COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
-
-CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION', 'ROLE'])),
-    object oid NOT NULL,
-    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    reason text NOT NULL,
-    pause interval NOT NULL,
-    probed_at timestamptz,
-    mended_at timestamptz,
-    PRIMARY KEY (kind, object)
-);
-COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
-COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE, FUNCTION, or ROLE: every table that steps of that role''s processes use, for a while after a process died in one.';
-COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
-COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
-COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';
-COMMENT ON COLUMN xdb.slow_object.pause IS 'From then, or from the last probe, to the next probe. Doubled each time.';
-COMMENT ON COLUMN xdb.slow_object.probed_at IS 'When a runner last found it to be slow or quick; null before the first time.';
-COMMENT ON COLUMN xdb.slow_object.mended_at IS 'When a runner found it to be quick; null while it is slow. Kept for an hour, so that what becomes slow again is probed less often.';

@@ -79,8 +79,6 @@ const OID: SqlType = SqlType::by_value("oid", pg_sys::OIDOID, pg_sys::OIDARRAYOI
 const TEXT: SqlType = SqlType::by_reference("text", pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, pg_sys::TYPALIGN_INT);
 const TIMESTAMPTZ: SqlType =
     SqlType::by_value("timestamptz", pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
-const INTERVAL: SqlType =
-    SqlType::by_reference("interval", pg_sys::INTERVALOID, pg_sys::INTERVALARRAYOID, 16, pg_sys::TYPALIGN_DOUBLE);
 const UUID: SqlType = SqlType::by_reference("uuid", pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 16, pg_sys::TYPALIGN_CHAR);
 
 /// Microseconds from the Unix epoch to Postgres' epoch, 2000-01-01.
@@ -156,33 +154,6 @@ macro_rules! words {
 }
 
 words! { ProcessStatus, StateStatus, Api }
-
-/// A length of time, in a column of intervals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interval(pub std::time::Duration);
-
-impl SqlValue for Interval {
-    const TYPE: SqlType = INTERVAL;
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        // SAFETY: a new value in the current memory context.
-        unsafe {
-            let interval = pg_sys::palloc0(size_of::<pg_sys::Interval>()).cast::<pg_sys::Interval>();
-            (*interval).time = self.0.as_micros() as i64;
-            Some(pg_sys::Datum::from(interval))
-        }
-    }
-}
-
-impl FromColumn<'_> for Interval {
-    const OID: pg_sys::Oid = INTERVAL.oid;
-    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
-        const DAY: i64 = 86_400_000_000;
-        let interval = datum.cast_mut_ptr::<pg_sys::Interval>();
-        // SAFETY: a value of that type. Somebody may have written months into it, which have no length.
-        let micros = unsafe { (*interval).time + DAY * i64::from((*interval).day) };
-        Ok(Self(std::time::Duration::from_micros(micros.max(0) as u64)))
-    }
-}
 
 impl SqlValue for str {
     const TYPE: SqlType = TEXT;

@@ -18,6 +18,7 @@ pub mod call;
 pub mod over;
 pub mod row_places;
 pub mod slot;
+pub mod slow;
 pub mod waiter;
 
 pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Wakeup};
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
     row_places: row_places::Places,
+    /// One for the slot of each scheduler.
+    slow: [slow::Marks; slot::SCHEDULERS],
 }
 
 #[repr(C)]
@@ -161,13 +164,6 @@ pub fn launcher_ended() {
     let Some(shared) = shared() else { return };
     shared.launcher_pid.store(0, Ordering::SeqCst);
     shared.launcher_procno.store(0, Ordering::SeqCst);
-}
-
-/// Notes, from a signal handler, in which table this process ends, and for which role it was there.
-pub fn note_died_in(table: u32, owner: u32) {
-    if let Some(slot) = Slot::mine() {
-        slot.note_died_in(table, owner);
-    }
 }
 
 /// Whether there is a launcher now.

@@ -14,7 +14,7 @@ mod xdb_tests {
     use crate::pg::param::{FromColumn, array, column, value};
     use crate::pg::row_locks::{OthersForUpdate, others_for_update};
     use crate::pg::shmem::over::{self, Kind};
-    use crate::pg::shmem::{attribute_locks, waiter};
+    use crate::pg::shmem::{Role, Slot, attribute_locks, slow, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
     use crate::pg::{identity, latch, names, subxact};
@@ -55,6 +55,27 @@ mod xdb_tests {
             attribute_locks::note_calls_over(database);
             assert!(!attribute_locks::take_calls_over(database), "it has one");
         }
+    }
+
+    #[pg_test]
+    fn of_the_marks_of_slow_tables_the_oldest_gives_way() {
+        let database = crate::pg::process::database();
+        let started = std::time::Instant::now();
+        while Slot::find(database, Role::Scheduler).is_none() {
+            assert!(started.elapsed().as_secs() < 30, "there is no scheduler");
+            crate::pg::latch::wait_for_latch(50);
+        }
+        // No table has such a number.
+        let mark = |number: u32| slow::Mark { kind: slow::Kind::Slow, oid: u32::MAX - number };
+        (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
+        let marks: Vec<_> = slow::marks(database).collect();
+        assert_eq!((marks.len(), marks.contains(&mark(0))), (slow::PLACES, false));
+        slow::mark(database, mark(1));
+        assert_eq!(slow::marks(database).count(), slow::PLACES, "one mark has one place");
+        let killer = slow::Mark { kind: slow::Kind::Killer, oid: u32::MAX };
+        slow::mark(database, killer);
+        (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
+        assert!(slow::marks(database).any(|mark| mark == killer), "slow tables push it out");
     }
 
     #[pg_test]

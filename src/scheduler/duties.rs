@@ -41,11 +41,8 @@ impl Duties {
         }
     }
 
-    pub fn before_turn(&mut self, session: &mut Session, memory: &mut Memory) {
+    pub fn before_turn(&mut self, session: &mut Session) {
         if let Self::Scheduler { runners, .. } = self {
-            if let Some((table, owner)) = session.slot.take_died_in() {
-                memory.died_in(table, owner);
-            }
             runners.retire(session);
         }
     }

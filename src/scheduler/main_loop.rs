@@ -1,7 +1,6 @@
 //! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
 use super::duties::{Duties, is_running};
-use super::setting_names::SettingNames;
 use crate::guc;
 use crate::http::{FollowedSettings, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
@@ -69,9 +68,8 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
-    let mut setting_names = SettingNames::new();
     loop {
-        if session.asked_to_leave() || setting_names.are_too_many(session.slot, memory.has_calls()) {
+        if session.asked_to_leave() {
             return ExitReason::Left;
         }
         follow_settings(session, &reactor, &mut followed);
@@ -79,7 +77,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         if session.slot.take_wake() {
             memory.woken();
         }
-        duties.before_turn(session, &mut memory);
+        duties.before_turn(session);
         notifier.clear();
         reactor.drain(&mut finished);
         if memory.in_flight() > finished.len() {

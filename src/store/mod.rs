@@ -32,7 +32,7 @@
 //! | [`usage`] | | counts what running processes of a type are in, and wait for |
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`subscription`] | | subscriptions that would write the system tables |
-//! | [`slow`] | `slow_object` | users' tables that are slow |
+//! | [`slow`] | | names of what is slow |
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`crashes`] | | calls that were in hand when the server crashed: made one at a time, or held |
 //! | [`lock_holders`] | | who has locked what a process needs |

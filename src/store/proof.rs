@@ -72,7 +72,6 @@ fn tables() -> Vec<Description> {
         of::<claim::Task>(),
         of::<correlated::CorrelatedStart>(),
         of::<engine::Engine>(),
-        of::<slow::SlowObject>(),
         of::<execution::Process>(),
         of::<global_queue::GlobalQueueMessage>(),
         of::<global_queue::UsedKey>(),

@@ -10,7 +10,6 @@ use super::owners::{self, NamedRole, Unfit};
 use super::role::{RUNNERS_CALLS, Role, function_runners, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::slow_tables::Kept;
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
@@ -473,13 +472,10 @@ impl Claiming<'_, '_> {
             }
             return None;
         }
-        if let Some(until) = self.app.function_kept_until(process_type, &state.id.state_id, api) {
-            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
-            return None;
-        }
-        if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
-            // Somebody may have mended the table before.
-            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
+        let function = process_type.definition.function_of(&state.id.state_id, api);
+        if function.is_some_and(|name| self.app.is_deadly_function(name)) || self.app.kept_from(&loaded.meta).is_some()
+        {
+            self.backlog.executions.defer_until(due.key.0, Instant::now() + KEPT_FOR);
             self.locks.step_aside(due.key, None);
             return None;
         }
@@ -495,9 +491,7 @@ impl Claiming<'_, '_> {
             (Some(unfit), _) => {
                 Some((Failure { detail: unfit.why.to_owned(), ..Failure::default() }, Further::ByPolicy))
             }
-            (None, true)
-                if is_for_function && process_type.definition.function_of(&state.id.state_id, api).is_none() =>
-            {
+            (None, true) if is_for_function && function.is_none() => {
                 let key = if api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
                 let why = format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id);
                 Some(unregistered(why))

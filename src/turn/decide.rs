@@ -323,9 +323,6 @@ impl<'i> Decider<'_, '_, 'i> {
         let outcome = match used {
             Used::Done(()) => {
                 crash::point("turn-tables");
-                if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_) | Answered::Retry(_)) = item {
-                    self.app.step_ended(record.key);
-                }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
                 if let Some(loaded) = self.decided.executions.get_mut(&item.execution()) {
@@ -436,7 +433,7 @@ impl<'i> Decider<'_, '_, 'i> {
         if written.is_none() && calls.is_empty() {
             return Ok(Used::Done(()));
         }
-        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
+        if let Some(relation) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
         let Item::Answer(record, _) = item else { return Ok(Used::Done(())) };
@@ -468,10 +465,10 @@ impl<'i> Decider<'_, '_, 'i> {
         if !reads.global.locks() {
             return Ok(Used::Done(true));
         }
-        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
+        if let Some(relation) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
-        let now = self.app.read_in_step(&loaded.meta, &reads.global)?;
+        let now = self.app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
         Ok(now.map(|object| fnv1a_128(object.bytes()) == reads.values))
     }
 

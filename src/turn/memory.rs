@@ -101,7 +101,7 @@ impl Memory {
             backlog: Backlog::default(),
             tables: KnownTables {
                 health: TableHealth::default(),
-                slow: SlowTables::of(role),
+                slow: SlowTables::default(),
                 parts: Parts::default(),
                 settings: OwnerSettings::default(),
             },
@@ -121,11 +121,6 @@ impl Memory {
             },
             failing: Backoff::default(),
         }
-    }
-
-    /// A process has died in a statement on this table, in a step of this role: the scheduler before this one, or a runner.
-    pub fn died_in(&mut self, table: Option<u32>, owner: u32) {
-        self.tables.slow.died_in(table, owner);
     }
 
     /// The runners that are to be there for calls that wait.

@@ -209,9 +209,7 @@ impl Preparing<'_, '_> {
         self.app.next_item();
         let id = call.key.0;
         let loading = config.load_global(api);
-        let read = self.app.read(&loaded.meta, &loading)?;
-        self.app.read_for(call.key);
-        let global = match read {
+        let global = match self.app.load(&loaded.meta, &loading, LockType::NoLocking)? {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
@@ -226,10 +224,7 @@ impl Preparing<'_, '_> {
                 self.more = true;
                 return Ok(Preparation::Release);
             }
-            Used::Refused(error) => {
-                self.app.step_ended(call.key);
-                return Ok(Preparation::failed(refused(&error)));
-            }
+            Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
         let members = local.members(&wanted)?;
         let mut values = None;

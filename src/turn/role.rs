@@ -11,7 +11,7 @@
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
 //! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
 //! | timers, messages, global queues, locks on attributes | yes | no |
-//! | of slow tables it finds out | which are | which are no more |
+//! | finds out which tables are slow | yes | no |
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 

@@ -329,7 +329,6 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
-    app.write_marks()?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
@@ -366,7 +365,8 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
     memory.seen.ownership = state.ownership;
     memory.seen.paused = state.paused || state.ownership != Ownership::Own;
     memory.tables.health.begin_turn();
-    let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
+    memory.tables.slow.begin_turn(spi, memory.role)?;
+    let any_slow = memory.tables.slow.is_any();
     let functions_have_priorities = state.last_lane.is_some_and(|lane| lane >= FIRST_FUNCTIONS_LANE);
     let of_functions = if functions_have_priorities { store_claim::levels_of_functions(spi)? } else { Vec::new() };
     let (levels, runners_levels) = match memory.role.gathers() {

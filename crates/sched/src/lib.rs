@@ -21,7 +21,6 @@
 //!   its answer ── has this turn enough to write? ── bytes ──────── yes: the next turn
 //!        │        is there time for users' tables in this turn?
 //!        │                                          budget ─────── no: the next turn
-//!        │        are they quick?                   slow ───────── no: a runner applies it
 //!        │        is one of them locked just now?   table_health ─ yes: later
 //!        ▼
 //!   applied: its locks are released, its place is free
@@ -37,5 +36,4 @@ pub mod kept;
 pub mod lines;
 pub mod lock_table;
 pub mod room;
-pub mod slow;
 pub mod table_health;

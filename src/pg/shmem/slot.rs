@@ -45,12 +45,6 @@ pub(super) struct Cell {
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
-    /// The table in which the last process ended, the scheduler of this slot or one of its runners, because it could not be
-    /// cancelled; zero: none. And the role whose step was there.
-    died_in: AtomicU32,
-    died_for: AtomicU32,
-    /// Not zero: this slot's own process has ended so, and the launcher does not know yet.
-    ended_in_table: AtomicU32,
     /// The owner whose functions the runner of this slot calls; zero: it calls none.
     functions_of: AtomicU32,
     in_flight: AtomicI64,
@@ -255,9 +249,7 @@ impl Slot {
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
-        cell.died_in.store(0, Ordering::SeqCst);
-        cell.died_for.store(0, Ordering::SeqCst);
-        cell.ended_in_table.store(0, Ordering::SeqCst);
+        super::slow::clear(index);
         Some(Slot(index as u8))
     }
 
@@ -372,7 +364,7 @@ impl Slot {
         let start = cell.life.load(Ordering::SeqCst) >> 8;
         cell.life.store((start << 8) | SlotPhase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
-        // A runner's leases are void now, and what it died in is to be noted.
+        // A runner's leases are void now.
         if role != Role::Scheduler
             && let Some(scheduler) = Slot::find(database, Role::Scheduler)
         {
@@ -500,33 +492,6 @@ impl Slot {
     /// The epoch that was shown last. Zero: no process has begun in this slot since the shared memory was made.
     pub fn epoch(self) -> i64 {
         self.cell().epoch.load(Ordering::SeqCst)
-    }
-
-    /// Tells the scheduler of the same database, and the launcher.
-    pub(super) fn note_died_in(self, table: u32, owner: u32) {
-        self.cell().ended_in_table.store(1, Ordering::SeqCst);
-        if let Some(scheduler) = Slot::find(self.database(), Role::Scheduler) {
-            scheduler.cell().died_in.store(table, Ordering::SeqCst);
-            scheduler.cell().died_for.store(owner, Ordering::SeqCst);
-        }
-    }
-
-    /// The process ends because of what steps of this role have left in it, and calls of others end with it. The next one is told.
-    pub fn note_ends_for(self, owner: u32) {
-        // A death that nobody was told of yet says more.
-        let _ = self.cell().died_for.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst);
-    }
-
-    /// The table in which a process of this database ended because it could not be cancelled, if it was one, and the role whose step
-    /// was there. Told once, to the scheduler.
-    pub fn take_died_in(self) -> Option<(Option<u32>, u32)> {
-        let owner = self.cell().died_for.swap(0, Ordering::SeqCst);
-        (owner != 0).then(|| (Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0), owner))
-    }
-
-    /// Whether the last process has ended so. Told once, to the launcher.
-    pub fn take_ended_in_table(self) -> bool {
-        self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner that calls none

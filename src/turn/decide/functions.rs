@@ -147,8 +147,7 @@ impl Decider<'_, '_, '_> {
             let (api, call) = state.current_call()?;
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
             let function = process_type.definition.function_of(&state.id.state_id, api)?;
-            let is_kept = || self.app.function_kept_until(process_type, &state.id.state_id, api).is_some();
-            (is_first && !function.is_empty() && !is_kept())
+            (is_first && !function.is_empty() && !self.app.is_deadly_function(function))
                 .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
@@ -197,7 +196,7 @@ impl Decider<'_, '_, '_> {
         let beside_others = self.is_beside_others(id);
         let lock_timeout = if beside_others { WHILE_OTHERS_WAIT.min(timeout) } else { timeout };
         let began = Instant::now();
-        let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
+        let called = self.app.in_function(id, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
@@ -247,7 +246,8 @@ impl Decider<'_, '_, '_> {
         }
         let members = local.iter().filter(|(key, _)| wanted.wants(key));
         let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
-        let global = match self.app.read_in_step(&loaded.meta, &config.load_global(record.api))? {
+        let loading = config.load_global(record.api);
+        let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
             Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
             Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
@@ -311,7 +311,6 @@ impl Decider<'_, '_, '_> {
                 return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
             }
         }
-        self.app.step_ended(record.key);
         if let Some(loaded) = self.decided.executions.get_mut(&id) {
             loaded.apply(events, now)?;
         }

@@ -164,10 +164,7 @@ fn a_call_whose_answer_kills_who_applies_it_is_held_too() {
 #[test]
 fn a_call_that_kills_runners_is_held_too() {
     let story = Story::new("suspects_runner");
-    story.app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-         VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
+    story.app.make_slow("app", "public.counters", "id", json!({"n": 0}));
     a_call_kills_the_server(story, "read");
 }
 

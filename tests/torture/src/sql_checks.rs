@@ -144,18 +144,13 @@ const IN_SQL: &[(&str, &str)] = &[
          WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
          GROUP BY t",
     ),
-    (
-        "slow",
-        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL AND kind = 'TABLE'",
-    ),
 ];
 
 /// Adds what the queries find.
 pub fn check(db: &mut Db, findings: &mut Findings) {
     for (kind, sql) in IN_SQL {
         // What is being cleared away may take a moment.
-        let deadline =
-            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "slow" { 30 } else { 0 });
+        let deadline = Instant::now() + Duration::from_secs(if *kind == "left behind" { 30 } else { 0 });
         let rows = loop {
             let rows = db.all::<String>(sql);
             if rows.is_empty() || Instant::now() >= deadline {
