@@ -119,7 +119,7 @@ mod xdb_tests {
             began.elapsed().as_millis() as i64
         };
         for both in [[&place, &unwoken], [&unwoken, &place]] {
-            waiter::wake(database, Some(&[execution]));
+            waiter::wake(database, Some(&[execution].into()));
             // As waiting inside the server does.
             latch::wait_for_latch(0);
             assert!(waits(both, 20_000) < 10_000, "the wake-up is lost");

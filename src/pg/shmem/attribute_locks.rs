@@ -10,7 +10,7 @@ use super::shared;
 use super::slot::{EngineState, Role, Slot};
 use super::waiter::{self, words};
 use pgrx::pg_sys;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use xdb_sched::lock_table::LockMode;
@@ -248,7 +248,7 @@ pub fn set_marks(slot: Slot, objects: &[([u8; 16], u32)]) {
         }
         status.marks.store(objects.len() as u32, Ordering::SeqCst);
     });
-    let gone: Vec<_> = before.into_iter().filter(|mark| !objects.contains(mark)).map(|(object, _)| object).collect();
+    let gone: BTreeSet<_> = before.into_iter().filter(|mark| !objects.contains(mark)).map(|(object, _)| object).collect();
     if !gone.is_empty() {
         waiter::wake(slot.database(), Some(&gone));
     }

@@ -8,6 +8,7 @@
 use super::shared;
 use crate::pg::raw;
 use pgrx::pg_sys;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Sessions that can wait at the same time without polling.
@@ -96,7 +97,7 @@ pub(crate) fn give_back_all() {
 /// Wakes those who wait for one of these executions of this database; for `None`, everybody who waits in it. Cannot fail.
 ///
 /// To be called after the commit.
-pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
+pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&BTreeSet<[u8; 16]>>) {
     let Some(shared) = shared() else { return };
     fence(Ordering::SeqCst);
     if shared.waiters_in_use.load(Ordering::SeqCst) == 0 {
@@ -107,8 +108,8 @@ pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
         {
             continue;
         }
-        let waits_for = cell.execution.each_ref().map(|word| word.load(Ordering::SeqCst));
-        if executions.is_none_or(|ids| ids.iter().any(|id| words(id) == waits_for)) {
+        let [high, low] = cell.execution.each_ref().map(|word| u128::from(word.load(Ordering::SeqCst)));
+        if executions.is_none_or(|ids| ids.contains(&(high << 64 | low).to_be_bytes())) {
             cell.woken.store(1, Ordering::SeqCst);
             raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
         }
