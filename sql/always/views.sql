@@ -340,32 +340,20 @@ COMMENT ON COLUMN xdb.incidents.constraint_name IS 'The constraint that was viol
 CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     p.process_id,
-    l.execution_id,
+    t.execution_id,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
-    l.locked,
-    CASE
-        WHEN l.mode OPERATOR(pg_catalog.=) 'S' THEN 'SHARE_LOCK'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'X' THEN 'EXCLUSIVE_LOCK'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'IS' THEN 'SHARE_LOCK of a part'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'IX' THEN 'EXCLUSIVE_LOCK of a part'
-    END AS lock_type,
-    l.granted,
-    l.ticket,
-    l.object,
-    l.due_at
-FROM xdb.shown_attribute_locks() AS l
-JOIN xdb.process_execution AS p ON p.execution_id OPERATOR(pg_catalog.=) l.execution_id
+    t.waits_for,
+    t.due_at
+FROM xdb.process_execution AS p
+JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
-    ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
-COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for, at most 256, those who wait first; xdb.status() says how many more calls wait. RPCs are not among them: they hold locks of Postgres.';
+    ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
+WHERE t.lease_until OPERATOR(pg_catalog.=) 'infinity';
+COMMENT ON VIEW xdb.attribute_locks IS 'Calls of states that wait for locks on attributes. RPCs are not among them: an RPC waits for locks of Postgres.';
 COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
-COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
-COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
-COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
-COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place of the call among those that wait and are shown, in the order in which they are served; 0 for a call that has it.';
-COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call waits.';
+COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call is to lock, all of it at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
 COMMENT ON COLUMN xdb.attribute_locks.due_at IS 'Since when the call is due.';
 
 CREATE OR REPLACE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS

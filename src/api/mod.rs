@@ -28,7 +28,7 @@
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//! | `admin.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
@@ -40,7 +40,6 @@
 
 mod admin;
 mod answering;
-mod attribute_locks;
 mod bulk;
 mod engine_state;
 mod global;
@@ -130,7 +129,6 @@ crate::sql_functions! {
     xdb_paused_types / pg_finfo_xdb_paused_types => pause::paused_types;
     xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
     xdb_process_type_figures / pg_finfo_xdb_process_type_figures => admin::process_type_figures;
-    xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
 thread_local! {

@@ -25,13 +25,12 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         let found = caller.find(spi, &process_id, execution)?;
         let held_up = super::lock_holders::of(spi, found.id)?;
         let held_up = if held_up.is_empty() { None } else { Some(to_json(&held_up)?) };
-        let waits = super::attribute_locks::waits_of(found.id);
         // In a copy from another server nobody's owner is known.
         let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
         let held = suspects::held_of(spi, found.id)?;
-        identity::with_value_formats(|| process::describe(spi, found.id, &waits, problem, held_up.as_deref(), &held))?
+        identity::with_value_formats(|| process::describe(spi, found.id, problem, held_up.as_deref(), &held))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

@@ -28,7 +28,7 @@
 //! | `worker.rs`, `databases.rs` | what the launcher asks of the server: background workers, the list of databases |
 //! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
 //! | `commit.rs` | which commits need not be flushed at once |
-//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
+//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, marks |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |

@@ -6,15 +6,14 @@
 //!
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a role without a
 //! place is not over its quotas; a worker
-//! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
-//! not placed, and the statement meets the engine's connection as it would meet any other.
+//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, process, raw};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-pub mod attribute_locks;
 pub mod call;
+pub mod marks;
 pub mod over;
 pub mod row_places;
 pub mod slot;
@@ -54,8 +53,7 @@ pub(crate) struct Shared {
     waiters: [waiter::Cell; waiter::WAITERS],
     over_in_use: AtomicU32,
     over: [over::Cell; over::PLACES],
-    lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
-    entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
+    marks: [marks::Marks; SCHEDULERS],
     row_places: row_places::Places,
 }
 

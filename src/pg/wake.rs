@@ -7,7 +7,7 @@
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
 //! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
 use super::crash;
-use super::shmem::{self, Slot, Wakeup, attribute_locks, call, waiter as places};
+use super::shmem::{self, Role, Slot, Wakeup, call, waiter as places};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -254,7 +254,7 @@ fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
     if notes.calls_over {
-        attribute_locks::note_calls_over(database);
+        Slot::find(database, Role::Scheduler).into_iter().for_each(Slot::note_calls_over);
     }
     if let Some(wakeup) = notes.wakeup {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));

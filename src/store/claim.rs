@@ -8,7 +8,9 @@ use super::lanes::{
 use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::{NO_WORKER, WorkerId};
 use super::suspects;
-use super::table::{Read, Record, batch, delete, insert, names_but, record, run, set_to_v, statements, table};
+use super::table::{
+    Read, Record, batch, batch_but, delete, insert_but, names_but, record, run, set_to_v, statements, table,
+};
 use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
@@ -38,6 +40,8 @@ table! {
             lease_epoch: i64,
             lease_number: i64,
             lease_until: Option<Timestamp>,
+            /// What the call waits to lock, while its lease has no end. For people.
+            waits_for: Option<String>,
         }
     }
 }
@@ -54,6 +58,11 @@ record! {
 }
 
 record! {
+    /// A task and what its call waits to lock.
+    struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
+}
+
+record! {
     /// A task and the worker that it gets.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 }
@@ -67,15 +76,15 @@ const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
-    INSERT = insert::<Task>();
+    INSERT = insert_but::<Task>(&["waits_for"]);
     // The column that is left out is not the last one, so each parameter has to be named.
     INSERT_OF_OLDER = format!("INSERT INTO xdb.task ({0}) SELECT {0} FROM {1}",
-        names_but::<Task>(&["owner"]).join(", "), batch::<Task>());
+        names_but::<Task>(&["owner", "waits_for"]).join(", "), batch_but::<Task>(&["waits_for"]));
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
-        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
+        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch_but::<Task>(&["waits_for"]));
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
     DUE = due_where(&OWN, &free_for_scheduler("$7", "$8"));
@@ -91,10 +100,10 @@ statements! {
     TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
     PARKED = parked_of(&OWN);
     PARKED_OF_OLDER = parked_of(&OLDER);
-    PARK = format!("UPDATE xdb.task t SET lease_epoch = $3, lease_number = $4, lease_until = 'infinity' \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
-            first_attempt_at = COALESCE(t.first_attempt_at, $6), {} \
+            first_attempt_at = COALESCE(t.first_attempt_at, $6), waits_for = NULL, {} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
@@ -206,6 +215,7 @@ impl Task {
             lease_epoch: 0,
             lease_number: 0,
             lease_until: None,
+            waits_for: None,
         }
     }
 
@@ -363,12 +373,17 @@ pub fn take_over_lanes(spi: &Spi) -> Result<()> {
 }
 
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
-/// When the scheduler is gone the lease is void, and the calls are due again.
-pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()> {
-    if keys.is_empty() {
+/// When the scheduler is gone the lease is void, and the calls are due again. Each comes with what it waits for, for people.
+pub fn park(spi: &Spi, lane: Lane, number: i64, calls: &HashMap<StateKey, String>) -> Result<()> {
+    if calls.is_empty() {
         return Ok(());
     }
-    let mut params = StateKey::arrays(keys);
+    let rows = calls.iter().map(|((execution_id, seq), waits_for)| ParkedTask {
+        execution_id: *execution_id,
+        seq: *seq,
+        waits_for,
+    });
+    let mut params = ParkedTask::arrays(&rows.collect::<Vec<_>>());
     params.extend([value(lane.epoch), value(number)]);
     spi.run(&PARK, &params)?;
     Ok(())

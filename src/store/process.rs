@@ -101,7 +101,7 @@ statements! {
     DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $2::text, 'heldUpBy', $3::text::jsonb, \
         'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
                 'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
             FROM (SELECT pg_catalog.to_jsonb(p) -> 'extra' -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
@@ -121,11 +121,10 @@ statements! {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
-                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
+                'waitingForLocks', CASE WHEN e.epoch IS NOT NULL AND t.lease_until = 'infinity' THEN t.waits_for END, \
                 'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
-                'held', CASE WHEN s.seq = ANY ($6::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
+                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($4::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE WHEN s.seq = ANY ($4::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
@@ -299,19 +298,15 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it,
-/// `held_up` a JSON array of the locks that hold it up, `held` the states whose calls are held after crashes.
+/// `owner_problem` is why its owner can't own it, `held_up` a JSON array of the locks that hold it up, `held` the states whose calls are held after crashes.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
-    lock_waits: &[(i32, String)],
     owner_problem: Option<&str>,
     held_up: Option<&str>,
     held: &[StateSeq],
 ) -> Result<Option<String>> {
-    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    let held = array(held.iter().copied());
-    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up), held];
+    let params = [value(id), value(owner_problem), value(held_up), array(held.iter().copied())];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

@@ -150,7 +150,7 @@ impl Memory {
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
         self.seen.deferred_until = self.backlog.executions.next(self.seen.began_at);
-        self.locks.show(session, more);
+        self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if nothing_left && nothing_waits && !more {
             self.scans.nothing_left(self.seen.began_at);
@@ -207,7 +207,7 @@ impl Memory {
                 && record.reads.is_some()
             {
                 let by_a_row = matches!(outcome, ItemOutcome::RowLocked);
-                self.locks.held_up(&record.key, self.backlog.is_left_to(record.key, by_a_row));
+                self.locks.held_up(record.key, self.backlog.is_left_to(record.key, by_a_row));
                 if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
                     more = true;
                     continue;

@@ -37,6 +37,8 @@ pub(super) struct Cell {
     wake: AtomicU32,
     /// Not zero: the scheduler does nothing until anything may be new.
     dormant: AtomicU32,
+    /// Not zero: sessions have ended calls. Written by sessions, read by the scheduler.
+    calls_over: AtomicU32,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -267,7 +269,7 @@ impl Slot {
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
+        for flag in [&cell.wake, &cell.leave, &cell.calls_over, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
             flag.store(0, Ordering::SeqCst);
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
@@ -381,7 +383,7 @@ impl Slot {
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
-            super::attribute_locks::clear(self);
+            super::marks::clear(self);
             super::over::clear(database);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -447,6 +449,17 @@ impl Slot {
     /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Tells the scheduler of this slot that sessions have ended calls, whose locks go to other calls. To be called after the commit, and
+    /// before the scheduler is woken. Cannot fail.
+    pub fn note_calls_over(self) {
+        self.cell().calls_over.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether sessions have ended calls since the last call of this. To be called *before* the tables are read.
+    pub fn take_calls_over(self) -> bool {
+        self.cell().calls_over.swap(0, Ordering::SeqCst) != 0
     }
 
     fn set_latch(self) {
