@@ -120,7 +120,6 @@ SELECT
     pg_catalog.to_timestamp(s.wait['since']::double precision OPERATOR(pg_catalog./) 1e6) AS since,
     pg_catalog.to_timestamp(c.kind['timer']['fireAt']::double precision OPERATOR(pg_catalog./) 1e6) AS fire_at,
     NULL::pg_catalog.text AS closing,
-    NULL::int[] AS held_up_by,
     g.key
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
@@ -136,28 +135,6 @@ UNION ALL
 SELECT
     p.process_id, p.execution_id, NULL, NULL, 'PUBLISHERS', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     p.closing,
-    -- Publishers lock the row and keep a lock on the table until they end. One alone has its transaction id in the
-    -- row; several have a multixact there, whose members SQL can't safely ask for. Then all the sessions that have
-    -- locked rows of this table are the best that can be told.
-    (
-        SELECT COALESCE(pg_catalog.array_agg(k.pid) FILTER (WHERE k.holds_row), pg_catalog.array_agg(k.pid))
-        FROM (
-            SELECT r.pid, EXISTS (
-                SELECT FROM pg_catalog.pg_locks AS x
-                WHERE x.pid OPERATOR(pg_catalog.=) r.pid
-                  AND x.locktype OPERATOR(pg_catalog.=) 'transactionid'
-                  AND x.transactionid OPERATOR(pg_catalog.=) p.xmax
-                  AND x.granted
-            ) AS holds_row
-            FROM pg_catalog.pg_locks AS r
-            JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) r.database
-            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-              AND r.locktype OPERATOR(pg_catalog.=) 'relation'
-              AND r.relation OPERATOR(pg_catalog.=) 'xdb.process_execution'::pg_catalog.regclass::pg_catalog.oid
-              AND r.mode OPERATOR(pg_catalog.=) 'RowShareLock'
-              AND r.granted
-        ) AS k
-    ),
     NULL
 FROM xdb.process_execution AS p
 WHERE p.closing IS NOT NULL;
@@ -176,7 +153,6 @@ COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, re
 COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
 COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
 COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
-COMMENT ON COLUMN xdb.waits.held_up_by IS 'Process ids of the sessions that hold the close up: exactly the one, if it is one; if there are several, all sessions that hold row locks on xdb.process_execution, of which some may be strangers.';
 COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
 
 CREATE OR REPLACE VIEW xdb.timers WITH (security_invoker = true, security_barrier = true) AS

@@ -23,7 +23,6 @@
 //! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
-//! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
@@ -43,7 +42,6 @@ mod answering;
 mod bulk;
 mod engine_state;
 mod global;
-mod lock_holders;
 mod manage;
 mod many;
 mod merge;

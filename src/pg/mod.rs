@@ -28,12 +28,12 @@
 //! | `worker.rs`, `databases.rs` | what the launcher asks of the server: background workers, the list of databases |
 //! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
 //! | `commit.rs` | which commits need not be flushed at once |
-//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, marks |
+//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, marks, what holds processes up |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
-//! | `row_locks.rs`, `roles.rs` | who has locked a row; whether roles have changed |
+//! | `row_locks.rs`, `roles.rs` | whether others have locked a row for a close; whether roles have changed |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs`, `routine.rs` | lists of names in settings; users' functions by their names |
 //! | `secret_sources.rs` | secrets in the environment and in files |

@@ -9,13 +9,14 @@
 //! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, process, raw};
 use pgrx::{pg_guard, pg_sys};
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 pub mod call;
+pub mod held_up;
 pub mod marks;
 pub mod over;
-pub mod row_places;
 pub mod slot;
 pub mod waiter;
 
@@ -54,7 +55,7 @@ pub(crate) struct Shared {
     over_in_use: AtomicU32,
     over: [over::Cell; over::PLACES],
     marks: [marks::Marks; SCHEDULERS],
-    row_places: row_places::Places,
+    held_up: Locked<held_up::Places>,
 }
 
 #[repr(C)]
@@ -137,6 +138,26 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
     if let Some(shared) = shared().filter(|_| is_postmaster) {
         shared.clock_offset.store(micros, Ordering::SeqCst);
+    }
+}
+
+/// A value that is read and written under the lock of the shared memory only.
+#[repr(transparent)]
+struct Locked<T>(UnsafeCell<T>);
+
+// SAFETY: the value is only touched inside `with_lock`.
+unsafe impl<T> Sync for Locked<T> {}
+
+impl<T: Copy> Locked<T> {
+    fn read(&self) -> T {
+        // SAFETY: under the lock.
+        with_lock(false, || unsafe { *self.0.get() })
+    }
+
+    /// As [`with_lock`].
+    fn change(&self, f: impl FnOnce(&mut T)) {
+        // SAFETY: under the lock, exclusively.
+        with_lock(true, || f(unsafe { &mut *self.0.get() }));
     }
 }
 

@@ -14,8 +14,7 @@ use crate::pg::catch::{
 use crate::pg::identity::with_pinned_path;
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
-use crate::pg::shmem::row_places::RowPlace;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
 use pgrx::pg_sys;
@@ -162,16 +161,6 @@ impl Tables {
             }
         }
         object(members.iter().map(|(name, text)| (*name, text.as_str())))
-    }
-
-    /// Where the row with this key is, for whoever looks who has locked it.
-    pub fn place(&self, spi: &Spi, mapping: &TableMapping, key: &[String]) -> Result<Option<RowPlace>> {
-        let table = self.enter(mapping)?;
-        let key_is = table.key_is(mapping)?;
-        let sql = format!("SELECT t.tableoid, t.ctid::pg_catalog.text FROM {} t WHERE {key_is}", table.found.rows);
-        let read = |row: &Row| Ok((row.at::<pg_sys::Oid>(0)?, row.at::<String>(1)?));
-        let found = spi.on_users_tables().first(&sql, &params(key, None), read)?;
-        Ok(found.and_then(|(table, ctid)| place_of(table, &ctid)))
     }
 
     /// The values of these columns, as JSON.
@@ -371,10 +360,13 @@ impl Tables {
     /// The error that Postgres raises for another row with this key.
     fn duplicate(&self, spi: &Spi, part: &TableValues) -> Result<PgError> {
         let table = self.enter(part.mapping)?;
-        let violated = match table.found.is_partitioned && catalog::may_read_rows(spi, part.mapping.relation)? {
-            true => self.place(spi, part.mapping, part.key)?.map_or(part.mapping.relation, |place| place.table),
-            false => part.mapping.relation,
-        };
+        let mut violated = part.mapping.relation;
+        if table.found.is_partitioned && catalog::may_read_rows(spi, violated)? {
+            let sql = format!("SELECT t.tableoid FROM {} t WHERE {}", table.found.rows, table.key_is(part.mapping)?);
+            let partition =
+                spi.on_users_tables().first(&sql, &params(part.key, None), |row| row.at::<pg_sys::Oid>(0))?;
+            violated = partition.map_or(violated, pg_sys::Oid::to_u32);
+        }
         let unique = with_pinned_path(|| catalog::unique_key(spi, violated, &part.mapping.primary_key))?;
         let unique = unique.ok_or_else(|| PgError::internal("a unique key without an index"))?;
         let what = format!("duplicate key value violates unique constraint \"{}\"", unique.index);
@@ -395,12 +387,6 @@ impl Tables {
         let values = values.unwrap_or_default();
         Ok(error.detail(format!("Key ({})=({values}) already exists.", unique.definition)))
     }
-}
-
-/// A place from its `ctid`, which is `(block,offset)`.
-pub fn place_of(table: pg_sys::Oid, ctid: &str) -> Option<RowPlace> {
-    let (block, offset) = ctid.trim_matches(['(', ')']).split_once(',')?;
-    Some(RowPlace { table: table.to_u32(), block: block.parse().ok()?, offset: offset.parse().ok()? })
 }
 
 impl ResolvedTable {

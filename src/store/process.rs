@@ -6,8 +6,9 @@ use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use super::versions::{self, of_schema};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+use crate::pg::shmem::held_up::HeldUp;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
@@ -101,7 +102,10 @@ statements! {
     DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $2::text, 'heldUpBy', $3::text::jsonb, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $2::text, \
+        'heldUpBy', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('lock', h.lock, 'since', h.since, \
+                'table', (SELECT c.oid::regclass::text FROM pg_catalog.pg_class c WHERE c.oid = h.relation)) ORDER BY h.since) \
+            FROM unnest($3::text[], $4::oid[], $5::timestamptz[]) AS h (lock, relation, since) WHERE p.status = 'RUNNING'), \
         'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
                 'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
             FROM (SELECT pg_catalog.to_jsonb(p) -> 'extra' -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
@@ -123,8 +127,8 @@ statements! {
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
                 'waitingForLocks', CASE WHEN e.epoch IS NOT NULL AND t.lease_until = 'infinity' THEN t.waits_for END, \
                 'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($4::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
-                'held', CASE WHEN s.seq = ANY ($4::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
+                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE WHEN s.seq = ANY ($6::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
@@ -298,15 +302,19 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `owner_problem` is why its owner can't own it, `held_up` a JSON array of the locks that hold it up, `held` the states whose calls are held after crashes.
+/// `owner_problem` is why its owner can't own it, `held_up` what other sessions have locked that it needs, `held` the states whose calls
+/// are held after crashes.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
     owner_problem: Option<&str>,
-    held_up: Option<&str>,
+    held_up: &[HeldUp],
     held: &[StateSeq],
 ) -> Result<Option<String>> {
-    let params = [value(id), value(owner_problem), value(held_up), array(held.iter().copied())];
+    let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
+    let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
+    let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
+    let params = [value(id), value(owner_problem), locks, tables, since, array(held.iter().copied())];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

@@ -2,10 +2,9 @@
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
-use super::{shared, with_lock};
+use super::{Locked, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Databases that can have a scheduler at the same time.
@@ -65,15 +64,9 @@ pub(super) struct Cell {
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
-    last_error: LockedText,
+    /// Length and text.
+    last_error: Locked<(u32, [u8; ERROR_BYTES])>,
 }
-
-/// Text that is read and written under the lock of the shared memory only.
-#[repr(C)]
-struct LockedText(UnsafeCell<(u32, [u8; ERROR_BYTES])>);
-
-// SAFETY: the content is only touched inside `with_lock`.
-unsafe impl Sync for LockedText {}
 
 /// Runners that a database may have at the same time.
 pub const RUNNERS: usize = 16;
@@ -640,9 +633,7 @@ impl Slot {
     pub fn record_error(self, message: &str) {
         let length = message.floor_char_boundary(ERROR_BYTES);
         let cell = self.cell();
-        with_lock(true, || {
-            // SAFETY: under the lock, exclusively.
-            let (stored, bytes) = unsafe { &mut *cell.last_error.0.get() };
+        cell.last_error.change(|(stored, bytes)| {
             bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
             *stored = length as u32;
         });
@@ -653,10 +644,7 @@ impl Slot {
     pub fn status(self) -> SlotStatus {
         let cell = self.cell();
         let last_error_at = cell.last_error_at.load(Ordering::SeqCst);
-        let (length, bytes) = with_lock(false, || {
-            // SAFETY: under the lock.
-            unsafe { *cell.last_error.0.get() }
-        });
+        let (length, bytes) = cell.last_error.read();
         let text = bytes.get(..length as usize).unwrap_or_default();
         SlotStatus {
             pid: self.pid(),
