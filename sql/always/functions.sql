@@ -172,9 +172,8 @@ CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 
--- The figures of this database's engine, of its workers and of the locks on attributes, from shared memory; status() and
--- the views workers and attribute_locks make rows of them. Names of workers and process types are everybody's, whoever's they
--- are.
+-- The figures of this database's engine and of its workers, from shared memory; status() and the view workers make rows of them.
+-- Names of workers and process types are everybody's, whoever's they are.
 CREATE OR REPLACE FUNCTION xdb.engine_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_engine_figures';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
@@ -209,33 +208,19 @@ CREATE OR REPLACE FUNCTION xdb.paused_types() RETURNS jsonb
     LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_paused_types';
 COMMENT ON FUNCTION xdb.paused_types() IS 'The pauses of process types by their numbers, a JSON object; the view xdb.processes calls it.';
 
-CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
-COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
-
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
+    last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
     ownerless_processes bigint)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.*
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
             oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
+            last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
             ownerless_processes bigint)
     $$;
 COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns.';
-
-CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
-    granted boolean, ticket bigint, object uuid, due_at timestamptz)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
-        SELECT f.*
-        FROM jsonb_to_recordset(xdb.attribute_lock_figures()) AS f (execution_id uuid, seq int, locked text, mode text,
-            granted boolean, ticket bigint, object uuid, due_at timestamptz)
-    $$;
-COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';
 
 -- Who may call what. PUBLIC has two functions alone: see privileges.sql.
 
@@ -257,8 +242,7 @@ DECLARE
         'check_process', 'process_problems', 'library_version', 'reassign_owned',
         'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
         'knows_roles',  -- called by the policies, as whoever reads
-        'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
-        'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
+        'worker_figures', 'process_type_names'];  -- called by the views workers and process_types, as their reader
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
@@ -298,7 +282,8 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
     -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody. Leases are the engine's.
+    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody. Of a task the numbers
+    -- of its lease stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
@@ -306,7 +291,7 @@ BEGIN
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at, role_name) ON xdb.worker TO %I', grantee);
-    EXECUTE format('GRANT SELECT (execution_id, seq, lane) ON xdb.task TO %I', grantee);
+    EXECUTE format('GRANT SELECT (execution_id, seq, lane, due_at, lease_until, waits_for) ON xdb.task TO %I', grantee);
     IF admin OR grant_usage.operator THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;

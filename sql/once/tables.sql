@@ -206,6 +206,7 @@ CREATE TABLE xdb.task (
     lease_until timestamptz,
     owner oid NOT NULL,
     crashes smallint NOT NULL DEFAULT 0,
+    waits_for text,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
@@ -231,6 +232,7 @@ COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
 COMMENT ON COLUMN xdb.task.crashes IS 'How often the engine was preparing it, or applying its answer, when the server crashed. From 1 on only one such call is in hand at a time; at 3 it is held.';
+COMMENT ON COLUMN xdb.task.waits_for IS 'What the call waits to lock, while its lease has no end.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
 
 CREATE TABLE xdb.timer (

@@ -13,7 +13,7 @@ use crate::pg::identity;
 use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Role, Slot, SlotStatus, attribute_locks, call};
+use crate::pg::shmem::{EngineState, Role, Slot, SlotStatus, call};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
@@ -124,7 +124,6 @@ struct EngineFigures {
     started_at: Option<String>,
     epoch: i64,
     slow_objects: Vec<String>,
-    lock_waits_not_shown: usize,
     last_error: Option<String>,
     last_error_at: Option<String>,
     reason: Option<String>,
@@ -191,7 +190,6 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         })?,
     };
     let oldest_due = oldest_due.map(|due| due.iso8601());
-    let (_, lock_waits_not_shown) = attribute_locks::shown(database);
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
@@ -207,7 +205,6 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         started_at: moment(main.started_at),
         epoch: main.epoch,
         slow_objects,
-        lock_waits_not_shown,
         last_error: main.last_error,
         last_error_at: moment(main.last_error_at),
         reason: reason.or_else(without_authorities).or_else(|| short_of_connections(waiting)),

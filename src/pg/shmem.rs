@@ -6,17 +6,17 @@
 //!
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a role without a
 //! place is not over its quotas; a worker
-//! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
-//! not placed, and the statement meets the engine's connection as it would meet any other.
+//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, raw};
 use pgrx::{pg_guard, pg_sys};
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-pub mod attribute_locks;
 pub mod call;
+pub mod held_up;
+pub mod marks;
 pub mod over;
-pub mod row_places;
 pub mod slot;
 pub mod slow;
 pub mod waiter;
@@ -48,11 +48,11 @@ pub(crate) struct Shared {
     waiters: [waiter::Cell; waiter::WAITERS],
     over_in_use: AtomicU32,
     over: over::Cells,
-    lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
-    entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
-    row_places: row_places::Places,
     /// One for the slot of each scheduler.
-    slow: [slow::Marks; slot::SCHEDULERS],
+    marks: [marks::Marks; SCHEDULERS],
+    /// Likewise.
+    slow: [slow::Marks; SCHEDULERS],
+    held_up: Locked<held_up::Places>,
 }
 
 #[repr(C)]
@@ -134,6 +134,26 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
     if let Some(shared) = shared().filter(|_| is_postmaster) {
         shared.clock_offset.store(micros, Ordering::SeqCst);
+    }
+}
+
+/// A value that is read and written under the lock of the shared memory only.
+#[repr(transparent)]
+struct Locked<T>(UnsafeCell<T>);
+
+// SAFETY: the value is only touched inside `with_lock`.
+unsafe impl<T> Sync for Locked<T> {}
+
+impl<T: Copy> Locked<T> {
+    fn read(&self) -> T {
+        // SAFETY: under the lock.
+        with_lock(false, || unsafe { *self.0.get() })
+    }
+
+    /// As [`with_lock`].
+    fn change(&self, f: impl FnOnce(&mut T)) {
+        // SAFETY: under the lock, exclusively.
+        with_lock(true, || f(unsafe { &mut *self.0.get() }));
     }
 }
 

@@ -8,7 +8,7 @@ use super::lanes::{
 };
 use super::lines::{in_line, read_line};
 use super::registry::{NO_WORKER, WorkerId};
-use super::table::{Read, Record, batch, delete, insert_but, record, run, set_to_v, statements, table};
+use super::table::{Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -39,6 +39,8 @@ table! {
             lease_until: Option<Timestamp>,
             /// How often it was in hand when the server crashed.
             crashes: i16,
+            /// What the call waits to lock, while its lease has no end. For people.
+            waits_for: Option<String>,
         }
     }
 }
@@ -55,6 +57,11 @@ record! {
 }
 
 record! {
+    /// A task and what its call waits to lock.
+    struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
+}
+
+record! {
     /// A task and the worker that it gets.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 }
@@ -65,15 +72,17 @@ record! {
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
+/// Columns that no decision writes: a new task has their defaults.
+const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
-    INSERT = insert_but::<Task>(&["crashes"]);
+    INSERT = insert_but::<Task>(NOT_DECIDED);
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END, crashes = 0 \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
-        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
+        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch_but::<Task>(NOT_DECIDED));
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
     DUE = due_where(&free_for_scheduler("$7", "$8"));
@@ -89,10 +98,10 @@ statements! {
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         batch::<StateKey>());
-    PARK = format!("UPDATE xdb.task t SET lease_epoch = $3, lease_number = $4, lease_until = 'infinity' \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
-            first_attempt_at = COALESCE(t.first_attempt_at, $6), {} \
+            first_attempt_at = COALESCE(t.first_attempt_at, $6), waits_for = NULL, {} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
@@ -185,6 +194,7 @@ impl Task {
             lease_number: 0,
             lease_until: None,
             crashes: 0,
+            waits_for: None,
         }
     }
 
@@ -335,12 +345,17 @@ pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
 }
 
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
-/// When the scheduler is gone the lease is void, and the calls are due again.
-pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()> {
-    if keys.is_empty() {
+/// When the scheduler is gone the lease is void, and the calls are due again. Each comes with what it waits for, for people.
+pub fn park(spi: &Spi, lane: Lane, number: i64, calls: &HashMap<StateKey, String>) -> Result<()> {
+    if calls.is_empty() {
         return Ok(());
     }
-    let mut params = StateKey::arrays(keys);
+    let rows = calls.iter().map(|((execution_id, seq), waits_for)| ParkedTask {
+        execution_id: *execution_id,
+        seq: *seq,
+        waits_for,
+    });
+    let mut params = ParkedTask::arrays(&rows.collect::<Vec<_>>());
     params.extend([value(lane.epoch), value(number)]);
     spi.run(&PARK, &params)?;
     Ok(())

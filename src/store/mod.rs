@@ -35,7 +35,6 @@
 //! | [`slow`] | | names of what is slow |
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`crashes`] | | calls that were in hand when the server crashed: made one at a time, or held |
-//! | [`lock_holders`] | | who has locked what a process needs |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`phases`] says what of a state's phase has rows;
@@ -64,7 +63,6 @@ pub mod lanes;
 pub mod left_behind;
 pub mod lines;
 pub mod loaded;
-pub mod lock_holders;
 pub mod locks;
 pub mod owners;
 pub mod pauses;

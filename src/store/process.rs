@@ -6,8 +6,9 @@ use super::lanes::CRASHED_LANE;
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+use crate::pg::shmem::held_up::HeldUp;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
@@ -95,7 +96,10 @@ statements! {
     DESCRIBE = format!("SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $2::text, \
+        'heldUpBy', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('lock', h.lock, 'since', h.since, \
+                'table', (SELECT c.oid::regclass::text FROM pg_catalog.pg_class c WHERE c.oid = h.relation)) ORDER BY h.since) \
+            FROM unnest($3::text[], $4::oid[], $5::timestamptz[]) AS h (lock, relation, since) WHERE p.status = 'RUNNING'), \
         'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
                 'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
             FROM (SELECT p.extra -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
@@ -115,8 +119,7 @@ statements! {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
-                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
+                'waitingForLocks', CASE WHEN e.epoch IS NOT NULL AND t.lease_until = 'infinity' THEN t.waits_for END, \
                 'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
                 'nextAttemptAt', CASE WHEN t.lane <> {CRASHED_LANE} AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
                 'held', CASE WHEN t.lane = {CRASHED_LANE} THEN 'three times the server crashed while this call was made or its answer was applied: \
@@ -292,17 +295,12 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it,
-/// `held_up` a JSON array of the locks that hold it up.
-pub fn describe(
-    spi: &Spi,
-    id: ExecutionId,
-    lock_waits: &[(i32, String)],
-    owner_problem: Option<&str>,
-    held_up: Option<&str>,
-) -> Result<Option<String>> {
-    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up)];
+/// `owner_problem` is why its owner can't own it, `held_up` what other sessions have locked that it needs.
+pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up: &[HeldUp]) -> Result<Option<String>> {
+    let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
+    let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
+    let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
+    let params = [value(id), value(owner_problem), locks, tables, since];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

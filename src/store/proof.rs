@@ -34,7 +34,6 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         instance::STATEMENTS,
         left_behind::STATEMENTS,
         lines::STATEMENTS,
-        lock_holders::STATEMENTS,
         locks::STATEMENTS,
         pauses::STATEMENTS,
         process::STATEMENTS,

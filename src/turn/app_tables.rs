@@ -11,15 +11,13 @@ use super::slow_tables::SlowTables;
 use super::transaction::{Mode, Turn};
 use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{Setting, as_engine, as_function_owner, as_process_owner, clean_session};
-use crate::pg::process::{as_step_of, database};
+use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};
+use crate::pg::process::as_step_of;
 use crate::pg::routine;
-use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Tables, defer_nothing};
-use crate::store::catalog;
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Meta;
 use pgrx::pg_sys;
@@ -34,8 +32,8 @@ pub enum Used<T> {
     Done(T),
     /// It is locked, slow or in trouble, or was a moment ago: later.
     Busy(u32),
-    /// Somebody has locked the row, or one that it needs: later, for this process alone.
-    Locked,
+    /// Another session has locked the row in this table, or one that using it needs: later, for this process alone.
+    Locked(u32),
     /// The turn has spent its time in users' tables: in the next one.
     OverBudget,
     /// It refused.
@@ -47,7 +45,7 @@ impl<T> Used<T> {
         match self {
             Self::Done(value) => Used::Done(of(value)),
             Self::Busy(relation) => Used::Busy(relation),
-            Self::Locked => Used::Locked,
+            Self::Locked(relation) => Used::Locked(relation),
             Self::OverBudget => Used::OverBudget,
             Self::Refused(error) => Used::Refused(error),
         }
@@ -240,41 +238,11 @@ impl<'a> AppTables<'a> {
                 Ok(Used::Done(value))
             }
             Err(error) => {
-                if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
-                    self.show_locked_row(meta, (touched, access), &own, limit_ms);
-                }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
         }
-    }
-
-    /// Shows people which row could not be locked. They look themselves who has it.
-    fn show_locked_row(
-        &mut self,
-        meta: &Meta,
-        (touched, access): (&dyn Fn(&String) -> bool, Access),
-        own: &[Setting],
-        limit_ms: i32,
-    ) {
-        let (spi, relation, began) = (self.spi, in_table(), Instant::now());
-        let rows = meta.mapping.iter().zip(meta.keys.iter());
-        let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
-        // Somebody may have locked an index, as REINDEX does: then this look, which nothing depends on, would wait as long again.
-        let lock_timeout = self.role.lock_timeout(true);
-        let look = || as_process_owner(meta.owner, own, lock_timeout, || self.tables.place(spi, mapping, key));
-        let attributes = mapping.attributes.iter().filter(|(name, _)| access == Access::Write && touched(name));
-        let columns: Vec<_> = attributes.map(|(_, column)| column.as_str()).collect();
-        let found = guarded_use(|| {
-            let Some(place) = with_timeout(limit_ms, relation, meta.owner, look)? else { return Ok(None) };
-            Ok(Some((place, catalog::is_any_of_a_key(spi, place.table, &columns)?)))
-        });
-        // Who may not read it, or has no time for it, shows nothing.
-        if let Ok(Some((place, writes_key))) = found {
-            row_places::note(database(), relation, key, place, writes_key);
-        }
-        self.budget.spent(began.elapsed());
     }
 
     /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.
@@ -299,7 +267,7 @@ impl<'a> AppTables<'a> {
     fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<Used<T>> {
         objects.find_map(|object| match () {
             () if self.health.is_busy(object, Instant::now()) => Some(Used::Busy(object)),
-            () if !self.health.may_wait(object) => Some(Used::Locked),
+            () if !self.health.may_wait(object) => Some(Used::Locked(object)),
             () => None,
         })
     }
@@ -326,9 +294,9 @@ impl<'a> AppTables<'a> {
             }
             LOCK_NOT_AVAILABLE => {
                 self.health.row_was_held(culprit, Instant::now());
-                Used::Locked
+                Used::Locked(culprit)
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked,
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked(culprit),
             // Whoever raised it: the table is left alone for a while, and everybody else goes on.
             _ if error.is_server_trouble() => {
                 self.health.leave_alone(culprit, Instant::now());
@@ -356,7 +324,7 @@ fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
 fn error_of<T>(used: Used<T>) -> PgError {
     match used {
         Used::Refused(error) => error,
-        Used::Done(_) | Used::Busy(_) | Used::Locked | Used::OverBudget => PgError::internal("a table is busy"),
+        Used::Done(_) | Used::Busy(_) | Used::Locked(_) | Used::OverBudget => PgError::internal("a table is busy"),
     }
 }
 

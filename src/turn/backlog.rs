@@ -16,7 +16,7 @@
 use super::item::Item;
 use super::role::{Role, functions_at_once};
 use crate::pg::in_hand;
-use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
+use crate::pg::shmem::marks::RESPECTED_FOR;
 use crate::store::StateKey;
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

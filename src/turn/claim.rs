@@ -90,8 +90,8 @@ pub(super) struct Found {
 #[derive(Default)]
 struct Verdicts {
     leases: HashMap<StateKey, Lease>,
-    /// Calls that wait for locks, under a lease that has no end.
-    parked: Vec<StateKey>,
+    /// Calls that wait for locks, under a lease that has no end, each with what it waits for.
+    parked: HashMap<StateKey, String>,
     /// Those of them that do so no more, without being called.
     unparked: Vec<StateKey>,
     /// Calls of paused processes.
@@ -396,8 +396,9 @@ impl Claiming<'_, '_> {
         claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
         self.write(&verdicts, &mut claims, now)?;
         let held = self.hold(&verdicts, &found, &mut claims, now)?;
-        let is_taken =
-            |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key) || held.contains(key);
+        let is_taken = |key: &StateKey| {
+            verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || held.contains(key)
+        };
         found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
         // In the line of another worker it may be behind the cursor.
         let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
@@ -530,7 +531,7 @@ impl Claiming<'_, '_> {
                 LockResult::Granted => {}
                 LockResult::Waits => {
                     if !was_parked {
-                        verdicts.parked.push(due.key);
+                        verdicts.parked.insert(due.key, wants.names());
                     }
                     // The room that was meant for it is there for others.
                     claims.more = true;

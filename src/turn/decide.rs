@@ -194,7 +194,7 @@ impl<'i> Decider<'_, '_, 'i> {
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
             // It has no answer, and holds none up.
             _ if matches!(item, Item::Waiter(_)) => {}
-            ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_) => {
+            ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked(_) | ItemOutcome::TableBusy(_) => {
                 self.held_up.insert(id);
             }
         }
@@ -340,7 +340,7 @@ impl<'i> Decider<'_, '_, 'i> {
                 }
                 _ => ItemOutcome::TableBusy(relation),
             },
-            Used::Locked => ItemOutcome::RowLocked,
+            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
             Used::OverBudget => ItemOutcome::OverBudget,
             Used::Refused(error) => {
                 let Item::Answer(record, answered) = item else { return Err(error) };

@@ -9,6 +9,7 @@ use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
+use crate::pg::shmem::held_up::{self, LockOn};
 use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
@@ -213,10 +214,12 @@ impl Preparing<'_, '_> {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
+                held_up::note(id.0, LockOn::Table, relation);
                 self.backlog.executions.defer_until(id, until);
                 return Ok(Preparation::Release);
             }
-            Used::Locked => {
+            Used::Locked(relation) => {
+                held_up::note(id.0, LockOn::Row, relation);
                 self.backlog.defer(id, Patience::Long);
                 return Ok(Preparation::Release);
             }

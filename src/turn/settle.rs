@@ -13,7 +13,7 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
-use crate::pg::shmem;
+use crate::pg::shmem::{self, held_up, held_up::LockOn};
 use crate::store::StateKey;
 use crate::store::lines::{self, ForRunners};
 use crate::store::loaded::Loaded;
@@ -144,7 +144,7 @@ impl Memory {
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
         self.seen.deferred_until = self.backlog.executions.next(self.seen.began_at);
-        self.locks.show(session, more);
+        self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if nothing_left && nothing_waits && !more {
             self.scans.nothing_left(self.seen.began_at);
@@ -188,12 +188,15 @@ impl Memory {
         let (mut more, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
-            let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
-            if let (true, Item::Answer(record, _)) = (held_up, &item)
+            let held_up = outcome.held_up_by();
+            if let Some((lock, table)) = held_up.filter(|_| !self.registry.is_put_off(id)) {
+                held_up::note(id.0, lock, table);
+            }
+            if let (Some((lock, _)), Item::Answer(record, _)) = (held_up, &item)
                 && record.reads.is_some()
             {
-                let by_a_row = matches!(outcome, ItemOutcome::RowLocked);
-                self.locks.held_up(&record.key, self.backlog.is_left_to(record.key, by_a_row));
+                let by_a_row = lock == LockOn::Row;
+                self.locks.held_up(record.key, self.backlog.is_left_to(record.key, by_a_row));
                 if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
                     more = true;
                     continue;
@@ -221,7 +224,7 @@ impl Memory {
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::RowLocked => {
+                ItemOutcome::RowLocked(_) => {
                     self.backlog.defer(id, Patience::Long);
                     self.backlog.keep(item);
                 }

@@ -2,10 +2,9 @@
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
-use super::{shared, with_lock};
+use super::{Locked, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Databases that can have a scheduler at the same time.
@@ -37,6 +36,8 @@ pub(super) struct Cell {
     wake: AtomicU32,
     /// Not zero: the scheduler does nothing until anything may be new.
     dormant: AtomicU32,
+    /// Not zero: sessions have ended calls. Written by sessions, read by the scheduler.
+    calls_over: AtomicU32,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -53,15 +54,9 @@ pub(super) struct Cell {
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
-    last_error: LockedText,
+    /// Length and text.
+    last_error: Locked<(u32, [u8; ERROR_BYTES])>,
 }
-
-/// Text that is read and written under the lock of the shared memory only.
-#[repr(C)]
-struct LockedText(UnsafeCell<(u32, [u8; ERROR_BYTES])>);
-
-// SAFETY: the content is only touched inside `with_lock`.
-unsafe impl Sync for LockedText {}
 
 /// Runners that a database may have at the same time.
 pub const RUNNERS: usize = 16;
@@ -244,7 +239,7 @@ impl Slot {
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
+        for flag in [&cell.wake, &cell.leave, &cell.calls_over, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
             flag.store(0, Ordering::SeqCst);
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
@@ -356,7 +351,7 @@ impl Slot {
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
-            super::attribute_locks::clear(self);
+            super::marks::clear(self);
             super::over::clear(database);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -422,6 +417,17 @@ impl Slot {
     /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Tells the scheduler of this slot that sessions have ended calls, whose locks go to other calls. To be called after the commit, and
+    /// before the scheduler is woken. Cannot fail.
+    pub fn note_calls_over(self) {
+        self.cell().calls_over.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether sessions have ended calls since the last call of this. To be called *before* the tables are read.
+    pub fn take_calls_over(self) -> bool {
+        self.cell().calls_over.swap(0, Ordering::SeqCst) != 0
     }
 
     fn set_latch(self) {
@@ -557,9 +563,7 @@ impl Slot {
     pub fn record_error(self, message: &str) {
         let length = message.floor_char_boundary(ERROR_BYTES);
         let cell = self.cell();
-        with_lock(true, || {
-            // SAFETY: under the lock, exclusively.
-            let (stored, bytes) = unsafe { &mut *cell.last_error.0.get() };
+        cell.last_error.change(|(stored, bytes)| {
             bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
             *stored = length as u32;
         });
@@ -570,10 +574,7 @@ impl Slot {
     pub fn status(self) -> SlotStatus {
         let cell = self.cell();
         let last_error_at = cell.last_error_at.load(Ordering::SeqCst);
-        let (length, bytes) = with_lock(false, || {
-            // SAFETY: under the lock.
-            unsafe { *cell.last_error.0.get() }
-        });
+        let (length, bytes) = cell.last_error.read();
         let text = bytes.get(..length as usize).unwrap_or_default();
         SlotStatus {
             pid: self.pid(),

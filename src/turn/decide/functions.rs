@@ -202,7 +202,7 @@ impl Decider<'_, '_, '_> {
         });
         // It may have met the shorter limit, and have gone on in spite of it.
         if beside_others && began.elapsed() >= lock_timeout {
-            return Ok(Some(Undone::Later(ItemOutcome::RowLocked)));
+            return Ok(Some(Undone::Later(ItemOutcome::RowLocked(function))));
         }
         let answered = match called {
             Ok(answer) => of_function(record.api, answer.as_deref()),
@@ -250,7 +250,7 @@ impl Decider<'_, '_, '_> {
         let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
             Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
+            Used::Locked(relation) => return Ok(Err(Undone::Later(ItemOutcome::RowLocked(relation)))),
             Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
             Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
         };
@@ -305,7 +305,7 @@ impl Decider<'_, '_, '_> {
         match self.write_tables(&item, &command, &events)? {
             Used::Done(()) => {}
             Used::Busy(relation) => return Ok(Some(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked => return Ok(Some(Undone::Later(ItemOutcome::RowLocked))),
+            Used::Locked(relation) => return Ok(Some(Undone::Later(ItemOutcome::RowLocked(relation)))),
             Used::OverBudget => return Ok(Some(Undone::Later(ItemOutcome::OverBudget))),
             Used::Refused(error) => {
                 return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));

@@ -126,7 +126,6 @@ const IN_SQL: &[(&str, &str)] = &[
              UNION ALL SELECT 'global_message' FROM xdb.global_message
              UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
              UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
-             UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
              UNION ALL SELECT 'paused types' FROM xdb.process_type WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE extra ? 'pause'
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
