@@ -24,7 +24,7 @@ const NOTHING: Duration = Duration::MAX;
 
 /// What there is to do, by role.
 pub enum Duties {
-    Scheduler { maintenance: Box<Maintenance>, counting: Counting, rate: Rate, runners: Runners },
+    Scheduler { maintenance: Box<Maintenance>, counting: Box<Counting>, rate: Rate, runners: Runners },
     Runner { last_work: Instant },
 }
 
@@ -33,7 +33,7 @@ impl Duties {
         match session.role {
             Role::Scheduler => Self::Scheduler {
                 maintenance: Box::new(Maintenance::new()),
-                counting: Counting::new(),
+                counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
             },
