@@ -270,7 +270,7 @@ planted() {
     mapfile -t files < <(plant_patches "$1")
     cd "$planted_tree" || exit
     git apply "${files[@]}"
-    CARGO_TARGET_DIR=$planted_target/build package_extension "stage-$1"
+    CARGO_TARGET_DIR=$planted_target/build package_extension "stage-$1" --features crash-points
     git apply -R "${files[@]}"
     cd "$root" || exit
     cp -a "$stage/." "$work_dir/postgres/"

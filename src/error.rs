@@ -166,7 +166,8 @@ pub fn own_writes() -> PgError {
 
 pub fn local_attributes_too_large(has: impl std::fmt::Display, most: impl std::fmt::Display) -> PgError {
     let what = format!("the process would have too many local attributes: {has}, and {most} are allowed");
-    PgError::new(sqlstate(b"XD015"), what).hint("The settings are xdb.max_local_attributes and xdb.max_local_bytes.")
+    PgError::new(sqlstate(b"XD015"), what)
+        .hint("All of them have to fit into a request: xdb.max_request_size bounds their bytes.")
 }
 
 pub fn request_too_large(bytes: usize, most: usize) -> PgError {

@@ -14,6 +14,44 @@ const KB: GucFlags = GucFlags::UNIT_KB;
 const SECONDS: GucFlags = GucFlags::UNIT_S;
 const SUPERUSER_ONLY: GucFlags = GucFlags::SUPERUSER_ONLY;
 
+/// The most answers, timers, processes with messages, and due calls per worker and owner, that one turn takes. More would give more
+/// throughput, and longer transactions.
+pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
+
+/// The longest time between two scans for due work. Commits wake the scheduler at once; this is the floor under wake-ups.
+pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
+
+/// The most threads of an execution that live at one time, and the most timers that its states wait for.
+pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
+
+/// Makes settings of these three limits, in a build for tests alone: a test would need thousands of processes to reach them, and could
+/// not tell a wake-up from a poll.
+#[cfg(feature = "crash-points")]
+fn define_limits() {
+    for (name, limit, flags) in [
+        (c"xdb.test_claim_batch", &CLAIM_BATCH, NONE),
+        (c"xdb.test_poll_interval", &POLL_INTERVAL_MS, MS),
+        (c"xdb.test_max_threads", &MAX_THREADS, NONE),
+    ] {
+        GucRegistry::define_int_guc(name, c"A limit.", c"For tests.", limit, 1, i32::MAX, GucContext::Sighup, flags);
+    }
+}
+
+/// The most commands of one wait.
+const MAX_COMMANDS: usize = 1000;
+
+/// The shortest time between two attempts of a call.
+const MIN_RETRY_INTERVAL: Duration = Duration(100_000);
+
+/// The longest timeout of a call that may be asked for.
+pub const MAX_CALL_TIMEOUT: Duration = Duration(3_600_000_000);
+
+/// The most local attributes of an execution.
+pub const MAX_LOCAL_ATTRIBUTES: usize = 10_000;
+
+/// Messages in queues may have so many bytes for each one that there may be.
+const BYTES_OF_A_MESSAGE: usize = 2560;
+
 /// Each setting once: its type and default, the range of a number, who may set it, its flags, its name, and what `pg_settings` says
 /// of it.
 macro_rules! settings {
@@ -24,6 +62,8 @@ macro_rules! settings {
         /// Defines the settings, in every process that loads the library.
         pub fn define() {
             $(settings!(@$type $name, $short, $long, &$setting, $($least, $most,)? GucContext::$context, $flags);)*
+            #[cfg(feature = "crash-points")]
+            define_limits();
             crate::pg::clock_offset::define();
             crate::pg::settings::reserve_prefix();
         }
@@ -43,24 +83,15 @@ settings! {
     MAX_IN_FLIGHT: i32 = 1024, 1..=100_000, Sighup, NONE,
         c"xdb.max_in_flight", c"Most calls of one scheduler that are under way at once.",
         c"Claiming stops there. Those beyond a third of max_files_per_process wait for a connection. Default 1024.";
-    MAX_IN_FLIGHT_KB: i32 = 128 * 1024, 64..=i32::MAX, Sighup, KB,
-        c"xdb.max_in_flight_bytes", c"Most memory that the requests under way may take.",
-        c"Claiming stops there. Default 128MB.";
-    CLAIM_BATCH: i32 = 256, 1..=10_000, Sighup, NONE,
-        c"xdb.claim_batch", c"Most calls, answers and timers that one turn of a scheduler takes.",
-        c"Larger batches give more throughput and longer transactions. Default 256.";
     APPLY_TIMEOUT_MS: i32 = 250, 10..=60_000, Sighup, MS,
         c"xdb.apply_timeout", c"Longest time that a scheduler spends in users' tables in one turn, for all processes together.",
-        c"What does not fit waits for the next turn. A table that takes so long in one use is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.";
+        c"What does not fit waits for the next turn. If one use of a table takes that long, the steps of its processes run in a runner for ten minutes. Default 250ms.";
     RUNNERS: i32 = 3, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
         c"xdb.runners", c"Most runners of a database: processes that carry out the steps of slow tables.",
         c"Each takes one of max_worker_processes while there is work for it. Default 3.";
     ALLOW_SUPERUSER_PROCESSES: bool = false, Suset, NONE,
         c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
         c"Their steps would write users' tables with all rights. Default off.";
-    POLL_INTERVAL_MS: i32 = 1000, 10..=3_600_000, Sighup, MS,
-        c"xdb.poll_interval", c"Longest time between two scans for due work.",
-        c"Commits wake the scheduler at once; this is the floor under wake-ups. Default 1s.";
     RPC_TIMEOUT_MS: i32 = 10_000, 1..=3_600_000, Userset, MS,
         c"xdb.rpc_timeout", c"Longest time that an RPC waits for its worker, where neither call nor definition says otherwise.",
         c"The caller's transaction stays open meanwhile. Default 10s.";
@@ -75,37 +106,13 @@ settings! {
         c"A larger one is an error for a caller and a failed attempt for a worker. Default 1MB.";
     MAX_REQUEST_KB: i32 = 16 * 1024, 64..=512 * 1024, Suset, KB,
         c"xdb.max_request_size", c"Largest request to a worker.",
-        c"What would be larger is not sent: the attempt fails, or the RPC. A JSON argument of a function may have as much. Default 16MB.";
-    MAX_COMMANDS: i32 = 1000, 1..=100_000, Suset, NONE,
-        c"xdb.max_commands", c"Most commands of one wait.",
-        c"A wait with more is an answer that can't be applied. Default 1000.";
-    MAX_THREADS: i32 = 20_000, 1..=1_000_000, Suset, NONE,
-        c"xdb.max_threads", c"Most threads of an execution that live at one time, most next states of an answer, and most timers of an execution.",
-        c"An answer that would begin more can't be applied. Default 20000.";
-    MAX_CALL_TIMEOUT_MS: i32 = 3_600_000, 1..=i32::MAX, Suset, MS,
-        c"xdb.max_call_timeout", c"Longest timeout of a call that options may ask for.",
-        c"More is an error for a caller and an answer that can't be applied. What is registered already goes on. Default 1h.";
+        c"What would be larger is not sent: the attempt fails, or the RPC. A JSON argument of a function, and the local attributes of an execution, may have as much. Default 16MB.";
     MAX_QUEUE_MESSAGES: i32 = 100_000, 1..=100_000_000, Suset, NONE,
         c"xdb.max_queue_messages", c"Most messages in the local queues of an execution, and in global queues of a role.",
-        c"While there are as many, or more, publishing is refused. Those of a role are counted from time to time. Default 100000.";
-    MAX_QUEUE_KB: i32 = 256 * 1024, 1..=i32::MAX, Suset, KB,
-        c"xdb.max_queue_bytes", c"Most bytes of messages in the local queues of an execution, and in global queues of a role.",
-        c"While there are as many, or more, publishing is refused. Those of a role are counted from time to time. Default 256MB.";
+        c"While there are as many, or 2560 bytes for each of them, publishing is refused. Those of a role are counted from time to time. Default 100000.";
     MAX_RUNNING_PROCESSES: i32 = 0, 0..=i32::MAX, Suset, NONE,
         c"xdb.max_running_processes", c"Most running processes of a role.",
         c"While there are as many, or more, starts are refused. Counted from time to time. Set for one role with ALTER ROLE; a session's own value has no effect. 0 means no limit. Default 0.";
-    MIN_RETRY_INTERVAL_MS: i32 = 100, 0..=3_600_000, Sighup, MS,
-        c"xdb.min_retry_interval", c"Shortest time between two attempts of a call.",
-        c"Shorter intervals of retry policies count as this one. Default 100ms.";
-    MAX_BULK_KB: i32 = 64 * 1024, 64..=512 * 1024, Suset, KB,
-        c"xdb.max_bulk_size", c"Largest argument of xdb.start_processes(), and of functions that take an array of process ids.",
-        c"Default 64MB.";
-    MAX_LOCAL_ATTRIBUTES: i32 = 10_000, 1..=1_000_000, Suset, NONE,
-        c"xdb.max_local_attributes", c"Most local attributes of an execution.",
-        c"More are an error for a caller and a failed attempt for a worker. Default 10000.";
-    MAX_LOCAL_KB: i32 = 16 * 1024, 1..=512 * 1024, Suset, KB,
-        c"xdb.max_local_bytes", c"Most bytes of an execution's local attributes, keys and values together.",
-        c"More are an error for a caller and a failed attempt for a worker. Default 16MB.";
     RETENTION_SECONDS: i32 = 7 * 86_400, -1..=i32::MAX, Sighup, SECONDS,
         c"xdb.retention", c"How long closed executions are kept.",
         c"Older ones are deleted, a few at a time. -1 keeps them until xdb.purge() is called. Default 7d.";
@@ -118,9 +125,6 @@ settings! {
     SECRETS_DIRECTORY: Text = Some(c""), Sighup, SUPERUSER_ONLY,
         c"xdb.secrets_directory", c"Directory of the files that hold workers' secrets.",
         c"A worker whose secret is registered as file:NAME has it in the file of this name there. Read again when the configuration is reloaded. Relative to the data directory. Default empty: no such secret can be used.";
-    DUMP_SECRETS: bool = false, Suset, NONE,
-        c"xdb.dump_secrets", c"Lets pg_dump take along the secrets of workers that are in the database.",
-        c"It counts in the session of pg_dump. Default off.";
 }
 
 /// A string setting as Rust text.
@@ -143,31 +147,22 @@ pub fn max_request_bytes() -> usize {
     MAX_REQUEST_KB.get() as usize * 1024
 }
 
-/// The largest argument of `start_processes`, in bytes.
+/// The largest argument of `start_processes`, and of functions that take an array of process ids, in bytes.
 pub fn max_bulk_bytes() -> usize {
-    MAX_BULK_KB.get() as usize * 1024
-}
-
-/// The most bytes of an execution's local attributes.
-pub fn max_local_bytes() -> usize {
-    MAX_LOCAL_KB.get() as usize * 1024
+    4 * max_request_bytes()
 }
 
 /// What one process may ask for.
 pub fn quotas() -> Quotas {
+    let queue_messages = MAX_QUEUE_MESSAGES.get() as usize;
     Quotas {
-        commands: MAX_COMMANDS.get() as usize,
+        commands: MAX_COMMANDS,
         threads: MAX_THREADS.get() as usize,
-        retry_interval: Duration(i64::from(MIN_RETRY_INTERVAL_MS.get()) * 1000),
-        call_timeout: max_call_timeout(),
-        queue_messages: MAX_QUEUE_MESSAGES.get() as usize,
-        queue_bytes: MAX_QUEUE_KB.get() as usize * 1024,
+        retry_interval: MIN_RETRY_INTERVAL,
+        call_timeout: MAX_CALL_TIMEOUT,
+        queue_messages,
+        queue_bytes: queue_messages.saturating_mul(BYTES_OF_A_MESSAGE),
     }
-}
-
-/// The longest timeout of a call that may be asked for.
-pub fn max_call_timeout() -> Duration {
-    Duration(i64::from(MAX_CALL_TIMEOUT_MS.get()) * 1000)
 }
 
 /// How long closed executions are kept; None: for ever.

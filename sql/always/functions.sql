@@ -169,7 +169,7 @@ COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so lo
 
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
+    last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
     ownerless_processes bigint)
     LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
 COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns.';
@@ -192,20 +192,6 @@ CREATE OR REPLACE FUNCTION xdb.registered_types() RETURNS TABLE (type_id int, pr
     LANGUAGE c STABLE PARALLEL SAFE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_types';
 COMMENT ON FUNCTION xdb.registered_types() IS 'Names, workers, owners and pauses of all process types.';
 
-CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
-COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
-
-CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
-    granted boolean, ticket bigint, object uuid, due_at timestamptz)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
-        SELECT f.*
-        FROM jsonb_to_recordset(xdb.attribute_lock_figures()) AS f (execution_id uuid, seq int, locked text, mode text,
-            granted boolean, ticket bigint, object uuid, due_at timestamptz)
-    $$;
-COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';
-
 -- Who may call what. PUBLIC has none: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
@@ -225,8 +211,7 @@ DECLARE
         'status', 'registered_workers',  -- which leave out figures of other roles
         'check_process', 'library_version', 'reassign_owned', 'registered_types',
         'process_type_usage',  -- which looks at the owner of the type itself
-        'knows_roles',  -- called by the policies, as whoever reads
-        'shown_attribute_locks', 'attribute_lock_figures'];  -- called by the view attribute_locks, as its reader
+        'knows_roles'];  -- called by the policies, as whoever reads
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
@@ -266,7 +251,8 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
     -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody.
+    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody. Of a task the numbers
+    -- of its lease stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
@@ -274,6 +260,7 @@ BEGIN
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at, role_name) ON xdb.worker TO %I', grantee);
+    EXECUTE format('GRANT SELECT (execution_id, seq, lane, due_at, lease_until, waits_for) ON xdb.task TO %I', grantee);
     IF admin OR grant_usage.operator THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;

@@ -42,7 +42,7 @@ BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
         'xdb.message_key', 'xdb.queue_waiter', 'xdb.global_waiter', 'xdb.global_passed_over', 'xdb.rpc_answer',
-        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.crash_suspect', 'xdb.correlated_start'
+        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.correlated_start'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('DROP POLICY IF EXISTS visible ON %s', child);

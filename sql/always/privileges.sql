@@ -13,8 +13,6 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 DO $body$
 DECLARE
     of_monitors CONSTANT oid[] := ARRAY['xdb.status()', 'xdb.library_version()']::regprocedure[];
-    -- Read by a view that is granted already, as whoever reads it; the table's policy says what is theirs.
-    read_by_everybody CONSTANT oid[] := ARRAY['xdb.crash_suspect']::regclass[];
     members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
     owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
     made record;
@@ -51,9 +49,6 @@ BEGIN
         END IF;
         IF made.kind = 'FUNCTION' AND made.objid = ANY (of_monitors) THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_monitor', made.identity);
-        END IF;
-        IF made.kind = 'TABLE' AND made.objid = ANY (read_by_everybody) THEN
-            EXECUTE format('GRANT SELECT ON %s TO PUBLIC', made.identity);
         END IF;
         again := 'yes';
     END LOOP;

@@ -117,7 +117,6 @@ SELECT
     pg_catalog.to_timestamp(s.wait['since']::double precision OPERATOR(pg_catalog./) 1e6) AS since,
     pg_catalog.to_timestamp(c.kind['timer']['fireAt']::double precision OPERATOR(pg_catalog./) 1e6) AS fire_at,
     NULL::pg_catalog.text AS closing,
-    NULL::int[] AS held_up_by,
     g.key
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
@@ -133,28 +132,6 @@ UNION ALL
 SELECT
     p.process_id, p.execution_id, NULL, NULL, 'PUBLISHERS', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     p.closing,
-    -- Publishers lock the row and keep a lock on the table until they end. One alone has its transaction id in the
-    -- row; several have a multixact there, whose members SQL can't safely ask for. Then all the sessions that have
-    -- locked rows of this table are the best that can be told.
-    (
-        SELECT COALESCE(pg_catalog.array_agg(k.pid) FILTER (WHERE k.holds_row), pg_catalog.array_agg(k.pid))
-        FROM (
-            SELECT r.pid, EXISTS (
-                SELECT FROM pg_catalog.pg_locks AS x
-                WHERE x.pid OPERATOR(pg_catalog.=) r.pid
-                  AND x.locktype OPERATOR(pg_catalog.=) 'transactionid'
-                  AND x.transactionid OPERATOR(pg_catalog.=) p.xmax
-                  AND x.granted
-            ) AS holds_row
-            FROM pg_catalog.pg_locks AS r
-            JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) r.database
-            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-              AND r.locktype OPERATOR(pg_catalog.=) 'relation'
-              AND r.relation OPERATOR(pg_catalog.=) 'xdb.process_execution'::pg_catalog.regclass::pg_catalog.oid
-              AND r.mode OPERATOR(pg_catalog.=) 'RowShareLock'
-              AND r.granted
-        ) AS k
-    ),
     NULL
 FROM xdb.process_execution AS p
 WHERE p.closing IS NOT NULL;
@@ -173,7 +150,6 @@ COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, re
 COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
 COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
 COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
-COMMENT ON COLUMN xdb.waits.held_up_by IS 'Process ids of the sessions that hold the close up: exactly the one, if it is one; if there are several, all sessions that hold row locks on xdb.process_execution, of which some may be strangers.';
 COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
 
 CREATE OR REPLACE VIEW xdb.timers WITH (security_invoker = true, security_barrier = true) AS
@@ -278,14 +254,14 @@ WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalo
 UNION ALL
 -- They are not made, whatever became of their attempts before.
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
-    s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, c.held_at, NULL,
-    'CallHeld', 'the call is held, because twice the server crashed while it was made or its answer was applied: '
+    s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, NULL, NULL,
+    'CallHeld', 'the call is held, because three times the server crashed while it was made or its answer was applied: '
     'xdb.retry_now() has it made again', NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
-JOIN xdb.crash_suspect AS c ON c.execution_id OPERATOR(pg_catalog.=) p.execution_id
+JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
-    ON s.execution_id OPERATOR(pg_catalog.=) c.execution_id AND s.seq OPERATOR(pg_catalog.=) c.seq
-WHERE c.held_at IS NOT NULL AND s.ended_at IS NULL;
+    ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
+WHERE t.lane OPERATOR(pg_catalog.=) 3 AND s.ended_at IS NULL;
 COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls whose answers name what is not registered; calls that are held after crashes; and running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
@@ -293,7 +269,7 @@ COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call
 COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
 COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which attempt is repeated.';
-COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed, or the call was held; with NotRegistered, since when its answers name what is not registered.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed; null if the call is held after crashes; with NotRegistered, since when its answers name what is not registered.';
 COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
 COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered if an answer names what is not registered; CallHeld for a call that is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
@@ -337,32 +313,20 @@ COMMENT ON COLUMN xdb.incidents.constraint_name IS 'The constraint that was viol
 CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     p.process_id,
-    l.execution_id,
+    t.execution_id,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
-    l.locked,
-    CASE
-        WHEN l.mode OPERATOR(pg_catalog.=) 'S' THEN 'SHARE_LOCK'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'X' THEN 'EXCLUSIVE_LOCK'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'IS' THEN 'SHARE_LOCK of a part'
-        WHEN l.mode OPERATOR(pg_catalog.=) 'IX' THEN 'EXCLUSIVE_LOCK of a part'
-    END AS lock_type,
-    l.granted,
-    l.ticket,
-    l.object,
-    l.due_at
-FROM xdb.shown_attribute_locks() AS l
-JOIN xdb.process_execution AS p ON p.execution_id OPERATOR(pg_catalog.=) l.execution_id
+    t.waits_for,
+    t.due_at
+FROM xdb.process_execution AS p
+JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
-    ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
-COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for, at most 256, those who wait first; xdb.status() says how many more calls wait. RPCs are not among them: they hold locks of Postgres.';
+    ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
+WHERE t.lease_until OPERATOR(pg_catalog.=) 'infinity';
+COMMENT ON VIEW xdb.attribute_locks IS 'Calls of states that wait for locks on attributes. RPCs are not among them: an RPC waits for locks of Postgres.';
 COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
-COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
-COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
-COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
-COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place of the call among those that wait and are shown, in the order in which they are served; 0 for a call that has it.';
-COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call waits.';
+COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call is to lock, all of it at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
 COMMENT ON COLUMN xdb.attribute_locks.due_at IS 'Since when the call is due.';
 
 CREATE OR REPLACE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS

@@ -75,7 +75,7 @@ COMMENT ON COLUMN xdb.worker.role_name IS 'Name that the role had then: by it th
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
 
--- What is in the database itself is dumped only where somebody says so: whoever has a dump would have the secrets.
+-- Secrets that are in the database itself are not dumped: whoever has a dump would have them.
 CREATE TABLE xdb.worker_secret (
     worker_id int NOT NULL,
     position smallint NOT NULL,
@@ -89,7 +89,7 @@ COMMENT ON COLUMN xdb.worker_secret.position IS '1, or 2 while one secret takes 
 COMMENT ON COLUMN xdb.worker_secret.source IS 'literal: the value is the secret; env, file: it is in the server''s environment, or in a file below xdb.secrets_directory.';
 COMMENT ON COLUMN xdb.worker_secret.value IS 'The secret, or the name of the environment variable or file.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_secret',
-    'WHERE source OPERATOR(pg_catalog.<>) ''literal'' OR pg_catalog.current_setting(''xdb.dump_secrets'', true) OPERATOR(pg_catalog.=) ''on''');
+    'WHERE source OPERATOR(pg_catalog.<>) ''literal''');
 
 CREATE TABLE xdb.mapped_table (
     mapping_id int NOT NULL,

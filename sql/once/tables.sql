@@ -11,7 +11,6 @@
 --   process_execution     one row per run: status, owner, counters, results
 --   +- state_execution    one per state that ran: input, its call, what it waits for
 --   |  +- task            HOT. A call to make, with its lease; gone when the answer is applied
---   |  |  +- crash_suspect   it was under way when the server crashed; gone with the call
 --   |  +- timer           HOT. A timer command, or (seq 0) the timeout of the process; gone when it fired
 --   |  +- queue_waiter    the local queues that a waiting state wants messages of
 --   |  +- global_waiter   the global queues that it wants messages of
@@ -24,7 +23,6 @@
 --   +- correlated_start   it is the latest start of a correlation key
 --   +- purged             the execution is gone, and its rows are being deleted
 -- global_message, global_message_key: messages of no process, until a state takes one.
--- slow_object: users' tables so slow that their steps are runners'.
 --
 -- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
 -- task or timers, and events: all in one transaction with what it writes in users' tables.
@@ -213,6 +211,8 @@ CREATE TABLE xdb.task (
     lease_number bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
     owner oid NOT NULL,
+    crashes smallint NOT NULL DEFAULT 0,
+    waits_for text,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
@@ -227,7 +227,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held, after crashes or in a pause; 16 to 36 = the scheduler too, by priority: 26 less it; 40 to 60 = runners too, what functions answer, by priority: 50 less it.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held in a pause, 3 = nobody: it is held after crashes; 16 to 36 = the scheduler too, by priority: 26 less it; 40 to 60 = runners too, what functions answer, by priority: 50 less it.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -237,6 +237,8 @@ COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease; 0 with a w
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
+COMMENT ON COLUMN xdb.task.crashes IS 'How often the engine was preparing it, or applying its answer, when the server crashed. From 1 on only one such call is in hand at a time; at 3 it is held.';
+COMMENT ON COLUMN xdb.task.waits_for IS 'What the call waits to lock, while its lease has no end.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
 
 CREATE TABLE xdb.timer (
@@ -383,37 +385,3 @@ CREATE TABLE xdb.purged (
 COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, which the engine deletes bit by bit.';
 COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
-
-CREATE TABLE xdb.crash_suspect (
-    execution_id uuid NOT NULL,
-    seq int NOT NULL,
-    deaths int NOT NULL,
-    held_at timestamptz,
-    PRIMARY KEY (execution_id, seq)
-);
--- One at a time, whoever makes it.
-CREATE UNIQUE INDEX crash_suspect_in_hand ON xdb.crash_suspect (deaths) WHERE deaths OPERATOR(pg_catalog.=) 2 AND held_at IS NULL;
-COMMENT ON TABLE xdb.crash_suspect IS 'Calls that were under way when the server crashed. They are made one at a time, and a row goes with its call.';
-COMMENT ON COLUMN xdb.crash_suspect.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.crash_suspect.seq IS 'State execution that makes the call.';
-COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 1, or 2 while it is made or its answer applied, and when it is held.';
-COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
-
-CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION', 'ROLE'])),
-    object oid NOT NULL,
-    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    reason text NOT NULL,
-    pause interval NOT NULL,
-    probed_at timestamptz,
-    mended_at timestamptz,
-    PRIMARY KEY (kind, object)
-);
-COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
-COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE, FUNCTION, or ROLE: every table that steps of that role''s processes use, for a while after a process died in one.';
-COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
-COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
-COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';
-COMMENT ON COLUMN xdb.slow_object.pause IS 'From then, or from the last probe, to the next probe. Doubled each time.';
-COMMENT ON COLUMN xdb.slow_object.probed_at IS 'When a runner last found it to be slow or quick; null before the first time.';
-COMMENT ON COLUMN xdb.slow_object.mended_at IS 'When a runner found it to be quick; null while it is slow. Kept for an hour, so that what becomes slow again is probed less often.';

@@ -14,7 +14,7 @@ use crate::pg::param::{Interval, from_postgres};
 use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::call::{self, CallStatistics, OpenBreaker};
-use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
+use crate::pg::shmem::{EngineState, Role, Slot};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::row;
@@ -22,7 +22,7 @@ use crate::store::instance::{self, Ownership};
 use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownType, ShownWorker};
 use crate::store::registry::{self, MissingType};
-use crate::store::{adopt, engine, owners, pull, slow, subscription, suspects, usage, versions};
+use crate::store::{adopt, crashes, engine, owners, pull, slow, subscription, usage, versions};
 use std::time::Duration;
 use xdb_engine::Timestamp;
 
@@ -138,7 +138,7 @@ pub fn status(_: &Args) -> Result<Value> {
         // Counted now: an engine that rests, or is gone, brings no figure up to date.
         let ((backlog, oldest_due), ownerless) = spi.with_latest_snapshot(|spi| {
             let of_tables =
-                [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, suspects::reason(spi)?];
+                [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, crashes::reason(spi)?];
             reasons.extend(of_tables.into_iter().flatten());
             if main.state == EngineState::Running {
                 reasons.extend(engine_state::full_workers(spi, caller)?);
@@ -177,7 +177,6 @@ pub fn status(_: &Args) -> Result<Value> {
         main.last_error,
         moment(main.last_error_at),
         (!reasons.is_empty()).then(|| reasons.join("; ")),
-        attribute_locks::shown(database).1 as i64,
         running.len() as i32,
         runner_error,
         ownerless,

@@ -181,7 +181,7 @@ fn concerns_engine(event: &Event) -> bool {
 pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: Timestamp) -> Result<()> {
     loop {
         // Whose they are makes no difference: they are all of one.
-        let inbox::Arrivals { arrivals, left, .. } = inbox::arrivals(spi, &[(id, pg_sys::InvalidOid)], true)?;
+        let inbox::Arrivals { arrivals, left, .. } = inbox::arrivals(spi, &[(id, pg_sys::InvalidOid)])?;
         let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
         queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;

@@ -10,7 +10,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{attribute, state, suspects};
+use crate::store::{attribute, crashes, state};
 use crate::{clock, error};
 use xdb_engine::*;
 use xdb_protocol::arguments;
@@ -83,7 +83,7 @@ pub(super) fn calls_to_retry(
     state: Option<&StateExecutionId>,
 ) -> Result<(usize, Command)> {
     let only = state.map(|state| seq(spi, id, state)).transpose()?;
-    let released = suspects::retry(spi, id, only)?;
+    let released = crashes::retry(spi, id, only)?;
     if released > 0 {
         wrote();
         wake::wake_everybody_at_commit();

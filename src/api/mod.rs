@@ -23,12 +23,11 @@
 //! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
-//! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs`, `attribute_locks.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions; what is registered; the figures behind a view |
+//! | `admin.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions; what is registered |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
@@ -40,11 +39,9 @@
 
 mod admin;
 mod answering;
-mod attribute_locks;
 mod bulk;
 mod engine_state;
 mod global;
-mod lock_holders;
 mod manage;
 mod many;
 mod merge;
@@ -129,7 +126,6 @@ crate::sql_functions! {
     xdb_registered_workers / pg_finfo_xdb_registered_workers => admin::registered_workers;
     xdb_registered_types / pg_finfo_xdb_registered_types => admin::registered_types;
     xdb_process_type_usage / pg_finfo_xdb_process_type_usage => admin::process_type_usage;
-    xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
 thread_local! {

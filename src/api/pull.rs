@@ -14,7 +14,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::process::{self, has_transaction_snapshot};
-use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
+use crate::pg::shmem::marks::RESPECTED_FOR;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_functions::Calls;

@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{self, Instant};
 use xdb_engine::*;
 use xdb_protocol::unlisted_state;
-use xdb_sched::portion::Portion;
+use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
 /// How often calls are looked for again, behind those that can't be claimed, and for how many then at most: for twice as many each
@@ -257,13 +257,13 @@ impl Poll {
         let ids = store::keep_open(spi, &ids)?;
         let keys: Vec<_> = round.due.iter().map(|due| due.key).filter(|key| ids.contains(&key.0)).collect();
         round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
-        state::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
+        state::states_in(spi, &mut round.executions, &keys, &mut ByteBudget::default())?;
         self.move_elsewhere(spi, &mut round, seen)?;
         self.hold_paused(spi, &mut round, seen)?;
         self.refuse_unfit(spi, registry, &mut round, seen)?;
         let wants_local = |id: &ExecutionId| round.calls().any(|call| call.due.key.0 == *id && call.wants_local());
         let with_local: Vec<_> = ids.into_iter().filter(wants_local).collect();
-        round.local = Some(attribute::with_versions(spi, &with_local, Some(Portion::BYTES))?);
+        round.local = Some(attribute::with_versions(spi, &with_local, ByteBudget::default())?);
         Ok(round)
     }
 

@@ -6,12 +6,13 @@ use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
+use crate::pg::shmem::held_up;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
 use crate::row;
 use crate::store::app_tables::object;
-use crate::store::{self, attribute, check, process, suspects, to_json};
+use crate::store::{self, attribute, check, process};
 use crate::turn::why_unfit;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,15 +24,12 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let execution = args.execution_id(1);
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
-        let held_up = super::lock_holders::of(spi, found.id)?;
-        let held_up = if held_up.is_empty() { None } else { Some(to_json(&held_up)?) };
-        let waits = super::attribute_locks::waits_of(found.id);
+        let held_up = held_up::of(found.id.0);
         // In a copy from another server nobody's owner is known.
         let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
-        let held = suspects::held_of(spi, found.id)?;
-        identity::with_value_formats(|| process::describe(spi, found.id, &waits, problem, held_up.as_deref(), &held))?
+        identity::with_value_formats(|| process::describe(spi, found.id, problem, &held_up))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

@@ -235,7 +235,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
         room_for(Definition::weight(&text))?;
     }
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
-    if let Some(longer) = definition.longer_call(guc::max_call_timeout()) {
+    if let Some(longer) = definition.longer_call(guc::MAX_CALL_TIMEOUT) {
         return Err(error::over_quota(longer.to_string()));
     }
     if worker.is_none()

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
+use xdb_sched::bytes::ByteBudget;
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -92,7 +93,7 @@ fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>>
         Some(timeout) => timeout,
         None => None,
     };
-    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::max_call_timeout())) {
+    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::MAX_CALL_TIMEOUT)) {
         Some(longer) => Err(error::over_quota(longer.to_string())),
         None => Ok(timeout),
     }
@@ -182,7 +183,7 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
     if loading.policy == LoadPolicy::None {
         return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
     }
-    let read = attribute::with_versions(spi, &[id], Some(usize::MAX))?;
+    let read = attribute::with_versions(spi, &[id], ByteBudget::default())?;
     let (size, all) = match read.of(id) {
         Found::All(size, all) => (size, all),
         Found::TooLarge(size) => return Err(attribute::too_large(size)),
@@ -273,7 +274,7 @@ impl ToCall {
 
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
-        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::max_call_timeout());
+        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
         asked.or(own).unwrap_or(default).as_std()
     }
 

@@ -6,7 +6,7 @@
 use super::Caller;
 use crate::error;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
-use crate::pg::shmem::attribute_locks;
+use crate::pg::shmem::marks;
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, process};
@@ -14,7 +14,6 @@ use crate::store::loaded::Meta;
 use crate::store::locks::{self, KeyTypes, WantedLocks};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};
-use xdb_sched::lock_table::{LockMode, Object};
 
 /// What an RPC locks, or the answer to a call that was fetched, and how long it may take.
 pub(super) struct Locking<'a> {
@@ -65,18 +64,16 @@ impl Locking<'_> {
     /// nobody: it may be what the state waits for.
     pub fn respect_marks(&self, caller: Caller) -> Result<()> {
         let database = process::database();
-        if !attribute_locks::has_marks(database) || self.holds_locks() {
+        if !marks::are_any(database) || self.holds_locks() {
             return Ok(());
         }
         let wants =
             caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
-        let until = self.deadline.min(Instant::now() + attribute_locks::RESPECTED_FOR);
-        let is_marked =
-            |(object, mode): &&(Object, LockMode)| attribute_locks::is_marked(database, object, *mode as u32);
-        while let Some(marked) = wants.objects.iter().find(is_marked) {
+        let until = self.deadline.min(Instant::now() + marks::RESPECTED_FOR);
+        while let Some(marked) = wants.objects.iter().find(|wanted| marks::is_marked(database, wanted)) {
             // In this order: a mark that goes after the look wakes this session.
             let place = Registration::register(&marked.0);
-            while is_marked(&marked) {
+            while marks::is_marked(database, marked) {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(());

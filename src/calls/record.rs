@@ -25,7 +25,7 @@ pub struct CallRecord {
     pub owner: Owner,
     /// Of the local attributes that were read for it.
     pub local_size: Size,
-    /// The server may die of it.
+    /// It was in hand when the server crashed.
     pub is_suspect: bool,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,

@@ -41,24 +41,6 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     }
 }
 
-/// Whether the server knows how many settings there are without going through them.
-pub const COUNTS_SETTINGS: bool = cfg!(feature = "pg15");
-
-/// How many settings this process knows by name, placeholders of users among them. Takes its time in 16 and later, where a list is made.
-pub fn known_settings() -> usize {
-    // SAFETY: plain accessors; the list is given back.
-    unsafe {
-        #[cfg(feature = "pg15")]
-        return pg_sys::GetNumConfigOptions() as usize;
-        #[cfg(not(feature = "pg15"))]
-        {
-            let mut count: c_int = 0;
-            pg_sys::pfree(pg_sys::get_guc_variables(&raw mut count).cast());
-            count as usize
-        }
-    }
-}
-
 /// Runs `body` on every setting that this process knows.
 pub fn each_setting(mut body: impl FnMut(&mut pg_sys::config_generic)) {
     // SAFETY: as many entries as the server says, each of which it keeps; the list is given back where it was made for this.

@@ -259,11 +259,9 @@ pub fn forget_seed() {
 /// even in a restricted operation; with earlier minor versions of Postgres also types, which every `search_path` finds first. An
 /// error takes them back by itself.
 fn empty_temporary_schema() {
-    let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-    // SAFETY: an accessor; and a deletion in the transaction that is open, which runs no user's code.
-    unsafe {
-        pg_sys::GetTempNamespaceState(&raw mut schema, &raw mut toast);
-        if schema != pg_sys::InvalidOid {
+    if temporary_schema().is_some() {
+        // SAFETY: a deletion in the transaction that is open, which runs no user's code.
+        unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::ResetTempTableNamespace();
         }

@@ -28,12 +28,13 @@
 //! | `worker.rs`, `databases.rs` | what the launcher asks of the server: background workers, the list of databases |
 //! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
 //! | `commit.rs` | which commits need not be flushed at once |
-//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
+//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, marks, what holds processes up |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |
+//! | `in_hand.rs` | which calls an engine process has in hand, for the scheduler that comes after a crash |
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
-//! | `row_locks.rs` | who has locked a row |
+//! | `row_locks.rs` | whether others have locked a row for a close |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs`, `routine.rs` | lists of names in settings; users' functions by their names |
 //! | `secret_sources.rs` | secrets in the environment and in files |
@@ -61,6 +62,7 @@ pub mod extension;
 pub mod function;
 pub mod hook;
 pub mod identity;
+pub mod in_hand;
 pub mod index_plans;
 pub mod json;
 pub mod latch;

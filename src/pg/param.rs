@@ -162,7 +162,7 @@ macro_rules! words {
 words! { ProcessStatus, StateStatus, Api, PauseMode }
 
 /// A length of time, in a column of intervals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Interval(pub std::time::Duration);
 
 impl SqlValue for Interval {
@@ -174,17 +174,6 @@ impl SqlValue for Interval {
             (*interval).time = self.0.as_micros() as i64;
             Some(pg_sys::Datum::from(interval))
         }
-    }
-}
-
-impl FromColumn<'_> for Interval {
-    const OID: pg_sys::Oid = INTERVAL.oid;
-    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
-        const DAY: i64 = 86_400_000_000;
-        let interval = datum.cast_mut_ptr::<pg_sys::Interval>();
-        // SAFETY: a value of that type. Somebody may have written months into it, which have no length.
-        let micros = unsafe { (*interval).time + DAY * i64::from((*interval).day) };
-        Ok(Self(std::time::Duration::from_micros(micros.max(0) as u64)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The plumbing of an engine process: its signals, its connection, its end.
 
 use super::shmem::{self, Slot, call};
-use super::{compat, identity, raw, settings};
+use super::{compat, identity, in_hand, raw, settings};
 use pgrx::pg_sys;
 use std::cell::{Cell, OnceCell};
 use std::ffi::{CStr, c_int};
@@ -35,6 +35,7 @@ pub fn claim_slot(argument: pg_sys::Datum) -> Option<Slot> {
 unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
     let index = (argument.value() & 0xff) as u8;
     if let Some(slot) = Slot::by_index(index) {
+        in_hand::end();
         call::reset_role(slot.database(), slot.role());
         slot.vacate();
     }
@@ -131,19 +132,6 @@ pub fn database() -> pg_sys::Oid {
 pub fn system_identifier() -> i64 {
     // SAFETY: set before any statement runs.
     unsafe { pg_sys::GetSystemIdentifier() as i64 }
-}
-
-/// Whether the files are those of a server that ran, and was not shut down; not those of a standby, which has no engine, nor a
-/// backup of another server's. To be asked by the postmaster, before it begins to recover them or while it starts all processes anew.
-/// What can't be read did.
-pub fn has_crashed() -> bool {
-    use pg_sys::DBState::{DB_IN_ARCHIVE_RECOVERY, DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY};
-    const STATE: usize = std::mem::offset_of!(pg_sys::ControlFileData, state);
-    // The postmaster works in the data directory.
-    let state = std::fs::read("global/pg_control").ok().and_then(|file| file.get(STATE..STATE + 4)?.try_into().ok());
-    let no_engine_ran = [DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY, DB_IN_ARCHIVE_RECOVERY];
-    let is_backup = std::path::Path::new("backup_label").exists();
-    !is_backup && state.map(u32::from_ne_bytes).is_none_or(|state| !no_engine_ran.contains(&state))
 }
 
 /// Whether this server is a standby, or recovers from a crash.

@@ -1,52 +1,12 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
-use super::compat::{COUNTS_SETTINGS, DEADLY_SETTINGS, MORE_SETTINGS, each_setting, known_settings};
+use super::compat::{DEADLY_SETTINGS, MORE_SETTINGS, each_setting};
 use pgrx::pg_sys;
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 
 /// No setting may be made up under the extension's name. To be called when all of its own are defined.
 pub fn reserve_prefix() {
     // SAFETY: the name is a constant.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
-}
-
-/// How many settings this process knows by name, those among them that somebody has made up.
-pub fn known_names() -> usize {
-    known_settings()
-}
-
-thread_local! {
-    /// How many names the steps of each role have made up here, from when on that is counted.
-    static MADE_BY: RefCell<Option<HashMap<pg_sys::Oid, usize>>> = RefCell::new(COUNTS_SETTINGS.then(HashMap::new));
-}
-
-/// From here on it is counted whose steps make up names. Says whether it was before.
-pub fn count_names() -> bool {
-    MADE_BY.with_borrow_mut(|made| {
-        let were_counted = made.is_some();
-        made.get_or_insert_default();
-        were_counted
-    })
-}
-
-/// Runs `body`, a step of this role. Names stay also where it fails.
-pub fn making_names<T>(role: pg_sys::Oid, body: impl FnOnce() -> T) -> T {
-    if MADE_BY.with_borrow(Option::is_none) {
-        return body();
-    }
-    let before = known_names();
-    let result = body();
-    let new = known_names().saturating_sub(before);
-    if new > 0 {
-        MADE_BY.with_borrow_mut(|made| *made.get_or_insert_default().entry(role).or_default() += new);
-    }
-    result
-}
-
-/// The role whose steps have made up the most names.
-pub fn who_made_names() -> Option<pg_sys::Oid> {
-    MADE_BY.with_borrow(|made| made.iter().flatten().max_by_key(|(_, names)| **names).map(|(role, _)| *role))
 }
 
 /// A whole number as it stands in a setting of a role or a database.

@@ -6,21 +6,22 @@
 //!
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a role without a
 //! place is not over its quotas; a worker
-//! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
-//! not placed, and the statement meets the engine's connection as it would meet any other.
-use super::{compat, process, raw};
+//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
+use super::{compat, raw};
 use pgrx::{pg_guard, pg_sys};
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-pub mod attribute_locks;
 pub mod call;
+pub mod held_up;
+pub mod marks;
 pub mod over;
-pub mod row_places;
 pub mod slot;
+pub mod slow;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Suspects, Wakeup};
+pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
@@ -28,9 +29,6 @@ const HOLDS: usize = 16;
 
 /// How long a hold keeps the engine out of a database when nobody releases it.
 pub const HOLD_MICROS: i64 = 30_000_000;
-
-/// A server that crashes again crashes this soon.
-const FIRST_MINUTE: i64 = 60_000_000;
 
 // Wide because it is all of the shared memory, a piece for each who uses it.
 #[repr(C)]
@@ -42,10 +40,6 @@ pub(crate) struct Shared {
     poke_all: AtomicU32,
     /// How far `xdb.now` puts the clock of processes from the real one. Written by the postmaster alone.
     clock_offset: AtomicI64,
-    /// Not zero: the server that was there before has crashed, or this one has and starts anew.
-    after_crash: AtomicU32,
-    /// When the first launcher began, by the server's clock; zero: none has.
-    launched_at: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
     slots: [slot::Cell; slot::SLOTS],
@@ -54,9 +48,11 @@ pub(crate) struct Shared {
     waiters: [waiter::Cell; waiter::WAITERS],
     over_in_use: AtomicU32,
     over: over::Cells,
-    lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
-    entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
-    row_places: row_places::Places,
+    /// One for the slot of each scheduler.
+    marks: [marks::Marks; SCHEDULERS],
+    /// Likewise.
+    slow: [slow::Marks; SCHEDULERS],
+    held_up: Locked<held_up::Places>,
 }
 
 #[repr(C)]
@@ -112,7 +108,6 @@ unsafe extern "C-unwind" fn startup() {
         if !found {
             memory.write_bytes(0, 1);
             (*memory).clock_offset.store(OWN_CLOCK_OFFSET.load(Ordering::SeqCst), Ordering::SeqCst);
-            (*memory).after_crash.store(u32::from(process::has_crashed()), Ordering::SeqCst);
         }
         SHARED.store(memory, Ordering::Release);
         pg_sys::LWLockRelease(lock);
@@ -142,6 +137,26 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     }
 }
 
+/// A value that is read and written under the lock of the shared memory only.
+#[repr(transparent)]
+struct Locked<T>(UnsafeCell<T>);
+
+// SAFETY: the value is only touched inside `with_lock`.
+unsafe impl<T> Sync for Locked<T> {}
+
+impl<T: Copy> Locked<T> {
+    fn read(&self) -> T {
+        // SAFETY: under the lock.
+        with_lock(false, || unsafe { *self.0.get() })
+    }
+
+    /// As [`with_lock`].
+    fn change(&self, f: impl FnOnce(&mut T)) {
+        // SAFETY: under the lock, exclusively.
+        with_lock(true, || f(unsafe { &mut *self.0.get() }));
+    }
+}
+
 /// Runs `f` under the lock. `f` must neither raise an error nor panic: it copies and compares.
 pub(crate) fn with_lock<R>(exclusive: bool, f: impl FnOnce() -> R) -> R {
     let mode = if exclusive { pg_sys::LWLockMode::LW_EXCLUSIVE } else { pg_sys::LWLockMode::LW_SHARED };
@@ -160,21 +175,8 @@ pub fn launcher_started() {
     let (Some(shared), Some(procno)) = (shared(), raw::my_procno()) else {
         return;
     };
-    let _ = shared.launched_at.compare_exchange(0, raw::now_micros(), Ordering::SeqCst, Ordering::SeqCst);
     shared.launcher_procno.store(procno + 1, Ordering::SeqCst);
     shared.launcher_pid.store(std::process::id() as i32, Ordering::SeqCst);
-}
-
-/// Whether the shared memory was made after a crash: of the server as a whole, or of a process, after which it starts all anew.
-pub fn is_after_crash() -> bool {
-    shared().is_some_and(|shared| shared.after_crash.load(Ordering::SeqCst) != 0)
-}
-
-/// Whether the first minute since the shared memory was made is not over. Recovery, and the life of a standby, come before it: it
-/// begins with the first launcher. A clock that is set ends it early.
-pub fn is_first_minute() -> bool {
-    let age = |shared: &Shared| raw::now_micros() - shared.launched_at.load(Ordering::SeqCst);
-    shared().is_some_and(|shared| (0..FIRST_MINUTE).contains(&age(shared)))
 }
 
 /// Says that the launcher has ended. Called while it exits: cannot fail.
@@ -182,13 +184,6 @@ pub fn launcher_ended() {
     let Some(shared) = shared() else { return };
     shared.launcher_pid.store(0, Ordering::SeqCst);
     shared.launcher_procno.store(0, Ordering::SeqCst);
-}
-
-/// Notes, from a signal handler, in which table this process ends, and for which role it was there.
-pub fn note_died_in(table: u32, owner: u32) {
-    if let Some(slot) = Slot::mine() {
-        slot.note_died_in(table, owner);
-    }
 }
 
 /// Whether there is a launcher now.

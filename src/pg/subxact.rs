@@ -3,11 +3,9 @@
 use super::catch::{PgError, Result, catch, run_caught};
 use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
 use pgrx::pg_sys;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 mod raw {
     use std::ffi::c_int;
@@ -72,22 +70,16 @@ thread_local! {
     static LIMIT_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
-/// The table that this process touches for a user, and the role whose step does, so that the scheduler knows what it died in.
+/// The table that this process touches for a user, and the role whose step does. The handler of the timer marks them.
 static IN_TABLE: AtomicU32 = AtomicU32::new(0);
 static FOR_OWNER: AtomicU32 = AtomicU32::new(0);
-
-thread_local! {
-    /// Since when it does so, and how long it has touched tables under the last [`with_timeout`].
-    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
-    static TIMES: RefCell<Vec<(u32, Duration)>> = const { RefCell::new(Vec::new()) };
-}
 
 /// At the last of them, ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
 unsafe extern "C-unwind" fn at_limit() {
     if LIMITS_TAKEN.fetch_add(1, Ordering::Relaxed) + 1 != HARD_LIMIT {
         return;
     }
-    crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
+    crate::pg::shmem::slow::ends_process(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
     // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
     unsafe { super::raw::die(0) };
 }
@@ -103,8 +95,6 @@ pub fn with_timeout<T>(
 ) -> Result<T> {
     IN_TABLE.store(table, Ordering::Relaxed);
     FOR_OWNER.store(owner.to_u32(), Ordering::Relaxed);
-    TIMES.with_borrow_mut(Vec::clear);
-    SINCE.set(Some(Instant::now()));
     // SAFETY: the statement timeout is registered in every process with a database connection, the other one here.
     let timer = unsafe {
         let timer = match LIMIT_TIMER.get() {
@@ -121,8 +111,6 @@ pub fn with_timeout<T>(
         timer
     };
     let result = run_caught(body);
-    charge();
-    SINCE.set(None);
     // SAFETY: as above. Disarmed on both ways out, before anybody else's statement runs.
     unsafe {
         catch(|| {
@@ -137,24 +125,7 @@ pub fn with_timeout<T>(
 
 /// From here on the statements under [`with_timeout`] touch this table: what goes wrong is put down to it.
 pub fn now_in_table(table: u32) {
-    charge();
     IN_TABLE.store(table, Ordering::Relaxed);
-}
-
-/// Puts the time since the last change of tables down to the one that was touched.
-fn charge() {
-    let now = Instant::now();
-    if let Some(since) = SINCE.get() {
-        TIMES.with_borrow_mut(|times| times.push((in_table(), now - since)));
-        SINCE.set(Some(now));
-    }
-}
-
-/// How long each table was touched under the last [`with_timeout`].
-pub fn times_in_tables() -> BTreeMap<u32, Duration> {
-    let mut sums = BTreeMap::new();
-    TIMES.with_borrow(|times| times.iter().for_each(|(table, time)| *sums.entry(*table).or_default() += *time));
-    sums
 }
 
 /// The table that was touched last.

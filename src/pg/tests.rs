@@ -14,7 +14,7 @@ mod xdb_tests {
     use crate::pg::param::{FromColumn, array, column, value};
     use crate::pg::row_locks::{OthersForUpdate, others_for_update};
     use crate::pg::shmem::over::{self, Kind};
-    use crate::pg::shmem::{attribute_locks, waiter};
+    use crate::pg::shmem::{Role, Slot, slow, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
     use crate::pg::{identity, latch, names, subxact};
@@ -48,13 +48,24 @@ mod xdb_tests {
     // --- shared memory ----------------------------------------------------------------------------------------------------
 
     #[pg_test]
-    fn a_database_without_a_scheduler_has_no_lock_status() {
-        // More than there are: sessions of databases that nobody looks after must not use them up.
-        let nobodys = (0..2 * attribute_locks::LOCK_STATUSES as u32).map(|number| pg_sys::Oid::from(u32::MAX - number));
-        for database in nobodys {
-            attribute_locks::note_calls_over(database);
-            assert!(!attribute_locks::take_calls_over(database), "it has one");
+    fn of_the_marks_of_slow_tables_the_oldest_gives_way() {
+        let database = crate::pg::process::database();
+        let started = std::time::Instant::now();
+        while Slot::find(database, Role::Scheduler).is_none() {
+            assert!(started.elapsed().as_secs() < 30, "there is no scheduler");
+            crate::pg::latch::wait_for_latch(50);
         }
+        // No table has such a number.
+        let mark = |number: u32| slow::Mark { kind: slow::Kind::Slow, oid: u32::MAX - number };
+        (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
+        let marks: Vec<_> = slow::marks(database).collect();
+        assert_eq!((marks.len(), marks.contains(&mark(0))), (slow::PLACES, false));
+        slow::mark(database, mark(1));
+        assert_eq!(slow::marks(database).count(), slow::PLACES, "one mark has one place");
+        let killer = slow::Mark { kind: slow::Kind::Killer, oid: u32::MAX };
+        slow::mark(database, killer);
+        (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
+        assert!(slow::marks(database).any(|mark| mark == killer), "slow tables push it out");
     }
 
     #[pg_test]
@@ -119,7 +130,7 @@ mod xdb_tests {
             began.elapsed().as_millis() as i64
         };
         for both in [[&place, &unwoken], [&unwoken, &place]] {
-            waiter::wake(database, Some(&[execution]));
+            waiter::wake(database, Some(&[execution].into()));
             // As waiting inside the server does.
             latch::wait_for_latch(0);
             assert!(waits(both, 20_000) < 10_000, "the wake-up is lost");

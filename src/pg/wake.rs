@@ -7,15 +7,16 @@
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
 //! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
 use super::crash;
-use super::shmem::{self, Slot, Wakeup, attribute_locks, call, waiter as places};
+use super::shmem::{self, Role, Slot, Wakeup, call, waiter as places};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdb_engine::fnv1a_128;
 
-/// Beyond this many ends of executions and states in one transaction, all waiting sessions of the database are woken.
-const CLOSED_KEPT: usize = 1024;
+/// When a transaction brings more that sessions may wait for, all sessions that wait in the database are woken.
+const WAITED_FOR_KEPT: usize = 1024;
 
 #[derive(Default)]
 struct Notes {
@@ -23,10 +24,10 @@ struct Notes {
     wrote: bool,
     /// What to wake the schedulers for.
     wakeup: Option<Wakeup>,
-    closed: Vec<[u8; 16]>,
-    /// Workers that fetch their calls, and may find some.
-    called: Vec<i32>,
-    closed_many: bool,
+    /// Keys of what sessions may wait for: executions and states that have ended, workers that may claim calls.
+    waited_for: BTreeSet<[u8; 16]>,
+    /// All sessions that wait are woken.
+    wakes_all: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
     locked: Vec<[u8; 16]>,
     /// An RPC of this transaction has locked what it has loaded.
@@ -44,14 +45,11 @@ impl Notes {
         if let Some(wakeup) = other.wakeup {
             self.tell(wakeup);
         }
-        self.closed_many |= other.closed_many;
+        self.wakes_all |= other.wakes_all;
         self.locked.extend(other.locked);
         self.locked_attributes |= other.locked_attributes;
         self.calls_over |= other.calls_over;
-        for id in other.closed {
-            self.close(id);
-        }
-        other.called.into_iter().for_each(|worker| self.call(worker));
+        other.waited_for.into_iter().for_each(|key| self.wake_waiters(key));
         self.poke_launcher |= other.poke_launcher;
         self.rescan |= other.rescan;
         self.forgotten.extend(other.forgotten);
@@ -61,17 +59,11 @@ impl Notes {
         self.wakeup = self.wakeup.max(Some(wakeup));
     }
 
-    fn call(&mut self, worker: i32) {
-        if !self.called.contains(&worker) {
-            self.called.push(worker);
-        }
-    }
-
-    fn close(&mut self, execution: [u8; 16]) {
-        if self.closed.len() < CLOSED_KEPT {
-            self.closed.push(execution);
+    fn wake_waiters(&mut self, key: [u8; 16]) {
+        if self.waited_for.len() < WAITED_FOR_KEPT {
+            self.waited_for.insert(key);
         } else {
-            self.closed_many = true;
+            self.wakes_all = true;
         }
     }
 }
@@ -125,24 +117,24 @@ pub fn call_scheduler_at_commit() {
 pub fn wake_everybody_at_commit() {
     note(|n| {
         n.tell(Wakeup::Anything);
-        n.closed_many = true;
+        n.wakes_all = true;
         n.calls_over = true;
     });
 }
 
 /// Wakes the sessions that wait for this execution when the transaction commits.
 pub fn processes_closed_at_commit(execution: [u8; 16]) {
-    note(|n| n.close(execution));
+    note(|n| n.wake_waiters(execution));
 }
 
 /// Wakes the sessions that wait for this state execution when the transaction commits.
 pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
-    note(|n| n.close(state_key(&execution, state_execution_id)));
+    note(|n| n.wake_waiters(state_key(&execution, state_execution_id)));
 }
 
 /// Wakes the sessions that wait for calls of this worker when the transaction commits.
 pub fn call_worker_at_commit(worker: i32) {
-    note(|n| n.call(worker));
+    note(|n| n.wake_waiters(worker_key(worker)));
 }
 
 /// Stands for a worker where executions are waited for.
@@ -262,19 +254,15 @@ fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
     if notes.calls_over {
-        attribute_locks::note_calls_over(database);
+        Slot::find(database, Role::Scheduler).into_iter().for_each(Slot::note_calls_over);
     }
     if let Some(wakeup) = notes.wakeup {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
     }
-    if notes.closed_many {
+    if notes.wakes_all {
         places::wake(database, None);
-    } else if !notes.closed.is_empty() {
-        places::wake(database, Some(&notes.closed));
-    }
-    if !notes.called.is_empty() && !notes.closed_many {
-        let keys: Vec<_> = notes.called.iter().map(|worker| worker_key(*worker)).collect();
-        places::wake(database, Some(&keys));
+    } else if !notes.waited_for.is_empty() {
+        places::wake(database, Some(&notes.waited_for));
     }
     if notes.poke_launcher {
         shmem::poke(database);

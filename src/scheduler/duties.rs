@@ -6,8 +6,8 @@ use super::sums::Counting;
 use crate::clock;
 use crate::pg::crash;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Role, Slot, Suspects};
-use crate::store::{claim, engine, execution, suspects};
+use crate::pg::shmem::{Role, Slot};
+use crate::store::{claim, engine, execution};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
@@ -15,10 +15,6 @@ use xdb_sched::backoff::{Backoff, Patience};
 
 /// How often the rate that people see is brought up to date, until it is zero.
 const RATE_EVERY: Duration = Duration::from_millis(500);
-
-/// How often suspects are counted, while there are some; and while all of them are held.
-const COUNT_SUSPECTS: Duration = Duration::from_secs(1);
-const COUNT_HELD: Duration = Duration::from_secs(60);
 
 /// A runner without work ends after this.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,17 +24,8 @@ const NOTHING: Duration = Duration::MAX;
 
 /// What there is to do, by role.
 pub enum Duties {
-    Scheduler {
-        maintenance: Box<Maintenance>,
-        counting: Box<Counting>,
-        rate: Rate,
-        runners: Runners,
-        /// When suspects were counted last.
-        suspects: Instant,
-    },
-    Runner {
-        last_work: Instant,
-    },
+    Scheduler { maintenance: Box<Maintenance>, counting: Box<Counting>, rate: Rate, runners: Runners },
+    Runner { last_work: Instant },
 }
 
 impl Duties {
@@ -49,17 +36,13 @@ impl Duties {
                 counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
-                suspects: Instant::now(),
             },
             Role::Runner(_) => Self::Runner { last_work: Instant::now() },
         }
     }
 
-    pub fn before_turn(&mut self, session: &mut Session, memory: &mut Memory) {
+    pub fn before_turn(&mut self, session: &mut Session) {
         if let Self::Scheduler { runners, .. } = self {
-            if let Some((table, owner)) = session.slot.take_died_in() {
-                memory.died_in(table, owner);
-            }
             runners.retire(session);
         }
     }
@@ -76,7 +59,7 @@ impl Duties {
     /// time again.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, counting, rate, suspects, .. } => {
+            Self::Scheduler { maintenance, counting, rate, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
                 let may_poll = !memory.is_paused() && progress != Progress::Later;
@@ -86,8 +69,7 @@ impl Duties {
                 }
                 let polls = [maintenance.due_in(), Some(counting.due_in())];
                 let polls = polls.map(|due| due.filter(|_| may_poll));
-                let others = [rate.show(session), count_suspects(session, suspects)];
-                let next = polls.into_iter().chain(others);
+                let next = polls.into_iter().chain([rate.show(session)]);
                 Some(next.flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {
@@ -104,22 +86,6 @@ impl Duties {
             }
         }
     }
-}
-
-/// Counts suspects when it is time, so that everybody knows when there are none any more. Answers with when it will be again.
-fn count_suspects(session: &mut Session, counted: &mut Instant) -> Option<Duration> {
-    let due_in = |counted: Instant, known: Suspects| {
-        let every = if known.open > 0 { COUNT_SUSPECTS } else { COUNT_HELD };
-        (known != Suspects::default()).then(|| every.saturating_sub(counted.elapsed()))
-    };
-    let slot = session.slot;
-    if due_in(*counted, slot.suspects())?.is_zero() {
-        *counted = Instant::now();
-        if let Some(known) = in_transaction(session, suspects::count) {
-            slot.set_suspects(known);
-        }
-    }
-    due_in(*counted, slot.suspects())
 }
 
 /// Whether calls wait for runners, if only for the time when their table may be used.

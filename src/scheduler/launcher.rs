@@ -203,9 +203,7 @@ impl Launcher {
                         slot.set_phase(SlotPhase::Idle);
                     }
                     ExitReason::Restart => {
-                        // What it died in is known, and is not the scheduler's any more: everybody else need not wait for it.
-                        let can_go_on = slot.take_ended_in_table() || slot.ran_for() >= RAN_WELL;
-                        mine.back_off(can_go_on, now);
+                        mine.back_off(slot.ran_for() >= RAN_WELL, now);
                         slot.set_phase(SlotPhase::Idle);
                         slot.set_state(EngineState::BackingOff);
                     }
@@ -311,9 +309,9 @@ impl Launcher {
 }
 
 impl KnownProcess {
-    fn back_off(&mut self, can_go_on: bool, now: Instant) {
+    fn back_off(&mut self, ran_well: bool, now: Instant) {
         self.backoff =
-            if can_go_on || self.backoff.is_zero() { FIRST_BACKOFF } else { (self.backoff * 2).min(LONGEST_BACKOFF) };
+            if ran_well || self.backoff.is_zero() { FIRST_BACKOFF } else { (self.backoff * 2).min(LONGEST_BACKOFF) };
         self.retry_at = Some(now + self.backoff);
     }
 }

@@ -1,20 +1,20 @@
 //! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
 use super::duties::{Duties, is_running};
-use super::setting_names::SettingNames;
 use crate::guc;
 use crate::http::{FollowedSettings, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
+use crate::pg::in_hand;
 use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
-use crate::pg::shmem::{self, EngineState, ExitReason, Role};
+use crate::pg::shmem::{EngineState, ExitReason, Role};
 use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
-use crate::store::{engine, execution, suspects};
+use crate::store::{crashes, engine, execution};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     if let Some(mismatch) = Mismatch::of(&session.extension_version) {
         return wait_for_update(session, &mismatch);
     }
-    let epoch = loop {
+    let (epoch, after_crash) = loop {
         if session.asked_to_leave() {
             return ExitReason::Left;
         }
@@ -63,14 +63,13 @@ pub fn run(session: &mut Session) -> ExitReason {
         }
     };
     let wait_set = WaitSet::new(Some(notifier.raw_fd()));
-    let mut memory = Memory::new(role, epoch);
+    let mut memory = Memory::new(role, epoch, after_crash);
     let mut followed = FollowedSettings::default();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
-    let mut setting_names = SettingNames::new();
     loop {
-        if session.asked_to_leave() || setting_names.are_too_many(session.slot, memory.has_calls()) {
+        if session.asked_to_leave() {
             return ExitReason::Left;
         }
         follow_settings(session, &reactor, &mut followed);
@@ -78,7 +77,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         if session.slot.take_wake() {
             memory.woken();
         }
-        duties.before_turn(session, &mut memory);
+        duties.before_turn(session);
         notifier.clear();
         reactor.drain(&mut finished);
         if memory.in_flight() > finished.len() {
@@ -165,32 +164,35 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
     }
 }
 
-/// Begins an epoch, or says why there can't be one yet.
-fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, Begun>> {
+/// Begins an epoch, or says why there can't be one yet. With it comes whether the server has crashed, and this is the first scheduler
+/// since.
+fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, bool), Begun>> {
     let (database, slot) = (session.database, session.slot);
-    // The first scheduler alone finds leases of the engine that died with the server.
-    let crashed = slot.epoch() == 0 && shmem::is_after_crash() && shmem::is_first_minute();
+    // Before it no runner has begun, and no file is that of a process that lives.
+    let is_first = role == Role::Scheduler && slot.epoch() == 0;
+    let in_hand = if is_first { in_hand::at_crash(database) } else { None };
     let begun = session.transaction(|spi| {
         execution::unmark_closing(spi, None)?;
-        let held = if role == Role::Scheduler && crashed { suspects::after_crash(spi)? } else { 0 };
-        let mut known = None;
+        let held = in_hand.as_ref().map_or(Ok(0), |calls| crashes::count(spi, calls))?;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
             // Those of a runner that has died with the scheduler before this one.
             engine::retire_runners(spi, |runner| !is_running(database, runner))?;
-            known = Some(suspects::count(spi)?);
         }
         crash::point("begin");
-        Ok((epoch, known, held))
+        Ok((epoch, held))
     })?;
-    Ok(begun.map(|(epoch, known, held)| {
-        known.into_iter().for_each(|known| slot.set_suspects(known));
+    Ok(begun.map(|(epoch, held)| {
+        if is_first {
+            in_hand::forget(database);
+        }
+        in_hand::begin(database, role);
         if held > 0 {
             pgrx::log!(
-                "xdb: calls held because twice the server crashed while one was made or its answer applied: {held}"
+                "xdb: calls held because three times the server crashed while one was made or its answer applied: {held}"
             );
         }
-        epoch
+        (epoch, in_hand.is_some())
     }))
 }
 

@@ -7,7 +7,6 @@ use crate::pg::spi::Spi;
 use crate::pg::{crash, identity};
 use crate::store::global_queue::{self as global, KeyCursor};
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::slow;
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
 
@@ -82,7 +81,6 @@ impl Maintenance {
         // A crash brings back at most what is deleted again.
         identity::set_local(c"synchronous_commit", c"off")?;
         let now = clock::now();
-        slow::forget(spi)?;
         let expiring = global::expire(spi, now, ROWS)?;
         crash::point("expire");
         let left = purge::sweep(spi, ROWS)?;

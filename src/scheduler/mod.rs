@@ -15,7 +15,6 @@
 //! | `main_loop.rs` | the loop: wait, take answers in, make a turn |
 //! | `duties.rs` | besides: the scheduler looks after its runners, a runner leaves when there is no work |
 //! | `maintenance.rs` | between turns: retention, and messages whose time is over |
-//! | `setting_names.rs` | between turns: a process in which triggers have made thousands of names of settings ends |
 //! | `sums.rs` | between turns: what roles have is counted |
 
 mod duties;
@@ -23,5 +22,4 @@ pub mod launcher;
 mod life;
 mod main_loop;
 mod maintenance;
-mod setting_names;
 mod sums;

@@ -2,7 +2,7 @@
 
 use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
-use super::{claim, engine, instance, owners, slow, suspects};
+use super::{claim, engine, instance, owners};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -80,8 +80,6 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     spi.rows(&NUMBERS, &[], |_| Ok(()))?;
     owners::put_into_lines(spi)?;
     claim::forget_leases(spi)?;
-    slow::forget_all(spi)?;
-    suspects::forget_all(spi)?;
     instance::become_own(spi)?;
     // A scheduler has been there since before the dump was restored.
     instance::bump(spi)

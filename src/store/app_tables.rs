@@ -13,8 +13,7 @@ use crate::pg::catch::{
 };
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
-use crate::pg::shmem::row_places::RowPlace;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
 use pgrx::pg_sys;
@@ -159,16 +158,6 @@ impl Tables {
             }
         }
         object(members.iter().map(|(name, text)| (*name, text.as_str())))
-    }
-
-    /// Where the row with this key is, for whoever looks who has locked it.
-    pub fn place(&self, spi: &Spi, mapping: &TableMapping, key: &[String]) -> Result<Option<RowPlace>> {
-        let table = self.enter(mapping)?;
-        let key_is = table.key_is(mapping)?;
-        let sql = format!("SELECT t.tableoid, t.ctid::pg_catalog.text FROM {} t WHERE {key_is}", table.found.rows);
-        let read = |row: &Row| Ok((row.at::<pg_sys::Oid>(0)?, row.at::<String>(1)?));
-        let found = spi.on_users_tables().first(&sql, &params(key, None), read)?;
-        Ok(found.and_then(|(table, ctid)| place_of(table, &ctid)))
     }
 
     /// The values of these columns, as JSON.
@@ -373,12 +362,6 @@ impl Tables {
         }
         Ok(error)
     }
-}
-
-/// A place from its `ctid`, which is `(block,offset)`.
-pub fn place_of(table: pg_sys::Oid, ctid: &str) -> Option<RowPlace> {
-    let (block, offset) = ctid.trim_matches(['(', ')']).split_once(',')?;
-    Some(RowPlace { table: table.to_u32(), block: block.parse().ok()?, offset: offset.parse().ok()? })
 }
 
 impl ResolvedTable {

@@ -1,7 +1,7 @@
 //! Local attributes: the table `local_attribute`.
 //!
-//! An execution may have so many, with so many bytes, as settings say: see [`Size`]. What was stored before a setting was lowered
-//! stays. It can be read one by one and made smaller, but no call gets it.
+//! An execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see [`Size`]. What was stored before
+//! that setting was lowered stays. It can be read one by one and made smaller, but no call gets it.
 
 use super::table::{insert, record, rows, run, statements, table};
 use crate::error;
@@ -13,7 +13,7 @@ use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use xdb_engine::{Event, ExecutionId, Json};
-use xdb_sched::bytes::LARGE;
+use xdb_sched::bytes::{ByteBudget, LARGE};
 
 table! {
     /// A local attribute.
@@ -64,7 +64,7 @@ pub struct Size {
 impl Size {
     /// The most that an execution may have.
     fn most() -> Self {
-        Self { attributes: guc::MAX_LOCAL_ATTRIBUTES.get() as usize, bytes: guc::max_local_bytes() }
+        Self { attributes: guc::MAX_LOCAL_ATTRIBUTES, bytes: guc::max_request_bytes() }
     }
 
     pub fn of(attributes: &BTreeMap<String, Json>) -> Self {
@@ -190,15 +190,16 @@ pub struct Versioned {
     pub version: String,
 }
 
-/// Local attributes of these executions, by key, as JSON text: of as many of them as have about `budget` bytes together, of one at
-/// least, and of those that have little. Without a budget, of these alone.
-pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: Option<usize>) -> Result<LocalAttributes<String>> {
-    Reading::new(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
+/// Local attributes of these executions, by key, as JSON text: of as many of them as are within the budget, and of those that
+/// have little.
+pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<String>> {
+    Reading::within(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
 }
 
 /// The same with their versions, read in one statement.
-pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: Option<usize>) -> Result<LocalAttributes<Versioned>> {
-    Reading::new(budget).read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
+pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<Versioned>> {
+    Reading::within(budget)
+        .read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
 }
 
 /// The versions alone, by key.
@@ -222,9 +223,7 @@ const ROWS: usize = 10_000;
 
 /// Values come one by one, and none is taken any more when the sum is known to be too much.
 struct Reading<V> {
-    /// None: nothing large.
-    budget: Option<usize>,
-    total: usize,
+    budget: ByteBudget,
     /// The execution whose rows come now. Those of one come together, in the order of the ids.
     current: Option<ExecutionId>,
     /// There is no room for it if it is large.
@@ -233,8 +232,8 @@ struct Reading<V> {
 }
 
 impl<V> Reading<V> {
-    fn new(budget: Option<usize>) -> Self {
-        Self { budget, total: 0, current: None, is_full: false, read: HashMap::new() }
+    fn within(budget: ByteBudget) -> Self {
+        Self { budget, current: None, is_full: false, read: HashMap::new() }
     }
 
     fn read(
@@ -261,23 +260,21 @@ impl<V> Reading<V> {
                 return Err(PgError::internal("the rows of an execution do not come together"));
             }
             self.current = Some(id);
-            self.is_full = self.budget.is_none_or(|budget| self.total > budget);
+            self.is_full = self.budget.is_spent();
             self.read.insert(id, Found::All(Size::default(), BTreeMap::new()));
         }
         let Some(found) = self.read.get_mut(&id) else { return Ok(()) };
         let Found::All(size, all) = found else { return Ok(()) };
         let stored = row.get::<Stored>("value")?;
         if self.is_full && size.bytes + stored.size() > LARGE {
-            self.total -= size.bytes;
             *found = Found::LeftOut;
             return Ok(());
         }
         let (key, text) = (row.get::<String>("key")?, stored.text()?);
-        self.total += size.add(&key, &text);
+        self.budget.spend(size.add(&key, &text));
         if size.is_allowed() {
             all.insert(key, value(row, text)?);
         } else {
-            self.total -= size.bytes;
             *found = Found::TooLarge(*size);
         }
         Ok(())

@@ -22,12 +22,6 @@ statements! {
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
                     CROSS JOIN unnest('{SELECT,UPDATE}'::text[]) AS u (privilege)) AS p \
             WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
-    // What Postgres takes for a key that another table may refer to: an update of it conflicts with FOR KEY SHARE.
-    IS_OF_A_KEY = "SELECT EXISTS (SELECT FROM pg_catalog.pg_index i \
-            CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS c (attnum, position) \
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum \
-            WHERE i.indrelid = $1 AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL \
-                AND c.position <= i.indnkeyatts AND a.attname::text = ANY ($2)) AS found";
     HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active";
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, c.relhasrules AS has_rules, \
@@ -89,12 +83,6 @@ pub fn kind(spi: &Spi, relation: u32) -> Result<Option<TableKind>> {
             is_temporary: row.get("is_temporary")?,
         })
     })
-}
-
-/// Whether one of these columns belongs to a unique key of the table.
-pub fn is_any_of_a_key(spi: &Spi, relation: u32, columns: &[&str]) -> Result<bool> {
-    let params = [value(pg_sys::Oid::from(relation)), array(columns.iter().copied())];
-    Ok(spi.first(&IS_OF_A_KEY, &params, |row| row.get("found"))?.unwrap_or(false))
 }
 
 /// Whether row-level security decides which rows of the table the current user sees.

@@ -2,13 +2,13 @@
 
 use super::StateKey;
 use super::lanes::{
-    FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE,
-    free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_lane, schedulers_lane,
+    CRASHED_LANE, FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
+    SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
+    schedulers_lane,
 };
 use super::lines::{in_line, read_line};
 use super::registry::{NO_WORKER, WorkerId};
-use super::suspects;
-use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
+use super::table::{Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -37,6 +37,10 @@ table! {
             lease_epoch: i64,
             lease_number: i64,
             lease_until: Option<Timestamp>,
+            /// How often it was in hand when the server crashed.
+            crashes: i16,
+            /// What the call waits to lock, while its lease has no end. For people.
+            waits_for: Option<String>,
         }
     }
 }
@@ -53,6 +57,11 @@ record! {
 }
 
 record! {
+    /// A task and what its call waits to lock.
+    struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
+}
+
+record! {
     /// A task and the worker that it gets.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 }
@@ -63,16 +72,17 @@ record! {
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
+/// Columns that no decision writes: a new task has their defaults.
+const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
-    INSERT = insert::<Task>();
-    // The column that is left out is not the last one, so each parameter has to be named.
+    INSERT = insert_but::<Task>(NOT_DECIDED);
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
-            ELSE t.first_attempt_at END \
+            ELSE t.first_attempt_at END, crashes = 0 \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
-        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
+        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch_but::<Task>(NOT_DECIDED));
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
     DUE = due_where(&free_for_scheduler("$7", "$8"));
@@ -84,14 +94,14 @@ statements! {
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), schedulers_lane());
-    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at \
+    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         batch::<StateKey>());
-    PARK = format!("UPDATE xdb.task t SET lease_epoch = $3, lease_number = $4, lease_until = 'infinity' \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
-            first_attempt_at = COALESCE(t.first_attempt_at, $6), {} \
+            first_attempt_at = COALESCE(t.first_attempt_at, $6), waits_for = NULL, {} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
@@ -141,15 +151,15 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")));
     // Calls that functions answer stay the runners'.
-    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
-        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
+    FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
+        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place());
 }
 
 /// Due calls, of each line as many as there is room for.
 fn due_where(free: &str) -> String {
     format!(
-        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at \
-        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
+        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at, d.crashes \
+        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at, t.crashes FROM xdb.task t \
             WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
                 AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
@@ -183,6 +193,8 @@ impl Task {
             lease_epoch: 0,
             lease_number: 0,
             lease_until: None,
+            crashes: 0,
+            waits_for: None,
         }
     }
 
@@ -199,14 +211,13 @@ impl Task {
 pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
-    suspects::over(spi, gone.iter().copied().chain(changed.iter().map(|task| (task.execution_id, task.seq))))?;
     run(spi, &INSERT, new)?;
     Ok(())
 }
 
 pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     spi.run(&DELETE_ALL, &[array(ids)])?;
-    suspects::all_over(spi, ids)
+    Ok(())
 }
 
 /// A due call that this transaction has locked.
@@ -219,6 +230,8 @@ pub struct Due {
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
     pub due_at: Timestamp,
+    /// It was in hand when the server crashed.
+    pub is_suspect: bool,
 }
 
 /// What to claim of a line.
@@ -262,6 +275,7 @@ fn read_due(row: &Row) -> Result<Due> {
         first_attempt_at: row.get("first_attempt_at")?,
         line: read_line(row)?,
         due_at: row.get("due_at")?,
+        is_suspect: row.get::<i16>("crashes")? > 0,
     })
 }
 
@@ -331,12 +345,17 @@ pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
 }
 
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
-/// When the scheduler is gone the lease is void, and the calls are due again.
-pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()> {
-    if keys.is_empty() {
+/// When the scheduler is gone the lease is void, and the calls are due again. Each comes with what it waits for, for people.
+pub fn park(spi: &Spi, lane: Lane, number: i64, calls: &HashMap<StateKey, String>) -> Result<()> {
+    if calls.is_empty() {
         return Ok(());
     }
-    let mut params = StateKey::arrays(keys);
+    let rows = calls.iter().map(|((execution_id, seq), waits_for)| ParkedTask {
+        execution_id: *execution_id,
+        seq: *seq,
+        waits_for,
+    });
+    let mut params = ParkedTask::arrays(&rows.collect::<Vec<_>>());
     params.extend([value(lane.epoch), value(number)]);
     spi.run(&PARK, &params)?;
     Ok(())

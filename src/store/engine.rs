@@ -11,7 +11,6 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
-use crate::store::slow::{self, Marks};
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -45,7 +44,7 @@ fn state(epoch: &str) -> String {
         "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            EXISTS (SELECT FROM xdb.slow_object) AS any_slow, r.in_use, i.* \
+            r.in_use, i.* \
         FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
             LEFT JOIN LATERAL (SELECT lane, worker_id FROM xdb.task WHERE lane > {SCHEDULERS_LANE} \
                 ORDER BY lane DESC, worker_id DESC LIMIT 1) AS t ON true \
@@ -72,8 +71,6 @@ pub struct TurnInput {
     pub global_work: bool,
     /// Whether the processes are this database's own.
     pub ownership: Ownership,
-    /// What is slow, or was within the last hour.
-    pub slow: Marks,
 }
 
 /// The row of an engine process.
@@ -121,9 +118,8 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             last_lane: last.map(|(lane, _)| lane).filter(|lane| *lane >= FIRST_PRIORITY_LANE),
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
-            slow: Marks::default(),
         };
-        Ok((state, last, row.get::<bool>("any_slow")?))
+        Ok((state, last))
     };
     let mut params = vec![value(system), value(database)];
     let statement = match role {
@@ -134,7 +130,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
         }
     };
     let row = spi.first(statement, &params, read)?;
-    let (mut state, last, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let (mut state, last) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let last_worker = match last {
         None => None,
         Some((RUNNERS_LANE, worker)) => Some(worker),
@@ -143,9 +139,6 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     };
     state.runners_have_calls = last_worker.is_some();
     state.workers_calls_are_runners = last_worker.is_some_and(|worker| worker != NO_WORKER);
-    if any_slow {
-        state.slow = slow::marks(spi)?;
-    }
     Ok(state)
 }
 

@@ -1,5 +1,5 @@
 //! Calls that are held because their process or its type is paused. They stand in a lane of the table `task` that nobody claims from,
-//! and so cost nobody anything. (What crashes hold stands there too: see `suspects.rs`. Its row says so, and it stays.)
+//! and so cost nobody anything.
 //!
 //! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; so does a runner with a call that a
 //! function answers, and it gives a worker's call back to the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then
@@ -12,7 +12,6 @@ use super::claim::{NO_LEASE, TaskPlace};
 use super::lanes::{HELD_LANE, Lane, SCHEDULERS_LANE, own_place};
 use super::lines::OfLine;
 use super::registry::{TypeId, WorkerId};
-use super::suspects;
 use super::table::{Record, batch, rows, statements};
 use crate::error;
 use crate::pg::catch::Result;
@@ -63,9 +62,9 @@ statements! {
         FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", is_paused("$4"), batch::<StateKey>());
     STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}) AS is_held", suspects::HELD);
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}) AS is_held");
     LET_GO = format!("UPDATE xdb.task t SET {} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_place(), suspects::HELD);
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}", own_place());
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
             ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
@@ -73,14 +72,14 @@ statements! {
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {} \
-            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL AND NOT {}), \
+            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
         moved AS (UPDATE xdb.task t SET {} FROM locked l \
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
         SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), suspects::HELD, own_place());
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), own_place());
 }
 
 /// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is

@@ -11,7 +11,7 @@ use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::*;
-use xdb_sched::portion::Portion;
+use xdb_sched::bytes::{OF_A_PHASE, ROW};
 use xdb_sched::room::Owner;
 
 table! {
@@ -94,17 +94,17 @@ statements! {
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
-    // kilobyte, then of each the second and so on, until there are enough: whose first ones are large would wait for all who send
-    // small ones. So where large ones may go ($5) a message counts with what comes before it, and those of different owners that
-    // begin at the same place are shuffled ($6). Nothing is looked up of those that don't go.
+    // kilobyte, then of each the second and so on, until there are enough. Whose first ones are large would wait for all who send
+    // small ones. So a message counts with what comes before it, and those of different owners that begin at the same place are
+    // shuffled ($5). Nothing is looked up of those that don't go.
     ARRIVALS = format!("SELECT h.execution_id, h.inbox_id, h.goes, {} FROM ( \
-            SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken - o.own <= $4 AS goes \
-            FROM (SELECT v.execution_id, n.inbox_id, n.weight, CASE WHEN $5 THEN n.weight ELSE 0 END AS own, \
+            SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken - o.weight <= $4 AS goes \
+            FROM (SELECT v.execution_id, n.inbox_id, n.weight, \
                     sum(n.weight) OVER (PARTITION BY v.owner ORDER BY n.inbox_id) AS of_owner, \
-                    pg_catalog.hashoidextended(v.owner, $6) AS shuffled \
+                    pg_catalog.hashoidextended(v.owner, $5) AS shuffled \
                 FROM {} CROSS JOIN LATERAL (SELECT i.inbox_id, 1 + i.bytes / 1024 AS weight FROM xdb.inbox i \
                     WHERE i.execution_id = v.execution_id ORDER BY i.inbox_id LIMIT $3) AS n) AS o \
-            WINDOW taken AS (ORDER BY o.of_owner - o.own, o.shuffled, o.inbox_id)) AS h \
+            WINDOW taken AS (ORDER BY o.of_owner - o.weight, o.shuffled, o.inbox_id)) AS h \
         LEFT JOIN xdb.inbox i ON i.execution_id = CASE WHEN h.goes THEN h.execution_id END AND i.inbox_id = h.inbox_id ORDER BY h.inbox_id",
         select::<TakenMessage>("i"), batch::<Receiver>());
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
@@ -213,8 +213,6 @@ pub struct Arrivals {
     pub left: BTreeSet<ExecutionId>,
     /// Nothing before this was left.
     pub left_from: Option<i64>,
-    /// More than a few: see [`Portion::FEW_MESSAGES`].
-    pub large: bool,
 }
 
 /// So many messages of each execution are looked at, if there are many executions; and of one alone, as many as a turn takes in.
@@ -222,14 +220,14 @@ const LOOKED_AT: usize = 64;
 
 /// Messages that arrived for these executions, with their owners; oldest first, and not more than one turn takes in, of each owner an
 /// equal part. Read in a statement that begins after the executions were locked.
-pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)], takes_large: bool) -> Result<Arrivals> {
-    let of_each = (Portion::ROWS / of.len().max(1)).max(LOOKED_AT);
+pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)]) -> Result<Arrivals> {
+    let most = OF_A_PHASE / ROW;
+    let of_each = (most / of.len().max(1)).max(LOOKED_AT);
     let receiver =
         |(execution_id, owner): &(ExecutionId, pg_sys::Oid)| Receiver { execution_id: *execution_id, owner: *owner };
     let mut params = Receiver::arrays(&of.iter().map(receiver).collect::<Vec<_>>());
-    let most = Portion::of_messages(takes_large);
     let shuffle = (random() * i64::MAX as f64) as i64;
-    params.extend([value(of_each as i64), value(most as i64), value(takes_large), value(shuffle)]);
+    params.extend([value(of_each as i64), value(most as i64), value(shuffle)]);
     let found = spi.rows(&ARRIVALS, &params, |row| {
         let key = InboxKey::read(row)?;
         if !row.get::<bool>("goes")? {
@@ -245,7 +243,6 @@ pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)], takes_large: bool)
     })?;
     let mut read = Arrivals::default();
     let mut counts = HashMap::<ExecutionId, usize>::new();
-    let mut weight = 0;
     for (key, arrival) in found {
         let count = counts.entry(key.execution_id).or_default();
         *count += 1;
@@ -253,10 +250,8 @@ pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)], takes_large: bool)
             read.left.insert(key.execution_id);
             read.left_from.get_or_insert(key.inbox_id);
         }
-        weight += arrival.as_ref().map_or(0, |arrival| 1 + arrival.bytes() / 1024);
         read.arrivals.extend(arrival);
     }
-    read.large = weight > Portion::FEW_MESSAGES;
     Ok(read)
 }
 

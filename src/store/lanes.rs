@@ -7,8 +7,10 @@ use super::registry::NO_WORKER;
 pub const SCHEDULERS_LANE: i16 = 0;
 /// The lane of the runners' calls.
 pub const RUNNERS_LANE: i16 = 1;
-/// The lane of calls that nobody makes: see [`super::held`] and [`super::suspects`].
+/// The lane of calls that nobody makes because of a pause: see [`super::held`].
 pub(super) const HELD_LANE: i16 = 2;
+/// The lane of calls that nobody makes because of crashes: see [`super::crashes`].
+pub(super) const CRASHED_LANE: i16 = 3;
 
 /// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in
 /// [`SCHEDULERS_LANE`].
@@ -46,15 +48,7 @@ pub(super) fn level_of(relation: &str) -> String {
     format!("CASE WHEN {relation}.lane < {FIRST_PRIORITY_LANE} THEN {NO_PRIORITY} ELSE {relation}.lane END")
 }
 
-/// The lane for the task `t`, if its tables are not slow. What functions answer is the runners'.
-pub(super) fn own_lane() -> String {
-    let (schedulers, functions) = (schedulers_lane(), functions_lane());
-    format!(
-        "CASE WHEN t.worker_id = {NO_WORKER} AND t.lane <> {SCHEDULERS_LANE} THEN {functions} ELSE {schedulers} END"
-    )
-}
-
-/// Puts the held task `t` where it stands when nothing holds it: its process type may have moved to another worker, or to functions,
+/// Puts the task `t` where it stands when nothing holds it and no table is slow: its process type may have moved to another worker, or to functions,
 /// and nobody may look any more at what the old one was to do.
 pub(super) fn own_place() -> String {
     let types_worker = "SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id \

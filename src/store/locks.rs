@@ -5,14 +5,13 @@ use super::app_tables::covered;
 use super::loaded::Meta;
 use super::table::{Record, batch, rows, statements};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, to_postgres};
-use crate::pg::shmem::attribute_locks::{Name, Shown};
+use crate::pg::param::array;
 use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
-use xdb_sched::lock_table::{LockMode, Object};
+use xdb_sched::lock_table::{LockMode, Object, Wants};
 
 statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
@@ -21,33 +20,19 @@ statements! {
         WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>());
 }
 
-/// Longest name of an object, for people.
-const NAME_CHARACTERS: usize = 200;
+/// Longest list of what a call locks, for people.
+const NAMES_CHARACTERS: usize = 1000;
 
 /// What a call locks, in the order of the objects.
-#[derive(Clone, Debug, Default)]
 pub struct WantedLocks {
-    pub objects: Vec<(Object, LockMode)>,
+    pub objects: Wants,
     names: Vec<String>,
 }
 
 impl WantedLocks {
-    /// What is locked, for people.
+    /// What is locked, for people; of a long list the beginning.
     pub fn names(&self) -> String {
-        self.names.join(", ")
-    }
-
-    /// What people see of a call that has these locks, or waits for them.
-    pub fn shown(&self, key: StateKey, due: Timestamp, granted: bool) -> impl Iterator<Item = Shown> {
-        self.objects.iter().zip(&self.names).map(move |((object, mode), name)| Shown {
-            object: *object,
-            execution: key.0.0,
-            state_seq: key.1.0,
-            mode: *mode as u32,
-            granted,
-            due: to_postgres(due),
-            name: Name::new(name),
-        })
+        self.names.join(", ").chars().take(NAMES_CHARACTERS).collect()
     }
 }
 
@@ -96,12 +81,11 @@ fn hash(parts: &[&[u8]]) -> Object {
 
 /// What a call with these loading policies locks.
 pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> WantedLocks {
-    let mut objects: BTreeMap<Object, (LockMode, String)> = BTreeMap::new();
+    let (mut objects, mut names) = (BTreeMap::new(), Vec::new());
     // Of two modes for one hash the stronger one holds.
-    let mut add = |object: Object, mode: LockMode, name: String| {
-        let name: String = name.chars().take(NAME_CHARACTERS).collect();
-        let entry = objects.entry(object).or_insert((mode, name));
-        entry.0 = entry.0.max(mode);
+    let mut add = |object: Object, mode: LockMode| {
+        let entry = objects.entry(object).or_insert(mode);
+        *entry = mode.max(*entry);
     };
     let mode = if global.lock_type == LockType::Exclusive { LockMode::Exclusive } else { LockMode::Shared };
     for (table, key) in covered(meta, global).filter(|_| global.locks()) {
@@ -114,23 +98,24 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
             parts.extend([column.as_bytes(), text.as_bytes()]);
         }
         let shown = columns.map(|(column, text)| format!("{column} = {text}")).collect::<Vec<_>>().join(", ");
-        add(hash(&parts), mode, format!("table {} key {shown}", table.table));
+        add(hash(&parts), mode);
+        names.push(format!("table {} key {shown}", table.table));
     }
     if local.locks() {
         let exclusive = local.lock_type == LockType::Exclusive;
-        let (whole, part) = match (&local.policy, exclusive) {
-            (LoadPolicy::All, true) => (LockMode::Exclusive, None),
-            (LoadPolicy::All, false) => (LockMode::Shared, None),
-            (_, true) => (LockMode::IntentionExclusive, Some(LockMode::Exclusive)),
-            (_, false) => (LockMode::IntentionShared, Some(LockMode::Shared)),
+        let (whole, part) = match exclusive {
+            true => (LockMode::IntentionExclusive, LockMode::Exclusive),
+            false => (LockMode::IntentionShared, LockMode::Shared),
         };
-        add(hash(&[b"local", &id.0]), whole, "local attributes".to_owned());
-        for (name, mode) in local.names.iter().filter_map(|name| Some((name, part?))) {
-            add(hash(&[b"local", &id.0, name.as_bytes()]), mode, format!("local attribute {name}"));
+        let all = local.policy == LoadPolicy::All;
+        add(hash(&[b"local", &id.0]), if all { part } else { whole });
+        for name in &local.names {
+            add(hash(&[b"local", &id.0, name.as_bytes()]), part);
         }
+        let parts = local.names.iter().map(|name| format!("local attribute {name}"));
+        names.extend(all.then(|| "local attributes".to_owned()).into_iter().chain(parts));
     }
-    let (objects, names) = objects.into_iter().map(|(object, (mode, name))| ((object, mode), name)).unzip();
-    WantedLocks { objects, names }
+    WantedLocks { objects: objects.into_iter().collect(), names }
 }
 
 /// Those of these calls that are over.

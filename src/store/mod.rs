@@ -32,10 +32,9 @@
 //! | [`usage`] | | counts what running processes of a type are in, and wait for |
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`subscription`] | | subscriptions that would write the system tables |
-//! | [`slow`] | `slow_object` | users' tables that are slow |
+//! | [`slow`] | | names of what is slow |
 //! | [`purge`] | `purged` | deletes closed executions |
-//! | [`suspects`] | `crash_suspect` | calls that may bring the server down: made one at a time, or held |
-//! | [`lock_holders`] | | who has locked what a process needs |
+//! | [`crashes`] | | calls that were in hand when the server crashed: made one at a time, or held |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`phases`] says what of a state's phase has rows;
@@ -51,6 +50,7 @@ pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod correlated;
+pub mod crashes;
 pub mod engine;
 pub mod execution;
 pub mod global_queue;
@@ -63,7 +63,6 @@ pub mod lanes;
 pub mod left_behind;
 pub mod lines;
 pub mod loaded;
-pub mod lock_holders;
 pub mod locks;
 pub mod owners;
 pub mod pauses;
@@ -82,7 +81,6 @@ pub mod save;
 pub mod slow;
 pub mod state;
 pub mod subscription;
-pub mod suspects;
 pub mod table;
 pub mod timer;
 pub mod usage;

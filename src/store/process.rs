@@ -1,16 +1,18 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
+use super::lanes::CRASHED_LANE;
 use super::loaded::{Loaded, Meta};
 use super::pauses;
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+use crate::pg::shmem::held_up::HeldUp;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, StateSeq, Timestamp};
+use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock decides between starts.
@@ -91,10 +93,13 @@ statements! {
     STATE_CAN_BE = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
             WHERE t.process_type = p.process_type AND t.definition -> 'states' ? $2) AS can_be \
         FROM xdb.process_execution p WHERE p.execution_id = $1";
-    DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
+    DESCRIBE = format!("SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $2::text, \
+        'heldUpBy', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('lock', h.lock, 'since', h.since, \
+                'table', (SELECT c.oid::regclass::text FROM pg_catalog.pg_class c WHERE c.oid = h.relation)) ORDER BY h.since) \
+            FROM unnest($3::text[], $4::oid[], $5::timestamptz[]) AS h (lock, relation, since) WHERE p.status = 'RUNNING'), \
         'pause', CASE WHEN p.pause_mode IS NOT NULL THEN pg_catalog.jsonb_build_object( \
             'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
@@ -111,11 +116,10 @@ statements! {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
-                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
+                'waitingForLocks', CASE WHEN e.epoch IS NOT NULL AND t.lease_until = 'infinity' THEN t.waits_for END, \
                 'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
-                'held', CASE WHEN s.seq = ANY ($6::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
+                'nextAttemptAt', CASE WHEN t.lane <> {CRASHED_LANE} AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE WHEN t.lane = {CRASHED_LANE} THEN 'three times the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
@@ -143,7 +147,7 @@ statements! {
                 LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.epoch = t.lease_epoch \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text AS description \
-        FROM xdb.process_execution p WHERE p.execution_id = $1";
+        FROM xdb.process_execution p WHERE p.execution_id = $1");
 }
 
 fn read_found(row: &Row) -> Result<FoundExecution> {
@@ -287,19 +291,12 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it,
-/// `held_up` a JSON array of the locks that hold it up, `held` the states whose calls are held after crashes.
-pub fn describe(
-    spi: &Spi,
-    id: ExecutionId,
-    lock_waits: &[(i32, String)],
-    owner_problem: Option<&str>,
-    held_up: Option<&str>,
-    held: &[StateSeq],
-) -> Result<Option<String>> {
-    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    let held = array(held.iter().copied());
-    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up), held];
+/// `owner_problem` is why its owner can't own it, `held_up` what other sessions have locked that it needs.
+pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up: &[HeldUp]) -> Result<Option<String>> {
+    let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
+    let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
+    let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
+    let params = [value(id), value(owner_problem), locks, tables, since];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

@@ -4,7 +4,7 @@
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
 use super::table::{Table, insert, run, statements, table};
-use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, suspects, timer};
+use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, timer};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Spi, Statement};
@@ -206,7 +206,6 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
 /// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
 fn delete_rows(spi: &Spi, ids: &[ExecutionId], rows: Option<i64>) -> Result<bool> {
     let mut left = false;
-    suspects::all_over(spi, ids)?;
     for some_of_table in TABLES {
         let deleted = spi.run(some_of_table, &[array(ids), value(rows)])?;
         left |= rows.is_some_and(|rows| deleted >= rows as u64);

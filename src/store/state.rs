@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_sched::portion::Portion;
+use xdb_sched::bytes::ByteBudget;
 
 table! {
     /// A state execution: input, options, the call it is at, what it waits for, its last failure.
@@ -63,8 +63,8 @@ fn without_inputs() -> String {
     format!("{}, NULL::text AS input", select_but::<State>("s", &["input"]))
 }
 
-/// The columns that [`read_portion`] reads: what may be large is there as it is stored.
-fn in_portion() -> String {
+/// The columns that [`read_within`] reads: what may be large is there as it is stored.
+fn as_stored() -> String {
     format!(
         "{}, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait",
         select_but::<State>("s", &["input", "wait"])
@@ -76,8 +76,8 @@ statements! {
     UPDATE = update::<StateUpdate>();
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         columns(), batch::<StateKey>());
-    OF_KEYS_IN_PORTION = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        in_portion(), batch::<StateKey>());
+    OF_KEYS_AS_STORED = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
+        as_stored(), batch::<StateKey>());
     OF_KEYS_WITHOUT_INPUTS = format!("SELECT {} FROM {} \
         JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         without_inputs(), batch::<StateKey>());
@@ -87,7 +87,7 @@ statements! {
             NOT EXISTS (SELECT FROM xdb.{inbox} i WHERE i.execution_id = v.execution_id) AS without_arrivals \
         FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq \
         LEFT JOIN xdb.{task} t ON t.execution_id = v.execution_id AND t.seq = v.seq",
-        in_portion(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
+        as_stored(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
     // States of a process that closed which were not loaded.
@@ -202,15 +202,15 @@ pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateEx
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
-/// Reads a row, if it goes into the portion: inputs, and results of waits, may be large. Else its key.
-fn read_portion(
+/// Reads a row, if it is within the budget: inputs, and results of waits, may be large. Else its key.
+fn read_within(
     row: &Row,
-    portion: &mut Portion,
+    budget: &mut ByteBudget,
 ) -> Result<std::result::Result<(ExecutionId, StateExecution), StateKey>> {
     let state = State::read(row)?;
     let (input, wait) = (row.get::<Option<Stored>>("stored_input")?, row.get::<Option<Stored>>("stored_wait")?);
     let size = [&input, &wait].into_iter().flatten().map(Stored::size).sum();
-    if !portion.take(size) {
+    if !budget.take(size) {
         return Ok(Err((state.execution_id, state.seq)));
     }
     let text = |stored: Stored| -> Result<Jsonb> { Ok(Jsonb(stored.text()?.into())) };
@@ -224,7 +224,7 @@ fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<Sta
     each_once(keys.iter().filter(is_unknown))
 }
 
-/// In the order in which they come first. Read twice, a large one would count twice in its portion, and perhaps be left out of it.
+/// In the order in which they come first. Read twice, a large one would count twice, and perhaps be left out.
 fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
     let mut seen = HashSet::new();
     keys.copied().filter(|key| seen.insert(*key)).collect()
@@ -256,18 +256,18 @@ fn put_all(
     Ok(())
 }
 
-/// The same, of those that are large as many as go into the portion. Gives the others.
+/// The same, of those that are large as many as are within the budget. Gives the others.
 pub fn states_in(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     keys: &[StateKey],
-    portion: &mut Portion,
+    budget: &mut ByteBudget,
 ) -> Result<BTreeSet<StateKey>> {
     let (wanted, mut left_out) = (unknown(loaded, keys), BTreeSet::new());
     if wanted.is_empty() {
         return Ok(left_out);
     }
-    for state in spi.rows(&OF_KEYS_IN_PORTION, &StateKey::arrays(&wanted), |row| read_portion(row, portion))? {
+    for state in spi.rows(&OF_KEYS_AS_STORED, &StateKey::arrays(&wanted), |row| read_within(row, budget))? {
         match state {
             Ok((id, state)) => put_in(loaded, id, state),
             Err(key) => drop(left_out.insert(key)),
@@ -291,7 +291,7 @@ pub struct AnsweredCalls {
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Those of their executions that have no message in the inbox.
     pub without_arrivals: BTreeSet<ExecutionId>,
-    /// These are not loaded: they are large, and did not go into the portion.
+    /// These are not loaded: they are large, and not within the budget.
     pub left_out: BTreeSet<StateKey>,
 }
 
@@ -300,7 +300,7 @@ pub fn answered(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     keys: &[StateKey],
-    portion: &mut Portion,
+    budget: &mut ByteBudget,
 ) -> Result<AnsweredCalls> {
     let mut answered = AnsweredCalls::default();
     let locked = each_once(keys.iter().filter(|(id, _)| loaded.contains_key(id)));
@@ -308,7 +308,7 @@ pub fn answered(
         return Ok(answered);
     }
     let read = |row: &Row| {
-        let state = read_portion(row, portion)?;
+        let state = read_within(row, budget)?;
         let epoch: Option<i64> = row.get("lease_epoch")?;
         let number: Option<i64> = row.get("lease_number")?;
         Ok((state, epoch.zip(number), row.get::<bool>("without_arrivals")?))

@@ -7,28 +7,23 @@
 
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
-use super::slow_tables::{Kept, SlowTables, Times};
+use super::slow_tables::SlowTables;
 use super::transaction::{Mode, Turn};
 use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{Setting, as_engine, as_function_owner, as_process_owner, clean_session};
-use crate::pg::process::{as_step_of, database};
+use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};
+use crate::pg::process::as_step_of;
 use crate::pg::routine;
-use crate::pg::settings::making_names;
-use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
-use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
-use crate::store::StateKey;
+use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Tables, defer_nothing};
-use crate::store::catalog;
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Meta;
-use crate::store::registry::ProcessType;
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Api, AppDatabaseError, Failure, Json, Loading, LockType, TableMapping};
+use xdb_engine::{AppDatabaseError, ExecutionId, Failure, Json, Loading, LockType, TableMapping};
 use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
@@ -37,8 +32,8 @@ pub enum Used<T> {
     Done(T),
     /// It is locked, slow or in trouble, or was a moment ago: later.
     Busy(u32),
-    /// Somebody has locked the row, or one that it needs: later, for this process alone.
-    Locked,
+    /// Another session has locked the row in this table, or one that using it needs: later, for this process alone.
+    Locked(u32),
     /// The turn has spent its time in users' tables: in the next one.
     OverBudget,
     /// It refused.
@@ -50,7 +45,7 @@ impl<T> Used<T> {
         match self {
             Self::Done(value) => Used::Done(of(value)),
             Self::Busy(relation) => Used::Busy(relation),
-            Self::Locked => Used::Locked,
+            Self::Locked(relation) => Used::Locked(relation),
             Self::OverBudget => Used::OverBudget,
             Self::Refused(error) => Used::Refused(error),
         }
@@ -91,8 +86,6 @@ pub struct AppTables<'a> {
     budget: Budget,
     /// The item that uses tables now is the first one in this turn.
     is_first: bool,
-    /// How long it has used them.
-    times: Times,
 }
 
 impl<'a> AppTables<'a> {
@@ -116,7 +109,6 @@ impl<'a> AppTables<'a> {
             tables: Tables::default(),
             budget: Budget::new(turn.role.time_in_tables(), first),
             is_first: true,
-            times: Times::new(),
         }
     }
 
@@ -126,43 +118,34 @@ impl<'a> AppTables<'a> {
             // Whoever fetches them waits for tables in a transaction of its own.
             return SCHEDULERS_LANE;
         }
-        if !self.slow.is_any() {
-            return SCHEDULERS_LANE;
-        }
-        let mut objects = objects(meta).peekable();
-        let is_deadly = objects.peek().is_some() && self.slow.is_deadly(meta.owner.to_u32());
-        if is_deadly || objects.any(|object| self.slow.is_slow(object)) { RUNNERS_LANE } else { SCHEDULERS_LANE }
+        let is_runners = self.find(meta, |object| self.slow.is_runners(meta.owner, object)).is_some();
+        if is_runners { RUNNERS_LANE } else { SCHEDULERS_LANE }
     }
 
-    /// A table or a function of the process that this one may not use, and for how long.
-    pub fn kept_from(&self, meta: &Meta) -> Option<(Relation, Kept)> {
-        if !self.slow.is_any() {
-            return None;
-        }
-        let mut objects = objects(meta);
-        if self.slow.keeps_role_away(meta.owner.to_u32()) {
-            return objects.next().map(|object| (object, Kept::Away));
-        }
-        objects.find_map(|object| Some((object, self.slow.kept_until(object)?)))
+    /// A table or a function of the process that this process of the engine may not use now.
+    pub fn kept_from(&self, meta: &Meta) -> Option<Relation> {
+        self.find(meta, |object| match self.role.is_last_resort() {
+            true => self.slow.is_deadly(object),
+            false => self.slow.is_runners(meta.owner, object),
+        })
     }
 
-    /// Until when nobody calls the function that answers this call, because processes died in it.
-    pub fn function_kept_until(&self, process_type: &ProcessType, state_id: &str, api: Api) -> Option<Instant> {
-        if !self.slow.is_any() {
-            return None;
-        }
-        let name = process_type.definition.function_of(state_id, api)?;
-        match self.slow.kept_until(routine::of_jsonb(name, 1).ok()??)? {
-            Kept::Until(until) => Some(until),
-            Kept::Away => None,
-        }
+    /// Among the tables of a process and the functions that its answers may call, one that is slow in this sense.
+    fn find(&self, meta: &Meta, is_slow: impl Fn(Relation) -> bool) -> Option<Relation> {
+        if self.slow.is_any() { objects(meta).find(|object| is_slow(*object)) } else { None }
+    }
+
+    /// Whether no process calls the function of this name, which answers calls, because it has ended one.
+    pub fn is_deadly_function(&self, name: &str) -> bool {
+        let is_deadly = |oid| self.slow.is_deadly(oid);
+        self.slow.is_any() && routine::of_jsonb(name, 1).ok().flatten().is_some_and(is_deadly)
     }
 
     /// Runs a function that answers in place of a worker: as the process's owner, for so long, and not within the time that users'
     /// tables have. It waits for no lock longer than `lock_timeout`. What it has done is to be undone by the caller if it fails.
     pub fn in_function<T>(
         &mut self,
-        key: StateKey,
+        id: ExecutionId,
         meta: &Meta,
         function: Relation,
         (timeout, lock_timeout): (Duration, Duration),
@@ -170,16 +153,10 @@ impl<'a> AppTables<'a> {
     ) -> Result<T> {
         let own = self.settings.of(self.spi, meta.owner)?;
         let milliseconds = |time: Duration| time.as_millis().clamp(1, i32::MAX as u128) as i32;
-        let body = || as_step_of(key.0.0, body);
+        let body = || as_step_of(id.0, body);
         let as_owner = || as_function_owner(meta.owner, &own, milliseconds(lock_timeout), body);
-        let value = with_timeout(milliseconds(timeout), function, meta.owner, as_owner)?;
-        self.slow.step_ended(key, &times_in_tables());
-        Ok(value)
-    }
-
-    /// Reads the attributes of a call that a function answers; those that it wants under a lock are locked until the transaction ends.
-    pub fn read_in_step(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
-        self.load(meta, loading, loading.lock_type)
+        // The scheduler calls no such function, whatever becomes of it here.
+        with_timeout(milliseconds(timeout), function, pg_sys::InvalidOid, as_owner)
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
@@ -194,22 +171,6 @@ impl<'a> AppTables<'a> {
     /// The uses that follow are those of another item.
     pub fn next_item(&mut self) {
         self.is_first = self.budget.is_untouched();
-        self.times.clear();
-    }
-
-    /// What was used for this item was read for a call: it belongs to the step that begins.
-    pub fn read_for(&mut self, key: StateKey) {
-        self.slow.step_read(key, &self.times);
-    }
-
-    /// The step of this item is over.
-    pub fn step_ended(&mut self, key: StateKey) {
-        self.slow.step_ended(key, &self.times);
-    }
-
-    /// Writes down what this turn has found out about slow tables.
-    pub fn write_marks(&self) -> Result<()> {
-        self.slow.write(self.spi)
     }
 
     /// Writes the attributes of an answer, and calls its functions after that: all of it, or nothing.
@@ -223,12 +184,8 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// Reads the attributes of a call, and locks nothing.
-    pub fn read(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
-        self.load(meta, loading, LockType::NoLocking)
-    }
-
-    fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
+    /// Reads the attributes of a call. Their rows stay under this lock until the transaction ends.
+    pub fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
         let access = if lock == LockType::NoLocking { Access::Read } else { Access::Lock };
@@ -269,58 +226,23 @@ impl<'a> AppTables<'a> {
         };
         let limit_ms = limit.as_millis().max(1) as i32;
         let as_owner = || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables);
-        let as_owner = || making_names(meta.owner, || with_timeout(limit_ms, first, meta.owner, as_owner));
+        let as_owner = || with_timeout(limit_ms, first, meta.owner, as_owner);
         let result = match self.mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded_use(as_owner),
         };
         self.budget.spent(began.elapsed());
-        let times = times_in_tables();
-        self.slow.used(&times);
-        for (relation, took) in times {
-            *self.times.entry(relation).or_default() += took;
-        }
         match result {
             Ok(value) => {
                 used().for_each(|object| self.health.went_well(object, access));
                 Ok(Used::Done(value))
             }
             Err(error) => {
-                if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
-                    self.show_locked_row(meta, (touched, access), &own, limit_ms);
-                }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
         }
-    }
-
-    /// Shows people which row could not be locked. They look themselves who has it.
-    fn show_locked_row(
-        &mut self,
-        meta: &Meta,
-        (touched, access): (&dyn Fn(&String) -> bool, Access),
-        own: &[Setting],
-        limit_ms: i32,
-    ) {
-        let (spi, relation, began) = (self.spi, in_table(), Instant::now());
-        let rows = meta.mapping.iter().zip(meta.keys.iter());
-        let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
-        // Somebody may have locked an index, as REINDEX does: then this look, which nothing depends on, would wait as long again.
-        let lock_timeout = self.role.lock_timeout(true);
-        let look = || as_process_owner(meta.owner, own, lock_timeout, || self.tables.place(spi, mapping, key));
-        let attributes = mapping.attributes.iter().filter(|(name, _)| access == Access::Write && touched(name));
-        let columns: Vec<_> = attributes.map(|(_, column)| column.as_str()).collect();
-        let found = guarded_use(|| {
-            let Some(place) = with_timeout(limit_ms, relation, meta.owner, look)? else { return Ok(None) };
-            Ok(Some((place, catalog::is_any_of_a_key(spi, place.table, &columns)?)))
-        });
-        // Who may not read it, or has no time for it, shows nothing.
-        if let Ok(Some((place, writes_key))) = found {
-            row_places::note(database(), relation, key, place, writes_key);
-        }
-        self.budget.spent(began.elapsed());
     }
 
     /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.
@@ -345,7 +267,7 @@ impl<'a> AppTables<'a> {
     fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<Used<T>> {
         objects.find_map(|object| match () {
             () if self.health.is_busy(object, Instant::now()) => Some(Used::Busy(object)),
-            () if !self.health.may_wait(object) => Some(Used::Locked),
+            () if !self.health.may_wait(object) => Some(Used::Locked(object)),
             () => None,
         })
     }
@@ -363,15 +285,18 @@ impl<'a> AppTables<'a> {
             // Others have spent the time before it.
             QUERY_CANCELED if !self.is_first => self.had_no_time(),
             QUERY_CANCELED => {
-                self.slow.ran_into_limit(culprit);
                 self.health.leave_alone(culprit, Instant::now());
-                if self.role.is_last_resort() { Used::Refused(error) } else { Used::Busy(culprit) }
+                if self.role.is_last_resort() {
+                    return Used::Refused(error);
+                }
+                self.slow.ran_into_limit(culprit);
+                Used::Busy(culprit)
             }
             LOCK_NOT_AVAILABLE => {
                 self.health.row_was_held(culprit, Instant::now());
-                Used::Locked
+                Used::Locked(culprit)
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked,
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked(culprit),
             // Whoever raised it: the table is left alone for a while, and everybody else goes on.
             _ if error.is_server_trouble() => {
                 self.health.leave_alone(culprit, Instant::now());
@@ -399,7 +324,7 @@ fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
 fn error_of<T>(used: Used<T>) -> PgError {
     match used {
         Used::Refused(error) => error,
-        Used::Done(_) | Used::Busy(_) | Used::Locked | Used::OverBudget => PgError::internal("a table is busy"),
+        Used::Done(_) | Used::Busy(_) | Used::Locked(_) | Used::OverBudget => PgError::internal("a table is busy"),
     }
 }
 

@@ -13,99 +13,75 @@
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
+use crate::pg::shmem::Slot;
+use crate::pg::shmem::marks::{self, MARKS, Mark, RESPECTED_FOR};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
-use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Instant;
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lock_table::LockTable;
 use xdb_sched::room::Line;
 
 pub use xdb_sched::lock_table::LockResult;
 
-/// A call that was repeated so often, because what it had loaded was changed by others, goes before all who wait.
+/// A call that was repeated this often, because other transactions changed what it had loaded, goes before all calls that wait.
 const REPEATS: u32 = 3;
 
-/// Entries that are shown at most: a call has at least one.
-const SHOWN: usize = 256;
-
-/// A busy scheduler shows them no more often.
-const SHOWN_EVERY: Duration = Duration::from_millis(100);
-
-/// Objects that are marked at most.
-const MARKS: usize = 64;
-
-/// When more calls leave something alone, those that have done so for long are forgotten.
-const LEAVING: usize = 1000;
+/// When more calls leave something alone, or are favoured, those that are over are forgotten.
+const REMEMBERED: usize = 1000;
 
 /// The locks of the scheduler's calls. What a turn changes is kept when it has committed, else undone.
 #[derive(Default)]
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
-    /// What the calls want, for people, and since when they are due.
-    wanted: HashMap<StateKey, LockRequest>,
+    /// Calls whose objects are marked, and which go first if they are repeated: they were repeated too often, or other transactions keep
+    /// their answers from their rows.
+    favoured: BTreeSet<StateKey>,
+    /// As sessions see them.
+    marks: Vec<Mark>,
     /// Lines without room, in which calls have stepped aside.
     without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed that looked for them.
     calls_over: bool,
     /// Calls of functions that leave what they want to others, and since when.
     leaving: HashMap<StateKey, Instant>,
-    /// Something may be other than what is shown.
-    is_changed: bool,
-    shown_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct LockRequest {
-    wants: WantedLocks,
-    due: Timestamp,
-    goes_first: bool,
-    /// Its answer is, by others who lock the rows.
-    is_held_up: bool,
-}
-
-impl LockRequest {
-    fn is_marked(&self) -> bool {
-        self.goes_first || self.is_held_up
-    }
 }
 
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
     /// changed values.
     pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &WantedLocks) -> LockResult {
-        let went_first = repeats > 0 && self.wanted.get(&key).is_some_and(LockRequest::is_marked);
-        let goes_first = repeats >= REPEATS || went_first;
-        self.is_changed = true;
-        self.wanted.insert(key, LockRequest { wants: wants.clone(), due, goes_first, is_held_up: false });
-        self.table.request(key, due, goes_first, wants.objects.as_slice().into())
+        let was_favoured = self.favoured.remove(&key);
+        let goes_first = repeats >= REPEATS || repeats > 0 && was_favoured;
+        if goes_first {
+            self.favoured.insert(key);
+        }
+        self.table.request(key, due, goes_first, wants.objects.clone())
     }
 
-    /// Says whether the answer of a call that has its locks is held up by others who have locked its rows: then these leave them
-    /// alone, as for a call that was repeated too often. It still goes first if it has to be repeated.
-    pub fn held_up(&mut self, key: &StateKey, is_held_up: bool) {
-        if let Some(wanted) = self.wanted.get_mut(key) {
-            self.is_changed |= wanted.is_held_up != is_held_up;
-            wanted.is_held_up = is_held_up;
+    /// Says whether other transactions keep the answer of a call that has its locks from its rows: then they leave the rows alone, as
+    /// for a call that was repeated too often. The call still goes first if it has to be repeated.
+    pub fn held_up(&mut self, key: StateKey, is_held_up: bool) {
+        if is_held_up && self.table.has(&key) {
+            self.favoured.insert(key);
+        } else if !self.table.goes_first(&key) {
+            self.favoured.remove(&key);
         }
     }
 
     /// Whether a call, which locks rows itself, leaves what it wants to those that were repeated too often: as RPCs do, for a bounded time.
     pub fn leaves_alone(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
-        let database = database();
-        let is_marked = || wants.objects.iter().any(|(object, mode)| shared::is_marked(database, object, *mode as u32));
-        if !shared::has_marks(database) || !is_marked() {
+        if !wants.objects.iter().any(|wanted| marks::is_marked(database(), wanted)) {
             self.leaving.remove(&key);
             return false;
         }
         let now = Instant::now();
-        // Of calls that are over.
-        if self.leaving.len() >= LEAVING {
-            self.leaving.retain(|_, since| now.duration_since(*since) < 2 * shared::RESPECTED_FOR);
+        if self.leaving.len() >= REMEMBERED {
+            self.leaving.retain(|_, since| now.duration_since(*since) < 2 * RESPECTED_FOR);
         }
-        let leaves = now.duration_since(*self.leaving.entry(key).or_insert(now)) < shared::RESPECTED_FOR;
+        let leaves = now.duration_since(*self.leaving.entry(key).or_insert(now)) < RESPECTED_FOR;
         if !leaves {
             self.leaving.remove(&key);
         }
@@ -114,16 +90,15 @@ impl AttributeLocks {
 
     /// Gives up what a call has or waits for.
     pub fn release(&mut self, key: StateKey) {
-        self.is_changed |= self.wanted.contains_key(&key);
         self.table.release(key);
     }
 
     /// Gives up what calls have that sessions have ended. Who waits and is over is found when its turn comes. Says whether sessions may
     /// have ended any.
     pub fn release_over(&mut self, spi: &Spi) -> Result<bool> {
-        self.calls_over |= shared::take_calls_over(database());
-        if self.calls_over && self.table.holders() > 0 {
-            let holders: Vec<_> = self.table.holding().copied().collect();
+        self.calls_over |= Slot::mine().is_some_and(Slot::take_calls_over);
+        let holders: Vec<_> = self.table.holding().filter(|_| self.calls_over).copied().collect();
+        if !holders.is_empty() {
             locks::over(spi, &holders)?.into_iter().for_each(|key| self.release(key));
         }
         Ok(self.calls_over)
@@ -131,10 +106,10 @@ impl AttributeLocks {
 
     /// The same, for all calls of these executions.
     pub fn release_executions(&mut self, ids: &HashSet<ExecutionId>) {
-        if ids.is_empty() || self.table.holders() + self.table.waiters() == 0 {
+        if ids.is_empty() {
             return;
         }
-        let keys: Vec<_> = self.table.entries().map(|entry| entry.key).filter(|key| ids.contains(&key.0)).collect();
+        let keys: Vec<_> = self.table.keys().filter(|key| ids.contains(&key.0)).collect();
         keys.into_iter().for_each(|key| self.release(key));
     }
 
@@ -179,45 +154,24 @@ impl AttributeLocks {
 
     /// The turn has failed, and with it what it wrote about tasks.
     pub fn undo(&mut self) {
-        self.is_changed = true;
         self.table.undo();
     }
 
-    /// Shows people who has locks and who waits, and marks for sessions what calls want that go first. `is_busy`: there is
-    /// more to do at once.
-    pub fn show(&mut self, session: &Session, is_busy: bool) {
-        // Another process of the database has no locks to show, and leaves those of the scheduler alone.
-        if session.role != Role::Scheduler || !self.is_changed {
-            return;
-        }
-        self.mark(session.slot);
-        if is_busy && self.shown_at.is_some_and(|at| at.elapsed() < SHOWN_EVERY) {
-            return;
-        }
-        (self.is_changed, self.shown_at) = (false, Some(Instant::now()));
+    /// Marks what favoured calls want, while they wait and while they have it. If it is more than there are marks for, some of it is marked.
+    pub fn mark(&mut self, session: &Session) {
         let table = &self.table;
         self.without_room.retain(|key, _| table.waits(key));
-        if self.wanted.len() > 2 * (table.holders() + table.waiters()) + SHOWN {
-            self.wanted.retain(|key, _| table.has(key) || table.waits(key));
+        if self.favoured.is_empty() && self.marks.is_empty() {
+            return;
         }
-        let mut shown = Vec::new();
-        let mut waiting = 0;
-        for entry in table.entries().take(SHOWN) {
-            let Some(wanted) = self.wanted.get(&entry.key) else { continue };
-            waiting += usize::from(!entry.has);
-            shown.extend(wanted.wants.shown(entry.key, wanted.due, entry.has));
+        if self.favoured.len() > REMEMBERED {
+            self.favoured.retain(|key| table.wants(key).is_some());
         }
-        shared::show(session.slot, &shown, table.waiters().saturating_sub(waiting));
-    }
-
-    /// Marks what calls want that go first, while they wait and while they have it.
-    fn mark(&self, slot: Slot) {
-        let first_of = |key: &StateKey| self.wanted.get(key).filter(|wanted| wanted.is_marked());
-        // Of those who wait, they are at the beginning.
-        let waiting = self.table.entries().map_while(|entry| first_of(&entry.key).filter(|_| !entry.has));
-        let holding = self.table.holding().filter_map(first_of);
-        let objects = holding.chain(waiting).flat_map(|wanted| &wanted.wants.objects);
-        let marks: Vec<_> = objects.take(MARKS).map(|(object, mode)| (*object, *mode as u32)).collect();
-        shared::set_marks(slot, &marks);
+        let wanted: BTreeSet<_> = self.favoured.iter().filter_map(|key| table.wants(key)).flatten().copied().collect();
+        let marks: Vec<_> = wanted.into_iter().take(MARKS).collect();
+        if marks != self.marks {
+            marks::replace(session.slot, &self.marks, &marks);
+            self.marks = marks;
+        }
     }
 }

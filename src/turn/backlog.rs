@@ -15,7 +15,8 @@
 
 use super::item::Item;
 use super::role::{Role, functions_at_once};
-use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
+use crate::pg::in_hand;
+use crate::pg::shmem::marks::RESPECTED_FOR;
 use crate::store::StateKey;
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -182,6 +183,23 @@ impl Backlog {
         let (may_go, held_back) = items.into_iter().partition(may_go);
         self.keep_all(held_back);
         may_go
+    }
+
+    /// Of items that were taken, those that may go while one suspect is in hand at a time: the others' answers are kept.
+    pub fn one_suspect(&mut self, items: Vec<Item>) -> Vec<Item> {
+        let Some(first) = items.iter().find_map(Item::suspect) else { return items };
+        let taken = in_hand::take_suspect().then_some(first);
+        let may_go = |item: &Item| item.suspect().is_none_or(|suspect| taken == Some(suspect));
+        let (items, aside): (Vec<_>, Vec<_>) = items.into_iter().partition(may_go);
+        for item in &aside {
+            // Many suspects leave room for others.
+            self.put_off(item.execution());
+            if taken.is_none() {
+                self.defer(item.execution(), Patience::Short);
+            }
+        }
+        self.keep_all(aside);
+        self.hold_back(items)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -10,12 +10,12 @@ use super::owners::{self, NamedRole, Unfit};
 use super::role::{RUNNERS_CALLS, Role, function_runners, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::slow_tables::Kept;
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
+use crate::pg::in_hand;
 use crate::pg::shmem::Slot;
 use crate::store::claim::{self, Due, Lease, LineClaim};
 use crate::store::execution::{self, Lock};
@@ -32,7 +32,6 @@ use xdb_engine::*;
 use xdb_protocol::{unlisted_state, unregistered};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
-use xdb_sched::portion::Portion;
 use xdb_sched::room::{Line, Room};
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
@@ -51,6 +50,7 @@ pub struct Leased {
     pub lease: Lease,
     /// Why its call is not made, and what follows from that.
     pub unfit: Option<(Failure, Further)>,
+    pub is_suspect: bool,
 }
 
 /// What was claimed.
@@ -63,8 +63,6 @@ pub struct Claims {
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
-    /// Any of it is large.
-    pub took_large: bool,
 }
 
 /// The parts of a scheduler's memory that claiming reads and writes.
@@ -75,8 +73,6 @@ pub struct Claiming<'t, 'a> {
     pub locks: &'t mut AttributeLocks,
     pub scans: &'t mut Scans,
     pub lines: &'t mut Lines,
-    /// Executions whose requests were large last.
-    pub large: &'t HashSet<ExecutionId>,
     pub app: &'t AppTables<'a>,
 }
 
@@ -94,8 +90,8 @@ pub(super) struct Found {
 #[derive(Default)]
 struct Verdicts {
     leases: HashMap<StateKey, Lease>,
-    /// Calls that wait for locks, under a lease that has no end.
-    parked: Vec<StateKey>,
+    /// Calls that wait for locks, under a lease that has no end, each with what it waits for.
+    parked: HashMap<StateKey, String>,
     /// Those of them that do so no more, without being called.
     unparked: Vec<StateKey>,
     /// Calls of paused processes.
@@ -122,7 +118,6 @@ impl Claiming<'_, '_> {
             drained: None,
             ends: ScanEnds::new(self.turn.began_at),
             more: false,
-            took_large: false,
         };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
@@ -136,7 +131,12 @@ impl Claiming<'_, '_> {
             return Ok(claims);
         }
         let ready = if room.has_any() { self.ready(limit.max(1), room)? } else { Vec::new() };
-        let busy = self.busy(saved);
+        let mut busy = self.busy(saved);
+        if self.turn.is_careful && !saved.executions.is_empty() {
+            busy.extend(saved.executions.keys());
+            claims.ends.left_out = true;
+            claims.more = true;
+        }
         let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
         let found =
@@ -154,8 +154,10 @@ impl Claiming<'_, '_> {
         // One alone is claimed to find out which of them is at fault.
         candidates.truncate(if limit == 1 { 1 } else { usize::MAX });
         if let [(only, _)] = candidates.as_slice() {
-            self.scans.suspect = Some(only.key);
+            self.scans.claimed_alone = Some(only.key);
         }
+        let candidates = self.one_suspect(candidates, &mut claims);
+        in_hand::take(candidates.iter().map(|(due, _)| due.key));
         let candidates = self.load(candidates, &mut claims)?;
         self.judge(candidates, room, saved.now, &found.unfinished, claims)
     }
@@ -207,14 +209,32 @@ impl Claiming<'_, '_> {
 
     /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
     fn load(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Result<Vec<(Due, bool)>> {
-        let may_go = |due: &Due| self.turn.takes_large || !self.large.contains(&due.key.0);
-        let keys: Vec<_> = candidates.iter().map(|(due, _)| due).filter(|due| may_go(due)).map(|due| due.key).collect();
+        let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
         claims.executions = execution::executions(self.turn.spi, self.registry, &executions_of(&keys), Lock::None)?;
-        let mut portion = Portion::of_bytes().or_none(self.turn.takes_large);
-        let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
-        claims.took_large = portion.has_taken();
+        let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut self.turn.bytes())?;
         let (candidates, aside): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|(due, _)| may_go(due) && !left_out.contains(&due.key));
+            candidates.into_iter().partition(|(due, _)| !left_out.contains(&due.key));
+        self.leave(aside, claims);
+        Ok(candidates)
+    }
+
+    /// Of these calls, those that may go while one suspect is in hand at a time.
+    fn one_suspect(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Vec<(Due, bool)> {
+        let Some(first) = candidates.iter().find(|(due, _)| due.is_suspect).map(|(due, _)| due.key) else {
+            return candidates;
+        };
+        let taken = in_hand::take_suspect().then_some(first);
+        let may_go = |due: &Due| !due.is_suspect || taken == Some(due.key);
+        let (candidates, aside): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(due, _)| may_go(due));
+        if taken.is_none() {
+            aside.iter().for_each(|(due, _)| self.backlog.defer(due.key.0, Patience::Short));
+        }
+        self.leave(aside, claims);
+        candidates
+    }
+
+    /// Leaves calls to a later turn: nothing is leased for them.
+    fn leave(&mut self, aside: Vec<(Due, bool)>, claims: &mut Claims) {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
             claims.more = true;
@@ -223,7 +243,6 @@ impl Claiming<'_, '_> {
                 drained.remove(&due.line);
             }
         }
-        Ok(candidates)
     }
 
     /// Executions that a scan leaves out.
@@ -377,8 +396,9 @@ impl Claiming<'_, '_> {
         claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
         self.write(&verdicts, &mut claims, now)?;
         let held = self.hold(&verdicts, &found, &mut claims, now)?;
-        let is_taken =
-            |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key) || held.contains(key);
+        let is_taken = |key: &StateKey| {
+            verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || held.contains(key)
+        };
         found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
         // In the line of another worker it may be behind the cursor.
         let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
@@ -453,13 +473,10 @@ impl Claiming<'_, '_> {
             }
             return None;
         }
-        if let Some(until) = self.app.function_kept_until(process_type, &state.id.state_id, api) {
-            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
-            return None;
-        }
-        if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
-            // Somebody may have mended the table before.
-            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
+        let function = process_type.definition.function_of(&state.id.state_id, api);
+        if function.is_some_and(|name| self.app.is_deadly_function(name)) || self.app.kept_from(&loaded.meta).is_some()
+        {
+            self.backlog.executions.defer_until(due.key.0, Instant::now() + KEPT_FOR);
             self.locks.step_aside(due.key, None);
             return None;
         }
@@ -475,9 +492,7 @@ impl Claiming<'_, '_> {
             (Some(unfit), _) => {
                 Some((Failure { detail: unfit.why.to_owned(), ..Failure::default() }, Further::ByPolicy))
             }
-            (None, true)
-                if is_for_function && process_type.definition.function_of(&state.id.state_id, api).is_none() =>
-            {
+            (None, true) if is_for_function && function.is_none() => {
                 let key = if api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
                 let why = format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id);
                 Some(unregistered(why))
@@ -516,7 +531,7 @@ impl Claiming<'_, '_> {
                 LockResult::Granted => {}
                 LockResult::Waits => {
                     if !was_parked {
-                        verdicts.parked.push(due.key);
+                        verdicts.parked.insert(due.key, wants.names());
                     }
                     // The room that was meant for it is there for others.
                     claims.more = true;
@@ -538,6 +553,7 @@ impl Claiming<'_, '_> {
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
             lease: lease(self.turn, config.timeout(api)),
             unfit,
+            is_suspect: due.is_suspect,
         })
     }
 
@@ -660,7 +676,7 @@ impl OpenCalls {
         let mut workers = registry.workers();
         // Where there are no functions, workers have all places.
         workers.extend((role.calls_functions() && knows_functions(&self.lines)).then_some((NO_WORKER, RUNNERS_CALLS)));
-        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &workers, admits);
+        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), &workers, admits);
         // Of those that are applied one by one all count, and each for its owner.
         for line in backlog.lines().filter(|_| takes_turns) {
             room.take(line);
@@ -672,11 +688,6 @@ impl OpenCalls {
 /// Whether any calls wait that functions answer.
 fn knows_functions(lines: &Lines) -> bool {
     lines.iter().any(|(line, _)| line.worker == NO_WORKER)
-}
-
-/// The most bytes of requests that are under way.
-pub fn max_bytes() -> usize {
-    guc::MAX_IN_FLIGHT_KB.get() as usize * 1024
 }
 
 /// A lease of this turn for a call with this timeout.

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
 use xdb_protocol::{invalid_answer, rejected_answer};
 use xdb_sched::budget::Part;
-use xdb_sched::portion::Portion;
+use xdb_sched::bytes::{ByteBudget, ROW};
 use xdb_sched::table_health::Relation;
 
 /// What was decided, to be written.
@@ -39,8 +39,6 @@ pub struct Decided<'i> {
     pub current: HashSet<StateKey>,
     /// Calls that somebody else makes, or that are made again later.
     pub given_away: Vec<StateKey>,
-    /// Anything of it is large.
-    pub took_large: bool,
     pub free: Free,
     pub now: Timestamp,
 }
@@ -69,7 +67,7 @@ struct Decider<'t, 'a, 'i> {
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
     closing: BTreeMap<ExecutionId, CloseCommand>,
-    portions: Portions,
+    budgets: Budgets,
     /// Executions with an item that waits for the next turn.
     put_off: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
@@ -83,13 +81,13 @@ struct Decider<'t, 'a, 'i> {
     decided: Decided<'i>,
 }
 
-/// Of what is large.
-struct Portions {
-    answers: Portion,
+/// What may be written.
+struct Budgets {
+    answers: ByteBudget,
     /// All else has one of its own: answers that come all the time would leave nothing to timers, which come later.
-    others: Portion,
-    /// States whose timers have gone into that, all at once.
-    fired: HashSet<StateKey>,
+    others: ByteBudget,
+    /// The last item that was within its budget.
+    goes: Option<usize>,
 }
 
 /// A table, and the key of a row in it.
@@ -102,7 +100,7 @@ pub fn decide<'i>(
     gathered: &Gathered,
     batch: Batch<'i>,
 ) -> Result<Decided<'i>> {
-    let Batch { items, executions, locked, left_out, took_large, leases, local, taken_in, free, now } = batch;
+    let Batch { items, executions, locked, left_out, leases, local, taken_in, free, now } = batch;
     let decided = Decided {
         items,
         outcomes: vec![ItemOutcome::Done; items.len()],
@@ -112,7 +110,6 @@ pub fn decide<'i>(
         still_closing: Vec::new(),
         current: HashSet::new(),
         given_away: Vec::new(),
-        took_large,
         free,
         now,
     };
@@ -124,7 +121,7 @@ pub fn decide<'i>(
         leases,
         local,
         closing: BTreeMap::new(),
-        portions: Portions::of(turn),
+        budgets: Budgets { answers: turn.bytes(), others: turn.bytes(), goes: None },
         put_off: BTreeSet::new(),
         held_up: BTreeSet::new(),
         rows: HashSet::new(),
@@ -139,19 +136,7 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
-    decider.decided.took_large |= decider.portions.have_taken() || decider.decided.taken_in.large;
     Ok(decider.decided)
-}
-
-impl Portions {
-    fn of(turn: &Turn) -> Self {
-        let portion = || Portion::of_rows().or_none(turn.takes_large);
-        Self { answers: portion(), others: portion(), fired: HashSet::new() }
-    }
-
-    fn have_taken(&self) -> bool {
-        self.answers.has_taken() || self.others.has_taken()
-    }
 }
 
 impl<'i> Decider<'_, '_, 'i> {
@@ -202,14 +187,14 @@ impl<'i> Decider<'_, '_, 'i> {
     fn note(&mut self, number: usize, item: &Item) {
         let id = item.execution();
         match self.decided.outcomes[number] {
-            ItemOutcome::OverBudget | ItemOutcome::NotInPortion => {
+            ItemOutcome::OverBudget | ItemOutcome::NextTurn => {
                 self.put_off.insert(id);
                 self.waits(item);
             }
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
             // It has no answer, and holds none up.
             _ if matches!(item, Item::Waiter(_)) => {}
-            ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_) => {
+            ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked(_) | ItemOutcome::TableBusy(_) => {
                 self.held_up.insert(id);
             }
         }
@@ -236,7 +221,7 @@ impl<'i> Decider<'_, '_, 'i> {
     fn item(&mut self, number: usize, item: &Item) -> Result<()> {
         self.app.next_item();
         if item.state().is_some_and(|key| self.left_out.contains(&key)) {
-            self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+            self.decided.outcomes[number] = ItemOutcome::NextTurn;
             return Ok(());
         }
         let command = match item {
@@ -248,13 +233,7 @@ impl<'i> Decider<'_, '_, 'i> {
             }
             Item::Timer(timer) if timer.seq.0 == 0 && timer.command == OF_PAUSE => Command::PauseEnds,
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
-            Item::Timer(timer) => {
-                if !self.has_room_for(timer) {
-                    self.decided.outcomes[number] = ItemOutcome::NotInPortion;
-                    return Ok(());
-                }
-                Command::TimerFired { seq: timer.seq, command: timer.command }
-            }
+            Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
             Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
@@ -271,33 +250,32 @@ impl<'i> Decider<'_, '_, 'i> {
                 if matches!(answered, Answered::Uncalled) {
                     return self.call_function(number, record);
                 }
-                if !self.portions.answers.take(answered.size()) {
-                    self.decided.outcomes[number] = ItemOutcome::NotInPortion;
-                    return Ok(());
-                }
                 self.refused_strictly(record, answered).unwrap_or_else(|| answered.command(record))
             }
         };
         self.decide(number, item, command, false)
     }
 
-    /// Whether the state of a timer may go on in this turn: it is written as a whole, and all its timers fire that are due.
-    fn has_room_for(&mut self, timer: &DueTimer) -> bool {
-        let key = (timer.execution_id, timer.seq);
-        if self.portions.fired.contains(&key) {
+    /// Whether this turn writes what follows from an item: about so many rows as an answer says, or as the timers of a state that goes on,
+    /// and as the threads that end with their execution. Asked again, it is the same.
+    fn may_go(&mut self, number: usize, item: &Item, closes: bool) -> bool {
+        let Budgets { answers, others, goes } = &mut self.budgets;
+        let Some(loaded) = self.decided.executions.get(&item.execution()).filter(|_| *goes != Some(number)) else {
             return true;
-        }
-        let loaded = self.decided.executions.get(&timer.execution_id);
-        let commands = match loaded.and_then(|loaded| loaded.execution.states.get(&timer.seq)).map(|state| &state.phase)
-        {
-            Some(Phase::Waiting(wait)) => wait.commands.len(),
-            _ => 0,
         };
-        let goes = self.portions.others.take(commands);
-        if goes {
-            self.portions.fired.insert(key);
-        }
-        goes
+        let rows = match item {
+            Item::Answer(_, answered) => answered.size(),
+            Item::Timer(timer) => match loaded.execution.states.get(&timer.seq).map(|state| &state.phase) {
+                Some(Phase::Waiting(wait)) => wait.commands.len(),
+                _ => 0,
+            },
+            Item::Arrivals(_) | Item::Waiter(_) | Item::Fail { .. } => 0,
+        };
+        let threads = if closes { loaded.execution.live_threads as usize } else { 0 };
+        let budget = if matches!(item, Item::Answer(..)) { answers } else { others };
+        let may_go = budget.take((rows + threads) * ROW);
+        *goes = may_go.then_some(number);
+        may_go
     }
 
     /// The failed attempt that an answer with warnings is, if its process type says so.
@@ -323,16 +301,12 @@ impl<'i> Decider<'_, '_, 'i> {
         let Some((command, events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
             return Ok(());
         };
-        if Event::closes(&events) && !locked_for_close {
-            let threads = self.loaded(item.execution()).map_or(0, |loaded| loaded.execution.live_threads);
-            let (portion, taken) = match item {
-                Item::Answer(_, answered) => (&mut self.portions.answers, answered.size()),
-                _ => (&mut self.portions.others, 0),
-            };
-            if !portion.take_more(taken, threads as usize) {
-                self.decided.outcomes[number] = ItemOutcome::NotInPortion;
-                return Ok(());
-            }
+        let closes = Event::closes(&events);
+        if !locked_for_close && !self.may_go(number, item, closes) {
+            self.decided.outcomes[number] = ItemOutcome::NextTurn;
+            return Ok(());
+        }
+        if closes && !locked_for_close {
             let conditional = is_conditional_close(&command);
             self.closing.insert(item.execution(), CloseCommand { item: number, command, conditional });
             return Ok(());
@@ -349,9 +323,6 @@ impl<'i> Decider<'_, '_, 'i> {
         let outcome = match used {
             Used::Done(()) => {
                 crash::point("turn-tables");
-                if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_) | Answered::Retry(_)) = item {
-                    self.app.step_ended(record.key);
-                }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
                 if let Some(loaded) = self.decided.executions.get_mut(&item.execution()) {
@@ -369,7 +340,7 @@ impl<'i> Decider<'_, '_, 'i> {
                 }
                 _ => ItemOutcome::TableBusy(relation),
             },
-            Used::Locked => ItemOutcome::RowLocked,
+            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
             Used::OverBudget => ItemOutcome::OverBudget,
             Used::Refused(error) => {
                 let Item::Answer(record, answered) = item else { return Err(error) };
@@ -462,7 +433,7 @@ impl<'i> Decider<'_, '_, 'i> {
         if written.is_none() && calls.is_empty() {
             return Ok(Used::Done(()));
         }
-        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
+        if let Some(relation) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
         let Item::Answer(record, _) = item else { return Ok(Used::Done(())) };
@@ -494,10 +465,10 @@ impl<'i> Decider<'_, '_, 'i> {
         if !reads.global.locks() {
             return Ok(Used::Done(true));
         }
-        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
+        if let Some(relation) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
-        let now = self.app.read_in_step(&loaded.meta, &reads.global)?;
+        let now = self.app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
         Ok(now.map(|object| fnv1a_128(object.bytes()) == reads.values))
     }
 

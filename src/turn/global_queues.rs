@@ -116,10 +116,7 @@ impl Free {
                 *end = (head.number, end.1 + 1);
             }
         }
-        let is_full = |queue: &str| {
-            let listed = ends.get(queue).map_or(0, |end| end.1);
-            listed >= limit(&of_queue[queue])
-        };
+        let is_full = |queue: &str| ends.get(queue).map_or(0, |end| end.1) >= limit(&of_queue[queue]);
         let mut behind: Vec<HeadOfKey<'_>> = Vec::new();
         for (class, bounds) in &of_class {
             let Some(key) = &class.1 else { continue };

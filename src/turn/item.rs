@@ -1,6 +1,7 @@
 //! What a turn decides about, and what became of it.
 
 use crate::calls::{Answered, CallRecord};
+use crate::pg::shmem::held_up::LockOn;
 use crate::store::StateKey;
 use crate::store::timer::DueTimer;
 use xdb_engine::ExecutionId;
@@ -43,6 +44,14 @@ impl Item {
         }
     }
 
+    /// The call that it answers, where the server may die of that.
+    pub fn suspect(&self) -> Option<StateKey> {
+        match self {
+            Self::Answer(record, _) if record.is_suspect => Some(record.key),
+            _ => None,
+        }
+    }
+
     /// Whether a function is to be called for it yet.
     pub fn is_uncalled(&self) -> bool {
         matches!(self, Self::Answer(_, Answered::Uncalled))
@@ -64,16 +73,28 @@ pub enum ItemOutcome {
     Done,
     /// Somebody else has locked the execution, or publishes to it while it wants to close.
     Locked,
-    /// Somebody has locked a row of the user's that the answer writes.
-    RowLocked,
+    /// Another session has locked a row in this table of the application, or what using the row needs.
+    RowLocked(u32),
     /// It comes after another item of its execution that has to wait.
     Behind,
     /// A user's table is busy.
     TableBusy(u32),
     /// The turn has spent its time in users' tables.
     OverBudget,
-    /// The turn has enough to read or to write.
-    NotInPortion,
+    /// The turn has enough to read or to write: the next one decides.
+    NextTurn,
     /// Its lease is given up, and the call is made again: by a runner, or later.
     GivenAway,
+}
+
+impl ItemOutcome {
+    /// What another session has locked that the item needs, and the oid of its table.
+    pub fn held_up_by(self) -> Option<(LockOn, u32)> {
+        match self {
+            Self::Locked => Some((LockOn::Process, 0)),
+            Self::RowLocked(relation) => Some((LockOn::Row, relation)),
+            Self::TableBusy(relation) => Some((LockOn::Table, relation)),
+            _ => None,
+        }
+    }
 }

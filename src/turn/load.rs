@@ -14,7 +14,6 @@ use crate::store::registry::Registry;
 use crate::store::{StateKey, attribute, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
-use xdb_sched::portion::Portion;
 
 /// Versions of executions' local attributes, by key.
 pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
@@ -27,8 +26,6 @@ pub struct Batch<'i> {
     pub locked: BTreeSet<ExecutionId>,
     /// State executions that are large, and not for this turn.
     pub left_out: BTreeSet<StateKey>,
-    /// Any that was loaded is large.
-    pub took_large: bool,
     /// Leases of the answered calls, as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Of executions whose answers come from calls that have locked local attributes.
@@ -45,8 +42,6 @@ pub struct TakenIn {
     pub keys: Vec<InboxKey>,
     /// Messages were left in the inbox because there were too many: none before this one.
     pub left_from: Option<i64>,
-    /// More than a few.
-    pub large: bool,
 }
 
 /// What the items of a turn name.
@@ -54,7 +49,7 @@ pub struct TakenIn {
 struct Named {
     answered: Vec<StateKey>,
     states: Vec<StateKey>,
-    /// Those of them whose timers are due, in the order of the items.
+    /// The same of timers that are due, in the order of the items.
     with_timers: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
@@ -68,7 +63,6 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
         executions: BTreeMap::new(),
         locked: BTreeSet::new(),
         left_out: BTreeSet::new(),
-        took_large: false,
         leases: HashMap::new(),
         local: LocalVersions::new(),
         taken_in: TakenIn::default(),
@@ -86,19 +80,14 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     if !missing.is_empty() {
         batch.locked = execution::existing(turn.spi, &missing)?;
     }
-    let mut portion = Portion::of_bytes().or_none(turn.takes_large);
-    let mut answered = state::answered(turn.spi, &mut batch.executions, &named.answered, &mut portion)?;
+    let mut answered = state::answered(turn.spi, &mut batch.executions, &named.answered, &mut turn.bytes())?;
     batch.left_out.append(&mut answered.left_out);
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
-    // Each kind has a portion of its own: else answers that come all the time would leave nothing to the others.
-    let mut waiters = Portion::of_bytes().or_none(turn.takes_large);
-    let mut waits = Portion::of_waits().or_none(turn.takes_large);
-    for (keys, portion) in [(&named.states, &mut waiters), (&named.with_timers, &mut waits)] {
-        let mut left_out = state::states_in(turn.spi, &mut batch.executions, keys, portion)?;
+    for keys in [&named.states, &named.with_timers] {
+        let mut left_out = state::states_in(turn.spi, &mut batch.executions, keys, &mut turn.bytes())?;
         batch.left_out.append(&mut left_out);
     }
-    batch.took_large = portion.has_taken() || waiters.has_taken() || waits.has_taken();
     queue::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =
@@ -152,9 +141,8 @@ pub fn take_in(
     if of.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let inbox::Arrivals { arrivals, left, left_from, large } = inbox::arrivals(turn.spi, &of, turn.takes_large)?;
+    let inbox::Arrivals { arrivals, left, left_from } = inbox::arrivals(turn.spi, &of)?;
     taken_in.left_from = taken_in.left_from.into_iter().chain(left_from).min();
-    taken_in.large |= large;
     let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
     let seen: BTreeSet<_> = taken_in.keys.iter().copied().collect();
     let mut queues = QueueDemand::new();

@@ -6,7 +6,6 @@ use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
-use super::making::Making;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
@@ -20,15 +19,17 @@ use crate::store::instance::Ownership;
 use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
 use crate::transport::{FailureKind, Outcome, Reply, Request};
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use xdb_engine::{ExecutionId, Timestamp};
+use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
 use xdb_sched::budget::Parts;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
+
+/// A server that crashes again crashes this soon. One that lives longer gets work done in between.
+const CAREFUL_FOR: Duration = Duration::from_secs(60);
 
 /// Hands requests to the transport, all at once; with them, so many are under way.
 pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
@@ -48,7 +49,6 @@ pub struct Memory {
     pub(super) locks: AttributeLocks,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
-    pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -64,8 +64,6 @@ pub(super) struct OpenCalls {
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
     /// must not go before those that wait.
     pub lines: Lines,
-    /// Executions whose requests were large when they were made last.
-    pub large: HashSet<ExecutionId>,
 }
 
 /// What the last turn saw of the database.
@@ -79,20 +77,21 @@ pub(super) struct Seen {
     pub next_due: Option<Timestamp>,
     /// When that turn began.
     pub began_at: Instant,
-    /// It may take what is large, as far as it has not yet: for requests that are made after its commit.
+    /// A turn takes what is large, too: the one before was not long, or took nothing large.
     pub takes_large: bool,
-    /// It has taken something large: the next one does not.
-    pub took_large: bool,
     /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
     /// call it.
     pub functions_are_slow: bool,
     /// When executions that are left alone may be looked at again.
     pub deferred_until: Option<Instant>,
+    /// Up to then no call is prepared in the transaction that decides it: after a crash of the server. Else nothing would tell which
+    /// call follows from a timer and brings the server down again.
+    pub careful_until: Option<Instant>,
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch.
-    pub fn new(role: Role, epoch: i64) -> Self {
+    /// Of a process that has begun its epoch. `after_crash`: the server has crashed, and this is the first scheduler since.
+    pub fn new(role: Role, epoch: i64, after_crash: bool) -> Self {
         Self {
             role,
             lane: Lane { number: role.lane(), epoch },
@@ -102,7 +101,7 @@ impl Memory {
             backlog: Backlog::default(),
             tables: KnownTables {
                 health: TableHealth::default(),
-                slow: SlowTables::of(role),
+                slow: SlowTables::default(),
                 parts: Parts::default(),
                 settings: OwnerSettings::default(),
             },
@@ -116,18 +115,12 @@ impl Memory {
                 next_due: None,
                 began_at: Instant::now(),
                 takes_large: true,
-                took_large: false,
                 functions_are_slow: true,
                 deferred_until: None,
+                careful_until: after_crash.then(|| Instant::now() + CAREFUL_FOR),
             },
-            making: Making::default(),
             failing: Backoff::default(),
         }
-    }
-
-    /// A process has died in a statement on this table, in a step of this role: the scheduler before this one, or a runner.
-    pub fn died_in(&mut self, table: Option<u32>, owner: u32) {
-        self.tables.slow.died_in(table, owner);
     }
 
     /// The runners that are to be there for calls that wait.

@@ -22,7 +22,6 @@
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
 //! | `priorities.rs` | the scans where some processes have priorities |
-//! | `making.rs` | after a crash: leases that are committed before their calls are prepared, and suspects one at a time |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
 //! | `attribute_locks.rs` | who may have which locks on attributes, and what functions leave to them |
@@ -45,7 +44,6 @@ mod gather;
 mod global_queues;
 mod item;
 mod load;
-mod making;
 mod memory;
 mod owner_settings;
 mod owners;

@@ -2,33 +2,29 @@
 
 use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
-use super::claim::{Claims, Leased, config, max_bytes};
+use super::claim::{Claims, Leased, config};
 use super::item::Item;
-use super::making::Later;
-use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
+use crate::pg::shmem::held_up::{self, LockOn};
 use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, ProcessType};
 use crate::store::{StateKey, claim, locks};
 use crate::transport::Request;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::Part;
-use xdb_sched::bytes::{Bytes, LARGE};
-use xdb_sched::portion::Portion;
-use xdb_sched::room::Line;
-
-/// When more executions are remembered as large, all are forgotten.
-const REMEMBERED: usize = 10_000;
+use xdb_sched::bytes::ByteBudget;
+use xdb_sched::due_owners::in_turns;
+use xdb_sched::room::{Line, Room, places_of_request};
 
 /// What goes out after the commit.
 pub struct Prepared {
@@ -36,8 +32,6 @@ pub struct Prepared {
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
-    /// Calls that are prepared after the commit.
-    pub later: Later,
 }
 
 /// What became of preparing calls.
@@ -51,36 +45,14 @@ pub struct Requests {
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
     earliest_released: Option<Timestamp>,
-    /// Lines of requests for which there was no room, and the bytes of these.
-    pub unfit: Vec<(Line, usize)>,
-    /// Any of the requests is large.
-    pub took_large: bool,
     /// There was no time or no room for some.
     pub more: bool,
-}
-
-impl Requests {
-    /// None are made.
-    pub fn none(failed: Vec<Item>) -> Self {
-        Self { failed, ..Self::default() }
-    }
-
-    /// The leases of calls that are large, and not for this turn, are given back.
-    pub fn give_back(&mut self, turn: &Turn, keys: BTreeSet<StateKey>) -> Result<()> {
-        self.more |= !keys.is_empty();
-        let keys: Vec<_> = keys.into_iter().collect();
-        claim::release(turn.spi, turn.lane.epoch, &keys)?;
-        self.released.extend(keys);
-        Ok(())
-    }
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
 struct LocalValues {
     plain: LocalAttributes<String>,
     locked: LocalAttributes<Versioned>,
-    /// These are large, and not for this turn.
-    left_out: BTreeSet<ExecutionId>,
 }
 
 /// Local attributes of one execution.
@@ -112,11 +84,10 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
-    large: &'t mut HashSet<ExecutionId>,
-    /// Bytes of requests: of those that are under way, and those of this turn.
-    under_way: Bytes,
-    portion: Portion,
-    unfit: Vec<(Line, usize)>,
+    /// As it was before these calls were claimed: it was not known yet how large their requests are.
+    room: Room,
+    max_calls: usize,
+    budget: ByteBudget,
     more: bool,
 }
 
@@ -125,30 +96,30 @@ pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
     backlog: &mut Backlog,
-    open: &mut OpenCalls,
+    room: Room,
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, mut failed, drained, mut ends, more, took_large } = claims;
+    let Claims { leased, executions, mut failed, drained, mut ends, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let mut requests = requests(turn, app, backlog, open, sources)?;
+    let mut requests = requests(turn, app, backlog, room, sources)?;
     ends.note(requests.earliest_released);
     ends.note(saved.earliest);
     failed.append(&mut requests.failed);
     requests.failed = failed;
-    requests.took_large |= took_large;
     let more = more || requests.more;
-    Ok(Prepared { requests, drained, ends, more, later: Later::default() })
+    Ok(Prepared { requests, drained, ends, more })
 }
 
 /// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
-/// under way, or in this turn's portion, the lease is given back. Each call comes with the executions among which is its own.
-pub fn requests<'s>(
+/// under way, or in this turn's budget, the lease is given back. Each call comes with the executions
+/// among which is its own. `room`: see [`Preparing`].
+fn requests<'s>(
     turn: &Turn,
     app: &mut AppTables<'_>,
     backlog: &mut Backlog,
-    open: &mut OpenCalls,
+    room: Room,
     calls: impl Iterator<Item = (&'s BTreeMap<ExecutionId, Loaded>, &'s Leased)>,
 ) -> Result<Requests> {
     let mut calls: Vec<_> = calls.filter_map(|(source, call)| found(source, call)).collect();
@@ -156,15 +127,10 @@ pub fn requests<'s>(
         // Who has waited longest for time in tables comes first. Functions are called in the order in which they were claimed.
         calls.sort_by_key(|found| found.call.due_at);
     }
-    let local = LocalValues::read(turn, &calls, &open.large)?;
-    if open.large.len() > REMEMBERED {
-        open.large.clear();
-    }
+    let local = LocalValues::read(turn, &calls)?;
     app.begin_part(Part::Calls);
-    let portion = Portion::of_bytes().or_none(turn.takes_large);
-    let under_way = open.in_flight.bytes().clone();
-    let large = &mut open.large;
-    let mut preparing = Preparing { app, backlog, local, large, under_way, portion, unfit: Vec::new(), more: false };
+    let max_calls = turn.role.calls_at_once();
+    let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), more: false };
     let mut made = Requests::default();
     for leased in calls {
         let mut record = record(&leased);
@@ -182,8 +148,7 @@ pub fn requests<'s>(
         }
     }
     claim::release(turn.spi, turn.lane.epoch, &made.released)?;
-    let Preparing { unfit, portion, more, .. } = preparing;
-    Ok(Requests { unfit, took_large: portion.has_taken(), more, ..made })
+    Ok(Requests { more: preparing.more, ..made })
 }
 
 /// A leased call with its state.
@@ -212,6 +177,7 @@ fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCal
             false => process_type.worker_id(),
         },
         owner: loaded.meta.owner.to_u32(),
+        is_suspect: call.is_suspect,
         ..CallRecord::of(call.key, api, call.attempt, call.first_attempt_at)
     }
 }
@@ -233,7 +199,6 @@ impl Preparing<'_, '_> {
         let (size, local) = match self.local.of(call.key.0, &wanted) {
             Found::All(size, local) => (size, local),
             Found::LeftOut => {
-                self.large.insert(call.key.0);
                 self.more = true;
                 return Ok(Preparation::Release);
             }
@@ -245,16 +210,16 @@ impl Preparing<'_, '_> {
         self.app.next_item();
         let id = call.key.0;
         let loading = config.load_global(api);
-        let read = self.app.read(&loaded.meta, &loading)?;
-        self.app.read_for(call.key);
-        let global = match read {
+        let global = match self.app.load(&loaded.meta, &loading, LockType::NoLocking)? {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
+                held_up::note(id.0, LockOn::Table, relation);
                 self.backlog.executions.defer_until(id, until);
                 return Ok(Preparation::Release);
             }
-            Used::Locked => {
+            Used::Locked(relation) => {
+                held_up::note(id.0, LockOn::Row, relation);
                 self.backlog.defer(id, Patience::Long);
                 return Ok(Preparation::Release);
             }
@@ -262,10 +227,7 @@ impl Preparing<'_, '_> {
                 self.more = true;
                 return Ok(Preparation::Release);
             }
-            Used::Refused(error) => {
-                self.app.step_ended(call.key);
-                return Ok(Preparation::failed(refused(&error)));
-            }
+            Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
         let members = local.members(&wanted)?;
         let mut values = None;
@@ -280,11 +242,6 @@ impl Preparing<'_, '_> {
         if let Err(error) = calls::check_size(bytes) {
             return Ok(Preparation::failed(calls::request_too_large(&error)));
         }
-        if bytes > LARGE {
-            self.large.insert(id);
-        } else if !self.large.is_empty() {
-            self.large.remove(&id);
-        }
         if !self.has_room(record.line(), bytes) {
             return Ok(Preparation::Release);
         }
@@ -293,52 +250,36 @@ impl Preparing<'_, '_> {
 
     /// Takes room for a request, if there is any.
     fn has_room(&mut self, line: Line, bytes: usize) -> bool {
-        if !self.under_way.fits(line.owner, bytes, max_bytes()) {
-            self.unfit.push((line, bytes));
-            return false;
-        }
-        if !self.portion.take(bytes) {
+        if !self.budget.take(bytes) {
             self.more = true;
             return false;
         }
-        self.under_way.add(line, bytes);
-        true
+        self.room.take_places(line, places_of_request(bytes, self.max_calls))
     }
 }
 
 impl LocalValues {
-    /// Those that were large come last: many of them would leave no row for the others.
-    fn read(turn: &Turn, calls: &[LeasedCall], large: &HashSet<ExecutionId>) -> Result<Self> {
+    /// Of each owner in turn: many large ones of one would leave no row for the others.
+    fn read(turn: &Turn, calls: &[LeasedCall]) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
-        let mut left_out = BTreeSet::new();
         let mut seen = BTreeSet::new();
-        for &LeasedCall { loaded, state, api, call, .. } in calls {
-            let wanted = config(loaded, state).load_local(api);
-            if wanted.policy == LoadPolicy::None {
-                continue;
-            }
-            if !turn.takes_large && large.contains(&call.key.0) {
-                left_out.insert(call.key.0);
-                continue;
-            }
-            if seen.insert((call.key.0, wanted.locks())) {
-                if wanted.locks() { &mut locked } else { &mut plain }.push(call.key.0);
+        let wanting = calls.iter().map(|found| (found, config(found.loaded, found.state).load_local(found.api)));
+        let wanting: Vec<_> = wanting.filter(|(_, wanted)| wanted.policy != LoadPolicy::None).collect();
+        let of = |(found, _): &(&LeasedCall, Loading)| (found.loaded.meta.owner.to_u32(), found.call.due_at);
+        for (found, wanted) in in_turns(wanting, usize::MAX, turn.number, of).taken {
+            if seen.insert((found.call.key.0, wanted.locks())) {
+                if wanted.locks() { &mut locked } else { &mut plain }.push(found.call.key.0);
             }
         }
-        [&mut plain, &mut locked].into_iter().for_each(|ids| ids.sort_by_key(|id| large.contains(id)));
-        let budget = turn.takes_large.then_some(Portion::BYTES);
         Ok(Self {
-            plain: attribute::local_attributes(turn.spi, &plain, budget)?,
-            locked: attribute::with_versions(turn.spi, &locked, budget)?,
-            left_out,
+            plain: attribute::local_attributes(turn.spi, &plain, turn.bytes())?,
+            locked: attribute::with_versions(turn.spi, &locked, turn.bytes())?,
         })
     }
 
     fn of(&self, id: ExecutionId, wanted: &Loading) -> Found<Local<'_>> {
         if wanted.policy == LoadPolicy::None {
             Found::All(Size::default(), Local::Nothing)
-        } else if self.left_out.contains(&id) {
-            Found::LeftOut
         } else if wanted.locks() {
             self.locked.of(id).map(Local::Locked)
         } else {

@@ -6,12 +6,12 @@
 //! | claims calls of | lane 0, and those of priorities | lane 1: processes with a slow table, and functions that answer in place of workers; of the latter by priority too |
 //! | of functions | | calls those of one owner at a time. The last runner that calls none is for owners whose functions no other one calls |
 //! | of several | | the first leaves functions to the others while there are steps of what is slow, the last one these while functions wait; the others, and one alone, take turns |
-//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, or several functions of an owner that are quick; one call of a worker, or leases for several functions |
+//! | in one transaction | up to 256 items, and what is due | one item, of each owner in turn, or several functions of an owner that are quick; one call of a worker, or leases for several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
 //! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
 //! | timers, messages, global queues, locks on attributes | yes | no |
-//! | of slow tables it finds out | which are | which are no more |
+//! | finds out which tables are slow | yes | no |
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 

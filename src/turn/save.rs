@@ -42,8 +42,6 @@ pub struct Saved {
     pub left_out: bool,
     /// Anything was written but leases.
     pub wrote: bool,
-    /// Anything that was written was large.
-    pub took_large: bool,
     pub more: bool,
     pub now: Timestamp,
 }
@@ -68,14 +66,14 @@ pub fn save(
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
     let more_messages = matching.save(turn, &decided)?;
-    let Decided { items, outcomes, executions, taken_in, took_large, now, .. } = decided;
+    let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
     let next_turn = outcomes
         .iter()
-        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NotInPortion));
-    let left = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NotInPortion);
+        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
+    let left = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
         Item::Timer(timer) => Some((timer.owner.to_u32(), timer.fire_at)),
         _ => None,
@@ -91,7 +89,6 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        took_large,
         left_out: next_turn || new_line || let_go,
         more: more || let_go || more_messages || next_turn || taken_in.left_from.is_some(),
         now,
@@ -171,7 +168,7 @@ struct Dispatch<'t> {
 
 impl Dispatch<'_> {
     fn all(&mut self, decided: &Decided, room: &mut Room) -> Result<()> {
-        if self.turn.paused {
+        if self.turn.paused || self.turn.is_careful {
             return Ok(());
         }
         let changed = || decided.executions.values().filter(|loaded| !loaded.events.is_empty());
@@ -243,6 +240,7 @@ impl Dispatch<'_> {
                 first_attempt_at: now,
                 lease: lease(self.turn, config.timeout(api)),
                 unfit: None,
+                is_suspect: false,
             });
         }
     }

@@ -30,7 +30,7 @@ pub struct Scans {
     /// Messages in the inbox, by their ids.
     pub messages: ScanByOwner<i64>,
     /// The call that alone is being claimed: if that fails, it is left alone.
-    pub suspect: Option<StateKey>,
+    pub claimed_alone: Option<StateKey>,
     /// What a runner has claimed last were calls that functions answer.
     pub claimed_functions: bool,
     /// The owner whose functions a runner has claimed last.

@@ -2,7 +2,6 @@
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
-use super::making::Later;
 use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
@@ -14,7 +13,7 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
-use crate::pg::shmem;
+use crate::pg::shmem::{self, held_up, held_up::LockOn};
 use crate::store::StateKey;
 use crate::store::lines::{self, ForRunners};
 use crate::store::loaded::Loaded;
@@ -25,6 +24,7 @@ use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
+use xdb_sched::room::places_of_request;
 
 /// What was put off for lack of time rests for one part in so many of what a turn may spend in users' tables: time enough for a
 /// call of others to be made and answered.
@@ -89,14 +89,9 @@ impl TurnOutcome {
         let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
         let next_due = next_due.into_iter().chain(waiting.next).min();
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
-        let nothing_left = all_drained && saved.put_off.is_empty();
+        let nothing_left = all_drained && saved.put_off.is_empty() && prepared.requests.released.is_empty();
         let began = turn.began;
         Ok(Self { work, saved, prepared, nothing_left, next_due, began, for_runners })
-    }
-
-    /// Takes the calls that are to be prepared now.
-    pub(super) fn take_later(&mut self) -> Later {
-        std::mem::take(&mut self.prepared.later)
     }
 }
 
@@ -111,7 +106,6 @@ impl Memory {
     ) -> Progress {
         let TurnOutcome { work, saved, prepared, nothing_left, next_due, began, for_runners } = outcome;
         self.note_useless(&work.over, &saved);
-        self.seen.took_large = saved.took_large;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers);
         // A clock may have been set back meanwhile.
@@ -150,7 +144,7 @@ impl Memory {
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
         self.seen.deferred_until = self.backlog.executions.next(self.seen.began_at);
-        self.locks.show(session, more);
+        self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if nothing_left && nothing_waits && !more {
             self.scans.nothing_left(self.seen.began_at);
@@ -177,24 +171,16 @@ impl Memory {
 
     /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn
     /// that has applied some.
-    pub(super) fn dispatch(
-        &mut self,
-        session: &Session,
-        requests: Requests,
-        after_items: bool,
-        submit: &mut Submit<'_>,
-    ) {
-        let Requests { calls, functions, failed, released, unfit, took_large, .. } = requests;
-        if !calls.is_empty() {
+    fn dispatch(&mut self, session: &Session, requests: Requests, after_items: bool, submit: &mut Submit<'_>) {
+        let Requests { calls, functions, failed, released, .. } = requests;
+        if !calls.is_empty() || !functions.is_empty() {
             crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
         }
-        self.seen.took_large |= took_large;
         released.iter().for_each(|key| self.locks.release(*key));
         self.locks.settle();
         self.backlog.keep_all(failed);
         self.backlog.keep_all(functions.into_iter().map(|record| Item::Answer(record, Answered::Uncalled)).collect());
-        self.calls.submit(session, &self.registry, calls, submit);
-        unfit.into_iter().for_each(|(line, bytes)| self.calls.in_flight.wants(line, bytes));
+        self.calls.submit(session, self.role, &self.registry, calls, submit);
     }
 
     /// Keeps items that were put off. Says whether there is more to do because of them.
@@ -202,12 +188,15 @@ impl Memory {
         let (mut more, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
-            let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
-            if let (true, Item::Answer(record, _)) = (held_up, &item)
+            let held_up = outcome.held_up_by();
+            if let Some((lock, table)) = held_up.filter(|_| !self.registry.is_put_off(id)) {
+                held_up::note(id.0, lock, table);
+            }
+            if let (Some((lock, _)), Item::Answer(record, _)) = (held_up, &item)
                 && record.reads.is_some()
             {
-                let by_a_row = matches!(outcome, ItemOutcome::RowLocked);
-                self.locks.held_up(&record.key, self.backlog.is_left_to(record.key, by_a_row));
+                let by_a_row = lock == LockOn::Row;
+                self.locks.held_up(record.key, self.backlog.is_left_to(record.key, by_a_row));
                 if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
                     more = true;
                     continue;
@@ -230,12 +219,12 @@ impl Memory {
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::NotInPortion => {
+                ItemOutcome::NextTurn => {
                     more = true;
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::RowLocked => {
+                ItemOutcome::RowLocked(_) => {
                     self.backlog.defer(id, Patience::Long);
                     self.backlog.keep(item);
                 }
@@ -260,6 +249,7 @@ impl OpenCalls {
     pub fn submit(
         &mut self,
         session: &Session,
+        role: Role,
         registry: &Registry,
         calls: Vec<(Request, CallRecord)>,
         submit: &mut Submit<'_>,
@@ -271,7 +261,8 @@ impl OpenCalls {
         let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            request.tag = self.in_flight.insert(record.line(), request.body.len(), (record, ticket));
+            let places = places_of_request(request.body.len(), role.calls_at_once());
+            request.tag = self.in_flight.insert(record.line(), places, (record, ticket));
             request
         });
         let requests = requests.collect();

@@ -3,17 +3,16 @@
 use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
-use super::role::Role;
+use super::role::{Role, apply_timeout};
 use super::settle::TurnOutcome;
-use super::{claim, decide, gather, load, making, prepare, save};
+use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
-use crate::guc;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error, run_caught,
 };
 use crate::pg::session::{Begun, Session};
-use crate::pg::{crash, identity, spi};
+use crate::pg::{crash, identity, in_hand, spi};
 use crate::store::claim as store_claim;
 use crate::store::engine;
 use crate::store::instance::Ownership;
@@ -25,13 +24,14 @@ use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Further, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
+use xdb_sched::bytes::{ByteBudget, LONG};
 use xdb_sched::room::Line;
 
 /// What takes longer is not to have others leased behind it.
 const SLOW_FUNCTION: Duration = Duration::from_millis(100);
 
 /// How long a call whose claim fails by itself is left alone.
-pub(super) const SUSPECT_FOR: Duration = Duration::from_secs(10);
+const LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
 
 /// How a turn went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(super) struct Turn<'a> {
     pub number: i64,
     pub scope: Scope,
     pub paused: bool,
-    /// See [`xdb_sched::portion`].
+    /// What is large, too.
     pub takes_large: bool,
     /// When it began, by the clock of processes.
     pub began: Timestamp,
@@ -96,9 +96,17 @@ pub(super) struct Turn<'a> {
     pub real: Timestamp,
     /// Nothing else waits to be applied or called.
     pub is_alone: bool,
+    /// No call is prepared that this transaction decides: see [`super::memory::Seen::careful_until`]. The same where it has a suspect in
+    /// hand, which must not be taken for what follows from its answer.
+    pub is_careful: bool,
 }
 
 impl Turn<'_> {
+    /// What a phase may take of what is large.
+    pub fn bytes(&self) -> ByteBudget {
+        ByteBudget::of(self.takes_large)
+    }
+
     /// Looks again which priorities there are calls of: without this, what was held and has a high one would be called after the rest.
     fn calls_were_freed(&mut self) -> Result<()> {
         self.levels = store_claim::levels(self.spi)?;
@@ -115,9 +123,7 @@ enum Transacted {
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     memory.deferrals_end();
-    memory.making.begin_turn(session);
-    let items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
-    let mut items = making::apply_suspects(memory, session, items, submit);
+    let mut items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
     let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
     let (began, calls) = (Instant::now(), items.iter().any(Item::is_uncalled));
     let mut progress = match transact(memory, session, &mut items, scope) {
@@ -126,7 +132,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
                 crash::point("function-committed");
                 memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
             }
-            let progress = follow(memory, session, items, *outcome, submit);
+            let progress = memory.settle(session, items, *outcome, submit);
             // What was not claimed yet is to be claimed at once.
             if scope.claim == 0 { Progress::More } else { progress }
         }
@@ -138,104 +144,75 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
             crash::point("turn-again");
             memory.scans.failed();
-            if let Some(progress) = apply_guarded(memory, session, items, submit) {
+            if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {
                 return progress;
             }
             claim_in_parts(memory, session, submit)
         }
     };
+    memory.seen.takes_large = !memory.seen.takes_large || began.elapsed() <= LONG;
     if memory.role.calls_functions() && !memory.backlog.lines().any(|line| line.worker == NO_WORKER) {
         session.slot.end_functions();
     }
     if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
         let risky = memory.backlog.take_risky();
         if !risky.is_empty() {
-            progress = apply_guarded(memory, session, risky, submit).unwrap_or(Progress::More);
+            progress = apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Progress::More);
         }
     }
     progress
 }
 
-/// Follows a committed turn up: its calls go out.
-fn follow(
-    memory: &mut Memory,
-    session: &mut Session,
-    items: Vec<Item>,
-    mut outcome: TurnOutcome,
-    submit: &mut Submit<'_>,
-) -> Progress {
-    let (later, after_items) = (outcome.take_later(), !items.is_empty());
-    let progress = memory.settle(session, items, outcome, submit);
-    let more = making::make(memory, session, later, after_items, submit);
-    if more { Progress::More } else { progress }
-}
-
-/// Applies items in small transactions, under guards, and where that fails one by one. Claims nothing. Answers with what keeps
+/// Applies items in transactions of this size, under guards, and where one fails, one by one. Claims nothing. Answers with what keeps
 /// the scheduler from it, if anything does.
-pub(super) fn apply_guarded(
+fn apply_guarded(
     memory: &mut Memory,
     session: &mut Session,
     items: Vec<Item>,
+    size: usize,
     submit: &mut Submit<'_>,
 ) -> Option<Progress> {
     let began = Instant::now();
+    let mut keeps_from_it = None;
     let mut left = items.into_iter().peekable();
-    while left.peek().is_some() {
-        if began.elapsed() > Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64) {
-            // What is due beside these has waited for long enough.
-            memory.backlog.keep_all(left.collect());
-            return None;
-        }
-        let mut some = memory.backlog.hold_back(left.by_ref().take(GUARDED_ITEMS).collect());
+    // What is due beside these waits for so long at most. Of those that failed together each is tried.
+    while left.peek().is_some() && keeps_from_it.is_none() && (size == 1 || began.elapsed() <= apply_timeout()) {
+        let mut some = memory.backlog.hold_back(left.by_ref().take(size).collect());
         if some.is_empty() {
             continue;
         }
         match transact(memory, session, &mut some, Scope::APPLY) {
             Ok(Transacted::Done(outcome)) => {
-                follow(memory, session, some, *outcome, submit);
+                memory.settle(session, some, *outcome, submit);
             }
             Ok(Transacted::Not(progress)) => {
-                some.extend(left);
                 memory.backlog.keep_all(some);
-                return Some(progress);
+                keeps_from_it = Some(progress);
             }
             Err(error) if some.len() <= 1 => failed_alone(memory, session, some, &error),
-            Err(_) => {
-                for item in some {
-                    let mut alone = memory.backlog.hold_back(vec![item]);
-                    if alone.is_empty() {
-                        continue;
-                    }
-                    match transact(memory, session, &mut alone, Scope::APPLY) {
-                        Ok(Transacted::Done(outcome)) => {
-                            follow(memory, session, alone, *outcome, submit);
-                        }
-                        Ok(Transacted::Not(_)) => memory.backlog.keep_all(alone),
-                        Err(error) => failed_alone(memory, session, alone, &error),
-                    }
-                }
-            }
+            Err(_) => keeps_from_it = apply_guarded(memory, session, some, 1, submit),
         }
     }
-    None
+    memory.backlog.keep_all(left.collect());
+    keeps_from_it
 }
 
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     for limit in [GUARDED_ITEMS.min(memory.role.scope(false, true).claim), 1] {
-        memory.scans.suspect = None;
+        memory.scans.claimed_alone = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {
             Ok(Transacted::Done(outcome)) => {
-                follow(memory, session, Vec::new(), *outcome, submit);
+                memory.settle(session, Vec::new(), *outcome, submit);
                 return Progress::More;
             }
             Ok(Transacted::Not(progress)) => return progress,
             Err(error) if limit == 1 => {
                 // The one call that was looked at is left alone for a while; the next turn finds the others.
-                if let Some(suspect) = memory.scans.suspect.take() {
-                    memory.backlog.executions.defer_until(suspect.0, Instant::now() + SUSPECT_FOR);
+                if let Some(alone) = memory.scans.claimed_alone.take() {
+                    memory.backlog.executions.defer_until(alone.0, Instant::now() + LEFT_ALONE_FOR);
                 }
                 failed_alone(memory, session, Vec::new(), &error);
             }
@@ -247,7 +224,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
 
 /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
 /// for a while.
-pub(super) fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
+fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
     session.slot.record_error(&error.to_string());
     if !memory.failing.is_deferred(&(), Instant::now()) {
         log_error("a turn of the scheduler failed", error);
@@ -282,8 +259,17 @@ fn is_passing(error: &PgError) -> bool {
     ) || error.is_server_trouble()
 }
 
+/// Makes one transaction. Suspects that have to wait are taken out of the items.
 fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     crate::pg::memory::replenish()?;
+    *items = memory.backlog.one_suspect(std::mem::take(items));
+    in_hand::take(items.iter().filter(|item| matches!(item, Item::Answer(..))).filter_map(Item::state));
+    let done = transaction(memory, session, items, scope);
+    in_hand::release();
+    done
+}
+
+fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     let begun = run_caught(|| Ok(session.begin()));
     if begun.is_err() {
         session.abort();
@@ -323,11 +309,11 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
 
 /// One way through the turn: each phase takes the value of the one before.
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
-    let Some(mut started) = begin(memory, spi, scope, items.len())? else {
+    let Some(mut started) = begin(memory, spi, scope, items)? else {
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Progress::Changed));
     };
-    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, making, .. } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let work = gathering.gather(&started, items)?;
     if work.moved.held.is_some() {
@@ -336,18 +322,14 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let turn = &started.turn;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
     let mut room = calls.room(turn.role, registry, backlog);
+    let free = room.clone();
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
-    let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
-    let (lines, large) = (&mut calls.lines, &calls.large);
-    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines, large, app: &app };
+    let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
-    let prepared = match making.waits_for_commit() {
-        true => making::put_off(turn, &mut saved, claims)?,
-        false => prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?,
-    };
-    app.write_marks()?;
-    if !saved.wrote && prepared.later.is_empty() {
+    let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
+    if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
@@ -370,7 +352,7 @@ pub(super) struct Started<'a> {
 }
 
 /// Reads what every turn begins with. None when another scheduler has begun.
-fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize) -> Result<Option<Started<'a>>> {
+fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item]) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
     let state = engine::turn_input(spi, memory.role)?;
@@ -382,9 +364,9 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize)
     memory.seen.began_at = began_at;
     memory.seen.ownership = state.ownership;
     memory.seen.paused = state.paused || state.ownership != Ownership::Own;
-    memory.seen.takes_large = !memory.seen.took_large;
     memory.tables.health.begin_turn();
-    let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
+    memory.tables.slow.begin_turn(spi, memory.role)?;
+    let any_slow = memory.tables.slow.is_any();
     let functions_have_priorities = state.last_lane.is_some_and(|lane| lane >= FIRST_FUNCTIONS_LANE);
     let of_functions = if functions_have_priorities { store_claim::levels_of_functions(spi)? } else { Vec::new() };
     let (levels, runners_levels) = match memory.role.gathers() {
@@ -407,7 +389,9 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize)
         began,
         began_at,
         real,
-        is_alone: items <= 1 && memory.backlog.is_empty(),
+        is_alone: items.len() <= 1 && memory.backlog.is_empty(),
+        is_careful: memory.seen.careful_until.is_some_and(|until| began_at < until)
+            || items.iter().any(|item| item.suspect().is_some()),
     };
     Ok(Some(Started {
         turn,

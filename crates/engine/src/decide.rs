@@ -52,7 +52,7 @@ impl Quotas {
 
     /// The settings that bound queues, in words.
     pub fn of_queues(&self) -> String {
-        format!("xdb.max_queue_messages is {}, and xdb.max_queue_bytes is {}", self.queue_messages, self.queue_bytes)
+        format!("xdb.max_queue_messages is {}, with {} bytes together", self.queue_messages, self.queue_bytes)
     }
 }
 
@@ -202,7 +202,7 @@ impl Draft<'_> {
         self.check_effects(&answer.effects)?;
         let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
         if commands > most {
-            let what = format!("the wait has {commands} commands, and xdb.max_commands is {most}");
+            let what = format!("the wait has {commands} commands; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
         self.check_timers(&answer.request)?;
@@ -681,7 +681,7 @@ impl Draft<'_> {
         let (lives, most) = (self.execution.live_threads as usize, self.context.quotas.threads);
         let after = (lives + next.len()).saturating_sub(ends);
         if next.len() > ends && after > most {
-            let what = format!("the process would have {after} threads, and xdb.max_threads is {most}");
+            let what = format!("the process would have {after} threads; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
         Ok(())
@@ -693,7 +693,7 @@ impl Draft<'_> {
         let most = self.context.quotas.threads;
         let after = self.execution.timers as usize + new;
         if new > 0 && after > most {
-            let what = format!("the process would have {after} timers, and xdb.max_threads is {most}");
+            let what = format!("the process would have {after} timers; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
         Ok(())

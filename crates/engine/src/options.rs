@@ -174,8 +174,8 @@ impl std::fmt::Display for LongerCall {
         let limit = limit.as_std().as_secs_f64();
         // Nobody reads hundreds of zeros.
         match *seconds < 1e15 {
-            true => write!(f, "{at} is {seconds} seconds, and xdb.max_call_timeout is {limit}"),
-            false => write!(f, "{at} is {seconds:e} seconds, and xdb.max_call_timeout is {limit}"),
+            true => write!(f, "{at} is {seconds} seconds; the limit is {limit}"),
+            false => write!(f, "{at} is {seconds:e} seconds; the limit is {limit}"),
         }
     }
 }

@@ -95,7 +95,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
             answer: WaitUntilAnswer { request, effects: Effects::default() },
         }
     };
-    refused(world.decide(&wait(vec![timer(1); 6])), "6 timers, and xdb.max_threads is 5");
+    refused(world.decide(&wait(vec![timer(1); 6])), "6 timers; the limit is 5");
     // Those of its other states count too.
     world.execution.timers = 4;
     refused(world.decide(&wait(vec![timer(1); 2])), "6 timers");
@@ -138,10 +138,10 @@ fn what_is_full_takes_no_more_from_answers() {
     refused(world.decide(&publishes(&["yet another"], &[])), "local queue \"yet another\" is full");
     assert_eq!(world.execution.queued, Queued { messages: 4, bytes: 4 });
     world.quotas = Quotas { queue_bytes: 4, ..Quotas::NONE };
-    refused(world.decide(&publishes(&["full"], &[])), "xdb.max_queue_bytes is 4");
+    refused(world.decide(&publishes(&["full"], &[])), "with 4 bytes together");
     world.quotas = Quotas { queue_bytes: 8, ..Quotas::NONE };
     world.global_queues_full = true;
-    refused(world.decide(&publishes(&[], &["any"])), "xdb.max_queue_bytes is 8");
+    refused(world.decide(&publishes(&[], &["any"])), "with 8 bytes together");
     assert!(world.decide(&publishes(&["full"], &[])).is_ok());
 }
 
@@ -163,10 +163,7 @@ fn no_options_ask_for_a_longer_call_than_there_may_be() {
         let config = Some(Box::new(options));
         execute(1, Decision::NextStates(vec![StateMovement { config, ..movement("B") }]))
     };
-    refused(
-        world.decide(&to(slow(3600.1))),
-        "executeApiTimeoutSeconds is 3600.1 seconds, and xdb.max_call_timeout is 3600",
-    );
+    refused(world.decide(&to(slow(3600.1))), "executeApiTimeoutSeconds is 3600.1 seconds; the limit is 3600");
     refused(world.decide(&to(slow(1e300))), "is 1e300 seconds");
     let path = "stateFailureRecoveryOptions.stateFailureProceedStateConfig.executeApiTimeoutSeconds";
     refused(world.decide(&to(within(slow(3601.0)))), path);

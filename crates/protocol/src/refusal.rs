@@ -156,9 +156,9 @@ pub fn payload(name: &str, what: impl fmt::Display) -> Refusal {
     Refusal::new(b"XD015", format!("{name} {what}"))
 }
 
-/// Somebody asks for more than a process may have. `what` names the setting and its value.
+/// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
 pub fn over_quota(what: impl Into<String>) -> Refusal {
-    Refusal::new(b"XD029", what.into()).hint("Ask for less, or have a superuser raise the setting.")
+    Refusal::new(b"XD029", what.into()).hint("Ask for less. If the message names a setting, a superuser can raise it.")
 }
 
 /// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.

@@ -1,68 +1,82 @@
-//! Bytes of the requests that are under way, and who may have more of them.
+//! How many bytes one phase of a turn reads or writes, so that a process that comes next does not wait for long.
 //!
-//! Small requests are limited by their number alone ([`room`](crate::room)), so that nobody's large ones keep them out. The large ones
-//! share a limit as calls share places: an owner gets more while it has fewer than [`SHARE`] times the bytes that are free.
+//! **What is small always goes. Large things go while there are bytes left**: so the first one goes however large it is, and the rest stays
+//! where it is, in the backlog or in the tables, for the turns that follow. One answer that begins 20,000 threads takes as long as hundreds
+//! of others, and so does one request with 16 MB of attributes: a few of them in one turn would be seconds for everybody.
 //!
-//! How large a request is, is known when it is made: then it may not fit, and its call is put back. Calls of its owner to this worker
-//! are looked for again when it does.
+//! Each phase has a budget of its own: with one for all, answers that come all the time would leave nothing to what comes after them.
+//!
+//! A turn takes all that is small, and one budget of what is large. So a small step waits for three turns at most: for the one that is
+//! under way, for the one that claims its call, and for the one that applies its answer. While turns are short that is enough. One very
+//! large thing makes them long: **after a turn that took longer than [`LONG`], the next one takes nothing large**, and the small ones are
+//! through with it at once. Nothing else is remembered. Among large things the order is fair, because each phase gives owners turns or
+//! goes by age, and the first one goes.
 
-use crate::room::{Line, Owner, SHARE};
-use std::collections::HashMap;
+use std::time::Duration;
 
-/// A request with more bytes is large.
+/// What has more bytes is large.
 pub const LARGE: usize = 64 * 1024;
 
-/// Bytes of the large requests that are under way. There may be one request beyond the limit.
-#[derive(Clone, Debug, Default)]
-pub struct Bytes {
-    all: usize,
-    owners: HashMap<Owner, usize>,
-    /// In these lines is a request for which there was no room, of so many bytes.
-    wanted: HashMap<Line, usize>,
+/// A row that is written counts as so many bytes.
+pub const ROW: usize = 1024;
+
+/// What one phase takes, and the last thing more. It is about 40 ms of reading and writing JSON, or 80 ms of writing rows.
+pub const OF_A_PHASE: usize = 4 * 1024 * 1024;
+
+/// A turn that takes longer has had something large, or was slow otherwise.
+pub const LONG: Duration = Duration::from_millis(100);
+
+/// What is left to a phase.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteBudget {
+    left: usize,
 }
 
-impl Bytes {
-    fn of(&self, owner: Owner) -> usize {
-        self.owners.get(&owner).copied().unwrap_or(0)
+impl Default for ByteBudget {
+    fn default() -> Self {
+        Self::of(true)
+    }
+}
+
+impl ByteBudget {
+    /// Of a turn that takes what is large, or does not.
+    pub fn of(takes_large: bool) -> Self {
+        Self { left: if takes_large { OF_A_PHASE } else { 0 } }
     }
 
-    /// Whether an owner's request with so many bytes may go out, where `most` may be under way. Whoever has none gets one as long as
-    /// there is room for anything, however large it is.
-    pub fn fits(&self, owner: Owner, bytes: usize, most: usize) -> bool {
-        let (has, free) = (self.of(owner), most.saturating_sub(self.all));
-        bytes <= LARGE || (has == 0 && free > 0) || has + bytes <= SHARE * free.saturating_sub(bytes)
-    }
-
-    /// A request goes out.
-    pub fn add(&mut self, line: Line, bytes: usize) {
-        self.wanted.remove(&line);
-        if bytes > LARGE {
-            self.all += bytes;
-            *self.owners.entry(line.owner).or_default() += bytes;
+    /// Takes something of this size, if it may still go.
+    pub fn take(&mut self, bytes: usize) -> bool {
+        let goes = bytes <= LARGE || !self.is_spent();
+        if goes && bytes > LARGE {
+            self.spend(bytes);
         }
+        goes
     }
 
-    /// A request has ended.
-    pub fn remove(&mut self, owner: Owner, bytes: usize) {
-        if bytes <= LARGE {
-            return;
-        }
-        self.all -= bytes;
-        if let Some(has) = self.owners.get_mut(&owner) {
-            *has -= bytes;
-            if *has == 0 {
-                self.owners.remove(&owner);
-            }
-        }
+    /// So much was read, large or not.
+    pub fn spend(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
     }
 
-    /// There was no room for a request. Until there is, no call of its line is looked for.
-    pub fn wants(&mut self, line: Line, bytes: usize) {
-        self.wanted.insert(line, bytes);
+    /// Nothing large goes any more.
+    pub fn is_spent(&self) -> bool {
+        self.left == 0
     }
+}
 
-    /// Whether there is room for what was refused last in this line, if anything was.
-    pub fn admits(&self, line: Line, most: usize) -> bool {
-        self.wanted.get(&line).is_none_or(|bytes| self.fits(line.owner, *bytes, most))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_small_always_goes_and_of_what_is_large_the_first_and_more_while_there_is_room() {
+        let mut budget = ByteBudget::default();
+        assert!(budget.take(LARGE) && budget.take(10 * OF_A_PHASE), "the first, whatever its size");
+        assert!(!budget.take(LARGE + 1) && budget.take(LARGE));
+        let mut budget = ByteBudget::default();
+        let half = OF_A_PHASE / 2 + 1;
+        assert!(budget.take(half) && budget.take(half) && !budget.take(half) && budget.is_spent());
+        let mut nothing_large = ByteBudget::of(false);
+        assert!(nothing_large.take(LARGE) && !nothing_large.take(LARGE + 1));
     }
 }

@@ -11,16 +11,16 @@
 //!        │  is its definition in memory?            kept
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room for its owner? ──── room, bytes ── no: it stays unclaimed
+//!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
+//!        │        has this turn enough to read? ─── bytes ──────── yes: the next turn
 //!        ▼
 //!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
-//!   its answer ── has this turn enough to write? ── portion ────── yes: the next turn
+//!   its answer ── has this turn enough to write? ── bytes ──────── yes: the next turn
 //!        │        is there time for users' tables in this turn?
 //!        │                                          budget ─────── no: the next turn
-//!        │        are they quick?                   slow ───────── no: a runner applies it
 //!        │        is one of them locked just now?   table_health ─ yes: later
 //!        ▼
 //!   applied: its locks are released, its place is free
@@ -35,7 +35,5 @@ pub mod due_scan;
 pub mod kept;
 pub mod lines;
 pub mod lock_table;
-pub mod portion;
 pub mod room;
-pub mod slow;
 pub mod table_health;

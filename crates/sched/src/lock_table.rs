@@ -51,16 +51,6 @@ impl LockMode {
     pub const ALL: [LockMode; 4] =
         [LockMode::IntentionShared, LockMode::IntentionExclusive, LockMode::Shared, LockMode::Exclusive];
 
-    /// As people see it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LockMode::IntentionShared => "IS",
-            LockMode::IntentionExclusive => "IX",
-            LockMode::Shared => "S",
-            LockMode::Exclusive => "X",
-        }
-    }
-
     /// Whether two requests can't have the same object at the same time.
     pub fn conflicts(self, other: LockMode) -> bool {
         use LockMode::*;
@@ -87,14 +77,6 @@ pub enum LockResult {
     Waits,
     /// It would have to wait, and too many wait. Nothing is known of it.
     Full,
-}
-
-/// What people see of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a, K> {
-    pub key: K,
-    pub has: bool,
-    pub wants: &'a [(Object, LockMode)],
 }
 
 /// Whoever is less comes first.
@@ -298,28 +280,24 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         request.wants.iter().any(is_wanted)
     }
 
-    /// How many calls have their objects.
-    pub fn holders(&self) -> usize {
-        self.has.len()
-    }
-
     /// The calls that have their objects.
     pub fn holding(&self) -> impl Iterator<Item = &K> {
         self.has.iter()
     }
 
-    /// How many calls wait.
-    pub fn waiters(&self) -> usize {
-        self.line.len()
+    /// What the call has or waits for.
+    pub fn wants(&self, key: &K) -> Option<&[(Object, LockMode)]> {
+        self.requests.get(key).map(|request| &*request.wants)
     }
 
-    /// All requests: first those who wait, in order, then those who have their objects.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_, K>> {
-        let entry = |key: &K| {
-            let request = self.requests.get(key)?;
-            Some(Entry { key: *key, has: request.state == State::Has, wants: &request.wants })
-        };
-        self.line.iter().filter_map(move |place| entry(&place.key)).chain(self.has.iter().filter_map(entry))
+    /// Whether the call was repeated so often that it goes before all others.
+    pub fn goes_first(&self, key: &K) -> bool {
+        self.requests.get(key).is_some_and(|request| request.place.goes_first.0)
+    }
+
+    /// All calls: first those that wait, in order, then those that have their objects.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        self.line.iter().map(|place| place.key).chain(self.has.iter().copied())
     }
 
     /// One of the objects where something is in the way of such a request.

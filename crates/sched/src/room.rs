@@ -12,11 +12,10 @@
 //! A free place goes to the owner with the fewest calls there; of those with as few, to the one whose last call went out first.
 //! In rooms that are too small for a free place it is this order by which owners take turns.
 //!
-//! Large requests have a second limit, the bytes that all of them take, and share it by the same threshold. Small ones are limited
-//! by their number alone, so that nobody's large requests keep them out.
+//! **A large request takes several places** of those in all, so that what is under way takes so much memory and no more, and is shared
+//! likewise ([`places_of_request`]). How large a request is, is known when it is made: it goes while its owner has any place left.
 
 use crate::breaker::Admission;
-use crate::bytes::Bytes;
 use std::collections::HashMap;
 
 /// A worker, as the tables number them.
@@ -38,6 +37,14 @@ pub const SHARE: usize = 8;
 
 /// When more lines are remembered, those without a call are forgotten: who had its turn last does not matter then.
 const REMEMBERED: usize = 1000;
+
+/// Each of so many bytes that a request begins takes a place.
+const PLACE: usize = 128 * 1024;
+
+/// How many places a request takes: no more than a sixteenth of them, so that some go out at a time, whatever their size.
+pub fn places_of_request(bytes: usize, max_calls: usize) -> usize {
+    bytes.div_ceil(PLACE).min(max_calls / 16).max(1)
+}
 
 /// How many more calls an owner may have that has `calls` of them, while so many places are free and nobody else takes any.
 fn fair(calls: usize, free: usize) -> usize {
@@ -61,7 +68,7 @@ pub fn is_full(calls: usize, places: usize) -> bool {
 #[derive(Clone, Debug, Default)]
 struct Shares {
     lines: HashMap<Line, Share>,
-    /// Calls to all workers.
+    /// Places of the calls to all workers.
     owners: HashMap<Owner, usize>,
 }
 
@@ -81,23 +88,23 @@ impl Shares {
         self.owners.get(&owner).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, line: Line, tag: u64) {
+    fn add(&mut self, line: Line, places: usize) -> &mut Share {
+        *self.owners.entry(line.owner).or_default() += places;
         let share = self.lines.entry(line).or_default();
         share.calls += 1;
-        share.last = tag;
-        *self.owners.entry(line.owner).or_default() += 1;
+        share
     }
 
-    fn remove(&mut self, line: Line) {
+    fn remove(&mut self, line: Line, places: usize) {
         if let Some(share) = self.lines.get_mut(&line) {
             share.calls -= 1;
         }
-        if let Some(calls) = self.owners.get_mut(&line.owner) {
-            *calls -= 1;
+        if let Some(has) = self.owners.get_mut(&line.owner) {
+            *has -= places;
         }
         if self.lines.len() > REMEMBERED {
             self.lines.retain(|_, share| share.calls > 0);
-            self.owners.retain(|_, calls| *calls > 0);
+            self.owners.retain(|_, has| *has > 0);
         }
     }
 }
@@ -108,32 +115,33 @@ pub struct InFlight<C> {
     calls: HashMap<u64, Call<C>>,
     per_worker: HashMap<WorkerId, usize>,
     shares: Shares,
-    bytes: Bytes,
+    /// Places that all of them take.
+    places: usize,
     next_tag: u64,
 }
 
 #[derive(Debug)]
 struct Call<C> {
     line: Line,
-    bytes: usize,
+    places: usize,
     what: C,
 }
 
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
         let (calls, per_worker) = (HashMap::new(), HashMap::new());
-        Self { calls, per_worker, shares: Shares::default(), bytes: Bytes::default(), next_tag: 0 }
+        Self { calls, per_worker, shares: Shares::default(), places: 0, next_tag: 0 }
     }
 }
 
 impl<C> InFlight<C> {
-    /// A call goes out. Answers with the tag by which it comes back.
-    pub fn insert(&mut self, line: Line, bytes: usize, what: C) -> u64 {
+    /// A call goes out that takes so many places. Answers with the tag by which it comes back.
+    pub fn insert(&mut self, line: Line, places: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
-        self.shares.add(line, self.next_tag);
-        self.bytes.add(line, bytes);
-        self.calls.insert(self.next_tag, Call { line, bytes, what });
+        self.shares.add(line, places).last = self.next_tag;
+        self.places += places;
+        self.calls.insert(self.next_tag, Call { line, places, what });
         self.next_tag
     }
 
@@ -143,8 +151,8 @@ impl<C> InFlight<C> {
         if let Some(count) = self.per_worker.get_mut(&call.line.worker) {
             *count -= 1;
         }
-        self.shares.remove(call.line);
-        self.bytes.remove(call.line.owner, call.bytes);
+        self.shares.remove(call.line, call.places);
+        self.places -= call.places;
         Some(call.what)
     }
 
@@ -161,15 +169,6 @@ impl<C> InFlight<C> {
         self.calls.is_empty()
     }
 
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
-    }
-
-    /// See [`Bytes::wants`].
-    pub fn wants(&mut self, line: Line, bytes: usize) {
-        self.bytes.wants(line, bytes);
-    }
-
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).copied().unwrap_or(0)
     }
@@ -181,8 +180,6 @@ pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, Places>,
     shares: Shares,
-    bytes: Bytes,
-    max_bytes: usize,
 }
 
 /// The places of a worker.
@@ -208,11 +205,10 @@ impl Room {
         in_flight: &InFlight<C>,
         max_calls: usize,
         max_connections: usize,
-        max_bytes: usize,
         workers: &[(WorkerId, usize)],
         mut admits: impl FnMut(WorkerId) -> Admission,
     ) -> Self {
-        let total = max_calls.saturating_sub(in_flight.len());
+        let total = max_calls.saturating_sub(in_flight.places);
         let of_worker = |limit: &usize| places(*limit, max_calls, max_connections, workers.len());
         let places = |(id, limit): &(WorkerId, usize)| {
             let admission = admits(*id);
@@ -224,13 +220,7 @@ impl Room {
             };
             (*id, Places { free, is_probe: matches!(admission, Admission::Probe) })
         };
-        Self {
-            total,
-            per_worker: workers.iter().map(places).collect(),
-            shares: in_flight.shares.clone(),
-            bytes: in_flight.bytes.clone(),
-            max_bytes,
-        }
+        Self { total, per_worker: workers.iter().map(places).collect(), shares: in_flight.shares.clone() }
     }
 
     /// How many more calls may go out in all.
@@ -245,9 +235,6 @@ impl Room {
 
     /// How many more calls of this owner may go out to this worker, if nobody else's do.
     pub fn of_line(&self, line: Line) -> usize {
-        if !self.bytes.admits(line, self.max_bytes) {
-            return 0;
-        }
         let free = self.of_worker(line.worker);
         if self.per_worker.get(&line.worker).is_none_or(|places| places.is_probe) {
             return free;
@@ -268,15 +255,19 @@ impl Room {
 
     /// Takes a place for a call of this owner to this worker, if there is one.
     pub fn take(&mut self, line: Line) -> bool {
+        self.take_places(line, 1)
+    }
+
+    /// The same for a call that takes so many: it goes if there is one, and takes what there is.
+    pub fn take_places(&mut self, line: Line, taken: usize) -> bool {
         if !self.has(line) {
             return false;
         }
         if let Some(places) = self.per_worker.get_mut(&line.worker) {
             places.free -= 1;
         }
-        self.total -= 1;
-        self.shares.lines.entry(line).or_default().calls += 1;
-        *self.shares.owners.entry(line.owner).or_default() += 1;
+        self.total = self.total.saturating_sub(taken);
+        self.shares.add(line, taken);
         true
     }
 

@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
-use xdb_sched::bytes::{Bytes, LARGE};
-use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId, is_full, places};
+use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId, is_full, places, places_of_request};
 
 const PLENTY: usize = 1000;
 
@@ -12,18 +11,18 @@ fn line(worker: WorkerId, owner: Owner) -> Line {
     Line { worker, owner }
 }
 
-/// Calls to workers, each of an owner of its own and with so many bytes.
+/// Calls to workers, each of an owner of its own, which take so many places.
 fn under_way(calls: &[(WorkerId, usize)]) -> InFlight<()> {
     let mut in_flight = InFlight::default();
-    for (owner, (worker, bytes)) in (100..).zip(calls) {
-        in_flight.insert(line(*worker, owner), *bytes, ());
+    for (owner, (worker, places)) in (100..).zip(calls) {
+        in_flight.insert(line(*worker, owner), *places, ());
     }
     in_flight
 }
 
 /// One worker with so many places.
 fn room_of(in_flight: &InFlight<()>, places: usize) -> Room {
-    Room::new(in_flight, PLENTY, PLENTY, PLENTY, &[(1, places)], |_| Admission::All)
+    Room::new(in_flight, PLENTY, PLENTY, &[(1, places)], |_| Admission::All)
 }
 
 /// Takes places until there is none for this owner.
@@ -34,7 +33,7 @@ fn fill(room: &mut Room, line: Line) -> usize {
 #[test]
 fn of_several_workers_none_gets_more_than_half() {
     let room = |workers: &[(i32, usize)], connections| {
-        Room::new(&under_way(&[(1, 1), (1, 1)]), 10, connections, PLENTY, workers, |_| Admission::All)
+        Room::new(&under_way(&[(1, 1), (1, 1)]), 10, connections, workers, |_| Admission::All)
     };
     assert_eq!(room(&[(1, PLENTY)], PLENTY).of_worker(1), 8, "alone it gets what is left");
     let shared = room(&[(1, PLENTY), (2, PLENTY)], PLENTY);
@@ -52,7 +51,7 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
     for _ in 0..9 {
         in_flight.insert(hanging, 1, ());
     }
-    let mut room = Room::new(&in_flight, 10, PLENTY, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
+    let mut room = Room::new(&in_flight, 10, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
     assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY).lines, [(hanging, 1)]);
     assert!(!room.has(other) && !room.take(other) && !room.take(line(3, 7)));
     assert!(room.take(hanging), "a probe is nobody's share");
@@ -63,8 +62,8 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
 #[test]
 fn what_is_under_way_takes_room_until_it_ends() {
     let mut in_flight = under_way(&[]);
-    let tags = [60, 40].map(|bytes| in_flight.insert(line(1, 7), bytes, ()));
-    let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, 100, &[(1, PLENTY)], |_| Admission::All);
+    let tags = [1, 1].map(|places| in_flight.insert(line(1, 7), places, ()));
+    let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, &[(1, PLENTY)], |_| Admission::All);
     assert_eq!(room(&in_flight).total(), 1);
     assert_eq!(in_flight.remove(tags[0]), Some(()));
     assert_eq!(in_flight.remove(tags[0]), None);
@@ -73,44 +72,27 @@ fn what_is_under_way_takes_room_until_it_ends() {
 }
 
 #[test]
-fn a_line_whose_request_does_not_fit_is_not_looked_for_until_it_does() {
-    let most = 10 * LARGE;
+fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
+    const KB: usize = 1024;
+    assert_eq!([0, 1, 128 * KB, 129 * KB, 1024 * KB].map(|bytes| places_of_request(bytes, 1024)), [1, 1, 1, 2, 8]);
+    let huge = places_of_request(usize::MAX, 1024);
+    assert_eq!((huge, places_of_request(usize::MAX, 10)), (64, 1));
+    let (workers, mine) = ([(1, PLENTY), (2, PLENTY)], line(1, 7));
     let mut in_flight = InFlight::default();
-    let (mine, others) = (line(1, 7), line(1, 8));
-    let large = in_flight.insert(mine, 8 * LARGE, ());
-    let workers = [(1, PLENTY), (2, PLENTY)];
-    let room = |in_flight: &InFlight<()>| Room::new(in_flight, PLENTY, PLENTY, most, &workers, |_| Admission::All);
-    assert!(room(&in_flight).has(mine), "the next one may be small");
-    in_flight.wants(mine, 4 * LARGE);
-    assert!(room(&in_flight).has(line(2, 7)), "what goes to another worker may be small");
-    assert!(!room(&in_flight).has(mine) && !room(&in_flight).take(mine) && room(&in_flight).has(others));
-    in_flight.insert(others, 1, ());
-    assert!(!room(&in_flight).has(mine));
-    in_flight.remove(large);
+    let room = |in_flight: &InFlight<()>| Room::new(in_flight, 1024, 2 * PLENTY, &workers, |_| Admission::All);
+    let mut tags = Vec::new();
+    while room(&in_flight).take_places(mine, huge) {
+        tags.push(in_flight.insert(mine, huge, ()));
+    }
+    assert_eq!(tags.len(), 15, "of sixteen that there are places for");
+    assert!(!room(&in_flight).has(line(2, 7)), "the owner has its share, at every worker");
+    assert!(room(&in_flight).has(line(1, 8)) && room(&in_flight).take_places(line(2, 8), huge), "others find places");
+    let mut room_now = room(&in_flight);
+    assert_eq!(fill(&mut room_now, line(1, 8)), 57, "of 64");
+    in_flight.remove(tags[0]);
     assert!(room(&in_flight).has(mine));
-    in_flight.insert(mine, 4 * LARGE, ());
-    assert!(room(&in_flight).has(mine), "it has got what it wanted");
-}
-
-#[test]
-fn small_requests_are_limited_by_their_number_alone_and_large_ones_by_their_bytes() {
-    let most = 100 * LARGE;
-    let mut bytes = Bytes::default();
-    let taken = |bytes: &mut Bytes, owner, size| {
-        std::iter::repeat_with(|| bytes.fits(owner, size, most).then(|| bytes.add(line(1, owner), size)))
-            .take(200)
-            .flatten()
-            .count()
-    };
-    assert_eq!(taken(&mut bytes, 7, LARGE), 200);
-    let size = 5 * LARGE;
-    assert_eq!(taken(&mut bytes, 7, size), 17, "of twenty: eight ninths");
-    assert_eq!(taken(&mut bytes, 8, size), 2, "others find room");
-    assert!(bytes.fits(9, 50 * LARGE, most), "who has none gets one, however large it is");
-    bytes.add(line(1, 9), 50 * LARGE);
-    assert!(!bytes.fits(10, size, most) && bytes.fits(10, LARGE, most), "there is no room for anything large");
-    bytes.remove(9, 50 * LARGE);
-    assert!(bytes.fits(10, size, most));
+    let mut last = room_of(&InFlight::default(), 1);
+    assert!(last.take_places(mine, 2 * PLENTY) && last.total() == 0, "with one place left");
 }
 
 #[test]
@@ -127,7 +109,7 @@ fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
 #[test]
 fn what_one_has_at_many_workers_counts_together() {
     let workers: Vec<_> = (1..=20).map(|worker| (worker, PLENTY)).collect();
-    let mut room = Room::new(&InFlight::<()>::default(), 90, PLENTY, PLENTY, &workers, |_| Admission::All);
+    let mut room = Room::new(&InFlight::<()>::default(), 90, PLENTY, &workers, |_| Admission::All);
     let taken: usize = (1..=20).map(|worker| fill(&mut room, line(worker, 7))).sum();
     assert_eq!(taken, 80);
     assert!((1..=20).all(|worker| room.has(line(worker, 8))));
@@ -214,7 +196,7 @@ impl Bench {
     }
 
     fn room(&self) -> Room {
-        Room::new(&self.in_flight, PLENTY, PLENTY, PLENTY, &[(1, self.places)], |_| Admission::All)
+        Room::new(&self.in_flight, PLENTY, PLENTY, &[(1, self.places)], |_| Admission::All)
     }
 
     fn calls(&self, owner: Owner) -> usize {

@@ -2,10 +2,9 @@
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
-use super::{shared, with_lock};
+use super::{Locked, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Databases that can have a scheduler at the same time.
@@ -37,6 +36,8 @@ pub(super) struct Cell {
     wake: AtomicU32,
     /// Not zero: the scheduler does nothing until anything may be new.
     dormant: AtomicU32,
+    /// Not zero: sessions have ended calls. Written by sessions, read by the scheduler.
+    calls_over: AtomicU32,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -45,31 +46,17 @@ pub(super) struct Cell {
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
-    /// The table in which the last process ended, the scheduler of this slot or one of its runners, because it could not be
-    /// cancelled; zero: none. And the role whose step was there.
-    died_in: AtomicU32,
-    died_for: AtomicU32,
-    /// Not zero: this slot's own process has ended so, and the launcher does not know yet.
-    ended_in_table: AtomicU32,
     /// The owner whose functions the runner of this slot calls; zero: it calls none.
     functions_of: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
-    /// Calls that may bring the server down, as counted last: those that are made, and those that are held.
-    suspects: [AtomicI64; 2],
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
-    last_error: LockedText,
+    /// Length and text.
+    last_error: Locked<(u32, [u8; ERROR_BYTES])>,
 }
-
-/// Text that is read and written under the lock of the shared memory only.
-#[repr(C)]
-struct LockedText(UnsafeCell<(u32, [u8; ERROR_BYTES])>);
-
-// SAFETY: the content is only touched inside `with_lock`.
-unsafe impl Sync for LockedText {}
 
 /// Runners that a database may have at the same time.
 pub const RUNNERS: usize = 16;
@@ -193,15 +180,6 @@ pub struct SlotStatus {
     pub last_error_at: i64,
 }
 
-/// How many calls may bring the server down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Suspects {
-    /// They are made one at a time.
-    pub open: i64,
-    /// They are not made.
-    pub held: i64,
-}
-
 /// The slot of this process, counted from 1; zero: none. Not a thread-local, because a signal handler reads it.
 static MINE: AtomicU32 = AtomicU32::new(0);
 
@@ -256,21 +234,17 @@ impl Slot {
             &cell.epoch,
             &cell.in_flight,
             &cell.waiting_calls,
-            &cell.suspects[0],
-            &cell.suspects[1],
             &cell.calls_total,
             &cell.last_error_at,
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
+        for flag in [&cell.wake, &cell.leave, &cell.calls_over, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
             flag.store(0, Ordering::SeqCst);
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
-        cell.died_in.store(0, Ordering::SeqCst);
-        cell.died_for.store(0, Ordering::SeqCst);
-        cell.ended_in_table.store(0, Ordering::SeqCst);
+        super::slow::clear(index);
         Some(Slot(index as u8))
     }
 
@@ -377,7 +351,7 @@ impl Slot {
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
-            super::attribute_locks::clear(self);
+            super::marks::clear(self);
             super::over::clear(database);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -385,7 +359,7 @@ impl Slot {
         let start = cell.life.load(Ordering::SeqCst) >> 8;
         cell.life.store((start << 8) | SlotPhase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
-        // A runner's leases are void now, and what it died in is to be noted.
+        // A runner's leases are void now.
         if role != Role::Scheduler
             && let Some(scheduler) = Slot::find(database, Role::Scheduler)
         {
@@ -443,6 +417,17 @@ impl Slot {
     /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Tells the scheduler of this slot that sessions have ended calls, whose locks go to other calls. To be called after the commit, and
+    /// before the scheduler is woken. Cannot fail.
+    pub fn note_calls_over(self) {
+        self.cell().calls_over.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether sessions have ended calls since the last call of this. To be called *before* the tables are read.
+    pub fn take_calls_over(self) -> bool {
+        self.cell().calls_over.swap(0, Ordering::SeqCst) != 0
     }
 
     fn set_latch(self) {
@@ -515,46 +500,6 @@ impl Slot {
         self.cell().epoch.load(Ordering::SeqCst)
     }
 
-    /// Tells all processes of this scheduler's database how many calls may bring the server down.
-    pub fn set_suspects(self, suspects: Suspects) {
-        let [open, held] = &self.cell().suspects;
-        open.store(suspects.open, Ordering::SeqCst);
-        held.store(suspects.held, Ordering::SeqCst);
-    }
-
-    /// What was told with [`Slot::set_suspects`].
-    pub fn suspects(self) -> Suspects {
-        let [open, held] = &self.cell().suspects;
-        Suspects { open: open.load(Ordering::SeqCst), held: held.load(Ordering::SeqCst) }
-    }
-
-    /// Tells the scheduler of the same database, and the launcher.
-    pub(super) fn note_died_in(self, table: u32, owner: u32) {
-        self.cell().ended_in_table.store(1, Ordering::SeqCst);
-        if let Some(scheduler) = Slot::find(self.database(), Role::Scheduler) {
-            scheduler.cell().died_in.store(table, Ordering::SeqCst);
-            scheduler.cell().died_for.store(owner, Ordering::SeqCst);
-        }
-    }
-
-    /// The process ends because of what steps of this role have left in it, and calls of others end with it. The next one is told.
-    pub fn note_ends_for(self, owner: u32) {
-        // A death that nobody was told of yet says more.
-        let _ = self.cell().died_for.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst);
-    }
-
-    /// The table in which a process of this database ended because it could not be cancelled, if it was one, and the role whose step
-    /// was there. Told once, to the scheduler.
-    pub fn take_died_in(self) -> Option<(Option<u32>, u32)> {
-        let owner = self.cell().died_for.swap(0, Ordering::SeqCst);
-        (owner != 0).then(|| (Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0), owner))
-    }
-
-    /// Whether the last process has ended so. Told once, to the launcher.
-    pub fn take_ended_in_table(self) -> bool {
-        self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
-    }
-
     /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner that calls none
     /// serves only owners whose functions no other runner calls. So functions of one owner that hang leave it to other owners.
     pub fn may_call_functions_of(self, owner: u32, most: usize) -> bool {
@@ -618,9 +563,7 @@ impl Slot {
     pub fn record_error(self, message: &str) {
         let length = message.floor_char_boundary(ERROR_BYTES);
         let cell = self.cell();
-        with_lock(true, || {
-            // SAFETY: under the lock, exclusively.
-            let (stored, bytes) = unsafe { &mut *cell.last_error.0.get() };
+        cell.last_error.change(|(stored, bytes)| {
             bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
             *stored = length as u32;
         });
@@ -631,10 +574,7 @@ impl Slot {
     pub fn status(self) -> SlotStatus {
         let cell = self.cell();
         let last_error_at = cell.last_error_at.load(Ordering::SeqCst);
-        let (length, bytes) = with_lock(false, || {
-            // SAFETY: under the lock.
-            unsafe { *cell.last_error.0.get() }
-        });
+        let (length, bytes) = cell.last_error.read();
         let text = bytes.get(..length as usize).unwrap_or_default();
         SlotStatus {
             pid: self.pid(),

@@ -5,9 +5,10 @@
 //! for nothing, no more.
 //!
 //! A latch alone is not enough: reading may wait inside the server, which resets it. So a wake-up is written down at the place too.
-use super::shared;
+use super::{shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Sessions that can wait at the same time without polling.
@@ -16,20 +17,16 @@ pub const WAITERS: usize = 1024;
 /// Places of one role.
 pub const WAITERS_OF_ROLE: usize = 128;
 
-const FREE: u32 = 0;
-const CLAIMED: u32 = 1;
-const PUBLISHED: u32 = 2;
-
 #[repr(C)]
 pub(super) struct Cell {
-    in_use: AtomicU32,
-    /// For whom it is taken; zero while it is free.
+    /// The waiting process; zero: the place is free. Written last when the place is taken, and first when it is given back.
+    pid: AtomicI32,
+    /// Number of the waiting process.
+    procno: AtomicI32,
+    /// For whom the place is taken.
     role: AtomicU32,
     database: AtomicU32,
     execution: [AtomicU64; 2],
-    /// Number of the waiting process.
-    procno: AtomicI32,
-    pid: AtomicI32,
     /// Somebody has woken this waiter since it asked last.
     woken: AtomicU32,
 }
@@ -45,30 +42,24 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
 pub(crate) fn take(database: pg_sys::Oid, role: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
     let shared = shared()?;
     let procno = raw::my_procno()?;
-    let index = shared
-        .waiters
-        .iter()
-        .position(|cell| cell.in_use.compare_exchange(FREE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_ok())?;
-    let cell = &shared.waiters[index];
-    cell.role.store(role.to_u32(), Ordering::SeqCst);
-    // Counted with its own place: of two who come for the last one, none may get it, and both poll.
-    let of_role = shared.waiters.iter().filter(|other| other.role.load(Ordering::SeqCst) == role.to_u32());
-    if of_role.count() > WAITERS_OF_ROLE {
-        cell.role.store(0, Ordering::SeqCst);
-        cell.in_use.store(FREE, Ordering::SeqCst);
-        return None;
-    }
-    shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
-    let [high, low] = words(execution);
-    cell.database.store(database.to_u32(), Ordering::SeqCst);
-    cell.execution[0].store(high, Ordering::SeqCst);
-    cell.execution[1].store(low, Ordering::SeqCst);
-    cell.procno.store(procno, Ordering::SeqCst);
-    cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
-    cell.woken.store(0, Ordering::SeqCst);
-    cell.in_use.store(PUBLISHED, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    Some(index)
+    let is_free = |cell: &Cell| cell.pid.load(Ordering::SeqCst) == 0;
+    let is_of_role = |cell: &&Cell| !is_free(cell) && cell.role.load(Ordering::SeqCst) == role.to_u32();
+    with_lock(true, || {
+        if shared.waiters.iter().filter(is_of_role).count() >= WAITERS_OF_ROLE {
+            return None;
+        }
+        let index = shared.waiters.iter().position(is_free)?;
+        let cell = &shared.waiters[index];
+        shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
+        cell.procno.store(procno, Ordering::SeqCst);
+        cell.role.store(role.to_u32(), Ordering::SeqCst);
+        cell.database.store(database.to_u32(), Ordering::SeqCst);
+        cell.execution.iter().zip(words(execution)).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
+        cell.woken.store(0, Ordering::SeqCst);
+        cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Some(index)
+    })
 }
 
 /// Whether this place was woken since this was asked last. To be asked *before* the execution is read.
@@ -79,12 +70,10 @@ pub(crate) fn take_woken(index: usize) -> bool {
 /// Gives a place of this process back; one that was given back already is left alone. Cannot fail.
 pub(crate) fn give_back(index: usize) {
     let Some(shared) = shared() else { return };
-    let cell = &shared.waiters[index];
-    if cell.in_use.load(Ordering::SeqCst) == PUBLISHED && cell.pid.load(Ordering::SeqCst) == std::process::id() as i32 {
-        cell.pid.store(0, Ordering::SeqCst);
+    let pid = &shared.waiters[index].pid;
+    let own = std::process::id() as i32;
+    if pid.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
-        cell.role.store(0, Ordering::SeqCst);
-        cell.in_use.store(FREE, Ordering::SeqCst);
     }
 }
 
@@ -96,19 +85,18 @@ pub(crate) fn give_back_all() {
 /// Wakes those who wait for one of these executions of this database; for `None`, everybody who waits in it. Cannot fail.
 ///
 /// To be called after the commit.
-pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
+pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&BTreeSet<[u8; 16]>>) {
     let Some(shared) = shared() else { return };
     fence(Ordering::SeqCst);
     if shared.waiters_in_use.load(Ordering::SeqCst) == 0 {
         return;
     }
     for cell in &shared.waiters {
-        if cell.in_use.load(Ordering::SeqCst) != PUBLISHED || cell.database.load(Ordering::SeqCst) != database.to_u32()
-        {
+        if cell.pid.load(Ordering::SeqCst) == 0 || cell.database.load(Ordering::SeqCst) != database.to_u32() {
             continue;
         }
-        let waits_for = cell.execution.each_ref().map(|word| word.load(Ordering::SeqCst));
-        if executions.is_none_or(|ids| ids.iter().any(|id| words(id) == waits_for)) {
+        let [high, low] = cell.execution.each_ref().map(|word| u128::from(word.load(Ordering::SeqCst)));
+        if executions.is_none_or(|ids| ids.contains(&(high << 64 | low).to_be_bytes())) {
             cell.woken.store(1, Ordering::SeqCst);
             raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
         }

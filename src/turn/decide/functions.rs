@@ -128,7 +128,7 @@ impl Decider<'_, '_, '_> {
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
-            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.is_paused(id);
+            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful && !self.is_paused(id);
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if self.make(&next)?.is_some() {
                 return Ok(());
@@ -147,8 +147,7 @@ impl Decider<'_, '_, '_> {
             let (api, call) = state.current_call()?;
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
             let function = process_type.definition.function_of(&state.id.state_id, api)?;
-            let is_kept = || self.app.function_kept_until(process_type, &state.id.state_id, api).is_some();
-            (is_first && !function.is_empty() && !is_kept())
+            (is_first && !function.is_empty() && !self.app.is_deadly_function(function))
                 .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
@@ -197,13 +196,13 @@ impl Decider<'_, '_, '_> {
         let beside_others = self.is_beside_others(id);
         let lock_timeout = if beside_others { WHILE_OTHERS_WAIT.min(timeout) } else { timeout };
         let began = Instant::now();
-        let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
+        let called = self.app.in_function(id, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
         // It may have met the shorter limit, and have gone on in spite of it.
         if beside_others && began.elapsed() >= lock_timeout {
-            return Ok(Some(Undone::Later(ItemOutcome::RowLocked)));
+            return Ok(Some(Undone::Later(ItemOutcome::RowLocked(function))));
         }
         let answered = match called {
             Ok(answer) => of_function(record.api, answer.as_deref()),
@@ -230,14 +229,14 @@ impl Decider<'_, '_, '_> {
         let id = record.key.0;
         let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Err(Undone::Over)) };
         let wanted = config.load_local(record.api);
-        let read = attribute::local_attributes(self.turn.spi, &[id], Some(usize::MAX))?;
+        let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
             Found::All(size, all) => (size, all.clone()),
             Found::TooLarge(size) => {
                 let failure = calls::request_too_large(&attribute::too_large(size));
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
-            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NotInPortion))),
+            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
         };
         // What this very transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
@@ -247,10 +246,11 @@ impl Decider<'_, '_, '_> {
         }
         let members = local.iter().filter(|(key, _)| wanted.wants(key));
         let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
-        let global = match self.app.read_in_step(&loaded.meta, &config.load_global(record.api))? {
+        let loading = config.load_global(record.api);
+        let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
             Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
+            Used::Locked(relation) => return Ok(Err(Undone::Later(ItemOutcome::RowLocked(relation)))),
             Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
             Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
         };
@@ -305,13 +305,12 @@ impl Decider<'_, '_, '_> {
         match self.write_tables(&item, &command, &events)? {
             Used::Done(()) => {}
             Used::Busy(relation) => return Ok(Some(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked => return Ok(Some(Undone::Later(ItemOutcome::RowLocked))),
+            Used::Locked(relation) => return Ok(Some(Undone::Later(ItemOutcome::RowLocked(relation)))),
             Used::OverBudget => return Ok(Some(Undone::Later(ItemOutcome::OverBudget))),
             Used::Refused(error) => {
                 return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
             }
         }
-        self.app.step_ended(record.key);
         if let Some(loaded) = self.decided.executions.get_mut(&id) {
             loaded.apply(events, now)?;
         }
@@ -329,7 +328,7 @@ impl Decider<'_, '_, '_> {
         if conditional {
             // What was published before the lock is received before the answer: by the next turn.
             let of = self.decided.executions.get(&id).map(|loaded| (id, loaded.meta.owner));
-            let found = inbox::arrivals(turn.spi, of.as_slice(), turn.takes_large)?;
+            let found = inbox::arrivals(turn.spi, of.as_slice())?;
             let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
             if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
                 return Ok(Some(Undone::Later(ItemOutcome::Behind)));

@@ -124,12 +124,12 @@ mod tests {
 
     #[test]
     fn names_and_settings_are_lists() {
-        let options = read(&[("WORKLOADS", "w1, W3,growth"), ("SETTINGS", "xdb.claim_batch=512; a.b = x, y")])
+        let options = read(&[("WORKLOADS", "w1, W3,growth"), ("SETTINGS", "xdb.max_in_flight=512; a.b = x, y")])
             .expect("good options");
         assert_eq!(options.workloads.iter().map(String::as_str).collect::<Vec<_>>(), ["GROWTH", "W1", "W3"]);
         let settings: Vec<(&str, &str)> =
             options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(settings, [("xdb.claim_batch", "512"), ("a.b", "x, y")]);
+        assert_eq!(settings, [("xdb.max_in_flight", "512"), ("a.b", "x, y")]);
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::ops::Deref;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::db::{Db, SqlError, jsonb, literal};
-use crate::definition::Definition;
+use crate::definition::{Definition, one_step};
 use crate::wait::wait_until;
-use crate::worker::{Call, Ledger, Reply, Worker};
+use crate::worker::{Call, Ledger, Reply, Worker, force_complete};
 use crate::{log, views};
 
 /// The shared cluster of the test binary, or one that the test has for itself.
@@ -180,6 +182,43 @@ impl App {
             literal(worker),
             jsonb(definition.json())
         ));
+    }
+
+    /// Has a step of this role run into `xdb.apply_timeout` in a table, so that its steps are runners' for ten minutes. `row` has a value for
+    /// each column, but for the key, that a new row needs; the step writes them.
+    pub fn make_slow(&self, role: &str, table: &str, key: &str, row: Value) {
+        let columns: Vec<_> = row.as_object().into_iter().flatten().map(|(column, _)| column.as_str()).collect();
+        let mut superuser = self.superuser();
+        superuser.run(&format!(
+            "CREATE FUNCTION public.dawdle() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+                 IF new.{key} <> 'dawdler' THEN RETURN new; END IF;
+                 PERFORM pg_sleep(60) FROM pg_stat_activity
+                     WHERE pid = pg_backend_pid() AND backend_type = 'xdb scheduler';
+                 RETURN NULL; END $$;
+             CREATE TRIGGER \"0\" BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION public.dawdle();
+             INSERT INTO {table} ({key}, {0}) SELECT 'dawdler', {0} FROM jsonb_populate_record(NULL::{table}, {1})",
+            columns.join(", "),
+            jsonb(&row)
+        ));
+        let globals = row.clone();
+        let worker = self.worker_named("dawdles", move |_: &Call| force_complete(Value::Null).globals(globals.clone()));
+        self.register_with("dawdles", "dawdles", &one_step().maps(table, key, &columns));
+        let mut owner = self.session(role);
+        let process_id = format!("dawdler in {table}");
+        owner.start(&process_id, "dawdles").key("dawdler").go();
+        let named = format!("{table}: took longer than xdb.apply_timeout");
+        wait_until(&format!("{table} is slow"), 20, || views::engine(&mut superuser).contains(&named));
+        owner.run(&format!("SELECT xdb.stop_process({})", literal(&process_id)));
+        superuser.run(&format!(
+            "DROP FUNCTION public.dawdle() CASCADE; DELETE FROM {table} WHERE {key} = 'dawdler';
+             SELECT xdb.unregister_process_type('dawdles'); SELECT xdb.unregister_worker('dawdles')"
+        ));
+        drop(worker);
+    }
+
+    /// As if marks of slow tables that last ten minutes had expired, and not those that last an hour.
+    pub fn ten_minutes_pass(&self) {
+        self.cluster().set("xdb.now", "10 min 30 s");
     }
 
     /// Kills the scheduler, and with it, for a moment, the whole server; returns when another scheduler is there.

@@ -95,12 +95,10 @@ pub fn waits_for_adopt(cluster: &Cluster, database: &str, worker: &Worker) {
     // Its turns go on; each would have found the calls and timers that are due.
     let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname IN ('engine', 'registry')";
     let before: i64 = db.one(turns);
-    cluster.set("xdb.poll_interval", "1100ms");
     wait_until("turns were made", 20, || {
         db.run("SELECT pg_stat_clear_snapshot()");
         db.one::<i64>(turns) > before + 4
     });
-    cluster.set("xdb.poll_interval", "1s");
     assert_eq!(worker.calls().len(), calls);
     let problems: Vec<String> = db.all(
         "SELECT format('%s: %s', p.process_id, c.problem) FROM xdb.processes p, xdb.check_process(p.process_id, p.execution_id) c",

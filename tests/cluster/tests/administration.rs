@@ -37,9 +37,10 @@ fn a_paused_engine_calls_nobody() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn no_start_is_missed_by_an_engine_that_is_resumed() {
     // A paused engine isn't woken for a start, and doesn't look by itself soon enough.
-    let app = App::alone("admin_resume", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = App::alone("admin_resume", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
     let (mut superuser, mut db) = (app.superuser(), app.db());
@@ -61,9 +62,10 @@ fn no_start_is_missed_by_an_engine_that_is_resumed() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn the_backlog_is_counted_when_it_is_looked_at() {
     // The engine wakes up for nothing by itself, and may not have to.
-    let app = App::alone("admin_backlog", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = App::alone("admin_backlog", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
     let mut db = app.db();

@@ -116,11 +116,6 @@ fn between_claim_and_call() {
 }
 
 #[test]
-fn between_the_commit_of_a_lease_and_what_is_done_under_it() {
-    counters_come_by("lease-prepare");
-}
-
-#[test]
 fn between_answer_and_commit() {
     counters_come_by("answer-commit");
 }

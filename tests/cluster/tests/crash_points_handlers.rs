@@ -75,7 +75,7 @@ fn in_a_turn_that_leases_calls_of_functions() {
 
 #[test]
 fn between_the_lease_of_a_function_and_its_call() {
-    a_runner_comes_by("lease-prepare");
+    a_runner_comes_by("claim-call");
 }
 
 #[test]

@@ -79,12 +79,12 @@ fn a_table_is_slow_for_a_while(point: &str) {
     worker.wait_for_count("all calls", 20, PROCESSES, |_| true);
     app.cluster().arm(point);
     worker.heal();
-    wait_until("the table is slow", 30, || now(&app, "SELECT count(*) FROM xdb.slow_object") == Some(1i64));
+    let is_slow = "SELECT cardinality(slow_objects) > 0 FROM xdb.status()";
+    wait_until("the table is slow", 30, || now(&app, is_slow) == Some(true));
     // Found in the scheduler's lane, and moved.
     start(&app, "late", "add", "k20");
     let mend = "CREATE OR REPLACE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN new; END $$";
     while app.db().try_run(mend).is_err() {}
-    // Steps after the pause are probes, and while others wait for their turn.
     let mut more = 0;
     wait_until("somebody comes by", 60, || {
         for n in more..more + 10 {
@@ -113,11 +113,6 @@ fn a_table_is_slow_for_a_while(point: &str) {
 }
 
 #[test]
-fn in_a_turn_that_finds_a_table_slow() {
-    a_table_is_slow_for_a_while("turn-mark-slow");
-}
-
-#[test]
 fn in_a_turn_that_gives_calls_to_the_runners() {
     a_table_is_slow_for_a_while("turn-give-away");
 }
@@ -132,30 +127,23 @@ fn in_a_turn_that_takes_calls_back_from_the_runners() {
     let app = application("turn-take-back");
     let worker = app.worker(add);
     worker.misbehave(|_: &Call| error(500, "Unfit", "not now"));
-    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 10}});
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
     let definition = Definition::starting_with("Add").step_with("Add", patient).maps("public.counters", "id", &["n"]);
     app.register("add", &definition);
     app.db().run("INSERT INTO counters VALUES ('k', 0)");
-    app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-         VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
+    app.make_slow("app", "public.counters", "id", json!({"n": 0}));
     start(&app, "p", "add", "k");
     let waiting = "xdb.task WHERE lane = 1 AND attempt = 1 AND lease_until IS NULL AND due_at > now()";
     wait_until("its call waits for the next attempt", 20, || app.superuser().count(waiting) == 1);
     worker.heal();
     app.cluster().arm("turn-take-back");
-    app.superuser().run("UPDATE xdb.slow_object SET mended_at = clock_timestamp()");
+    app.ten_minutes_pass();
     app.cluster().wait_for_crash("turn-take-back");
+    app.db().run("SELECT xdb.retry_now('p')");
     app.db().completes("p");
     wrote(&app, "k", 1);
     drop(worker);
     app.done(AFTER_A_CRASH);
-}
-
-#[test]
-fn in_a_turn_of_a_runner_that_finds_a_table_quick() {
-    a_table_is_slow_for_a_while("turn-probe");
 }
 
 #[test]
@@ -165,10 +153,7 @@ fn while_the_leases_of_a_runner_become_void() {
     worker.misbehave(|call: &Call| Reply::hang(add(call)));
     app.register("add", &adding(json!({})));
     app.db().run("INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 9) n");
-    app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-         VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
+    app.make_slow("app", "public.counters", "id", json!({"n": 0}));
     (0..10).for_each(|n| start(&app, &format!("p{n}"), "add", &format!("k{n}")));
     worker.wait_for_count("all calls", 20, 10, |_| true);
     app.cluster().arm("retire-runner");
@@ -196,20 +181,18 @@ fn in_line(point: &str) -> (App, Worker) {
     db.run("INSERT INTO counters VALUES ('r', 0)");
     for (waiting, id) in (0i64..).zip(["a", "b", "c", "d"]) {
         start(&app, id, "add", "r");
-        wait_until(&format!("{id} stands in line"), 20, || {
-            db.count("xdb.attribute_locks WHERE granted") == 1
-                && db.count("xdb.attribute_locks WHERE NOT granted") == waiting
-        });
+        worker.wait_for("the first one's call", 20, |_| true);
+        wait_until(&format!("{id} stands in line"), 20, || db.count("xdb.attribute_locks") == waiting);
     }
     (app, worker)
 }
 
-/// These have counted, each once, and no lock is left.
+/// These have counted, each once, and nothing waits for a lock.
 fn counted(app: App, worker: Worker, ids: &[&str]) {
     worker.heal();
     ids.iter().for_each(|id| drop(app.db().completes(id)));
     wrote(&app, "r", ids.len() as i32);
-    wait_until("nothing is locked", 20, || now(&app, "SELECT count(*) FROM xdb.attribute_locks") == Some(0i64));
+    wait_until("nothing waits", 20, || now(&app, "SELECT count(*) FROM xdb.attribute_locks") == Some(0i64));
     drop(worker);
     app.done(AFTER_A_CRASH);
 }

@@ -237,8 +237,9 @@ fn a_renamed_database_keeps_running() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn nothing_waits_for_a_poll() {
-    let app = App::alone("crash_latency", ClusterOptions::default());
+    let app = App::alone("crash_latency", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::WaitUntil, _) if call.process_id() == "by-message" => any_of(&[local_queue("m", "inbox", 1)]),
         (Api::WaitUntil, _) => any_of(&[timer("t", 0.5)]),
@@ -249,16 +250,6 @@ fn nothing_waits_for_a_poll() {
     let mut db = app.db();
     db.start("warm-up", "chain").go();
     db.completes("warm-up");
-
-    let longest =
-        app.superuser().text("SELECT max_val || coalesce(unit, '') FROM pg_settings WHERE name = 'xdb.poll_interval'");
-    app.superuser().run(&format!("ALTER SYSTEM SET xdb.poll_interval = '{longest}'"));
-    app.superuser().run("SELECT pg_reload_conf()");
-    let shown = "SELECT setting = max_val FROM pg_settings WHERE name = 'xdb.poll_interval'";
-    wait_until("the poll interval is at its longest", 10, || app.superuser().one(shown));
-    // One more, so that the engine has seen the new setting as well.
-    db.start("settled", "chain").go();
-    db.completes("settled");
 
     let started = Instant::now();
     db.start("by-timer", "chain").go();

@@ -200,7 +200,7 @@ fn a_step_of_a_slow_table_gives_way_too() {
         db.start(id, "add").key(id).go();
     }
     ["a", "b", "c"].iter().for_each(|id| drop(db.completes(id)));
-    assert_eq!(app.superuser().count("xdb.slow_object WHERE mended_at IS NULL"), 1);
+    assert!(views::engine(&mut app.superuser()).contains("public.slow: "));
     let mut holder = in_transaction(&app, "SET LOCAL test.quick = 'on'; UPDATE slow SET n = n + 10 WHERE id = 'p'");
     db.start("p", "add").key("p").go();
     let mut superuser = app.superuser();

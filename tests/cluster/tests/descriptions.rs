@@ -41,8 +41,7 @@ fn tables_are_as_they_are_described() {
 
 /// Statements that may walk over a whole table, by the beginnings of their names: they run when a server starts, or a database is
 /// adopted or updated.
-const WALKERS: &[&str] =
-    &["adopt::", "owners::", "suspects::", "claim::FORGET_LEASES", "instance::", "check::", "engine::STATE"];
+const WALKERS: &[&str] = &["adopt::", "owners::", "claim::FORGET_LEASES", "instance::", "check::", "engine::STATE"];
 
 /// Tables that grow with what runs.
 const LARGE: &[&str] = &[

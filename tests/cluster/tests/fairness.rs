@@ -101,7 +101,7 @@ fn calls_that_hang_leave_room_beside_another_worker_too() {
 
 #[test]
 fn large_requests_that_hang_keep_no_small_one_from_going_out() {
-    let options = ClusterOptions::default().set("xdb.max_in_flight_bytes", "1MB");
+    let options = ClusterOptions::default().set("xdb.max_in_flight", "64");
     let app = App::alone("fair_bytes", options);
     let worker = app.worker(|call: &Call| match call.target() {
         "Slow" => Reply::hang(force_complete(json!(null))),
@@ -112,15 +112,15 @@ fn large_requests_that_hang_keep_no_small_one_from_going_out() {
     app.register("quick", &one_step());
     let (mut greedy, mut modest) = (app.db(), app.session("other"));
     greedy.run(
-        "SELECT count(xdb.start_process('greedy-' || n, 'slow', to_jsonb(repeat('x', 200000)))) FROM generate_series(1, 20) n",
+        "SELECT count(xdb.start_process('greedy-' || n, 'slow', to_jsonb(repeat('x', 200000)))) FROM generate_series(1, 60) n",
     );
-    // A fifth would leave less than a ninth of the megabyte free.
-    worker.wait_for_count("its calls", 20, 4, of("greedy"));
+    // Each takes two places: another one would leave less than a ninth of 64 free.
+    worker.wait_for_count("its calls", 20, 29, of("greedy"));
     quick_ones(&mut modest, 5, "large requests that hang");
     modest.start("modest-large", "quick").input(json!("x".repeat(200_000))).go();
     modest.completes("modest-large");
-    assert_eq!(worker.count(of("greedy")), 4);
-    finish(&app, &worker, "greedy-%", 20);
+    assert_eq!(worker.count(of("greedy")), 29);
+    finish(&app, &worker, "greedy-%", 60);
     app.done(&[]);
 }
 
@@ -151,7 +151,7 @@ fn each_fills_a_turn(name: &str, decision: Value) {
     app.done(&[]);
 }
 
-const THREADS: usize = 3000;
+const THREADS: usize = 4500;
 
 #[test]
 fn one_turn_applies_so_much_of_what_is_large_and_no_more() {

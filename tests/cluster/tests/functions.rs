@@ -434,9 +434,11 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     assert_eq!(db.status("p"), "RUNNING");
     // It is left alone for a while; when that is over, and it ends, so does the process.
     db.run("UPDATE switch SET on_ = false");
-    app.superuser().run("UPDATE xdb.slow_object SET pause = '1 s'");
+    app.ten_minutes_pass();
     db.completes("p");
-    app.done(&["a process died", "is slow", "terminating background worker", "is not slow any more"]);
+    let shown = views::engine(&mut app.superuser());
+    assert!(!shown.contains("all tables of"), "the scheduler never calls it: {shown}");
+    app.done(&["a process died", "terminating background worker"]);
 }
 
 #[test]
@@ -502,7 +504,7 @@ fn pauses_hold_calls_of_functions() {
 }
 
 #[test]
-fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
+fn a_call_whose_function_crashes_the_server_is_held_the_third_time() {
     let app = App::alone("functions_deadly", ClusterOptions::default());
     app.db().run(ORDER);
     app.db().run(
@@ -519,7 +521,7 @@ fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
     app.db().start("p", "Deadly").go();
     let asleep = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep' \
                   AND datname = current_database() LIMIT 1";
-    for _ in 0..2 {
+    for _ in 0..3 {
         let mut superuser = app.superuser();
         let mut pid = None;
         wait_until("the function runs", 60, || {
@@ -814,13 +816,8 @@ fn kinds(name: &str, runners: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// The table is slow, with no probe within the test.
-fn is_slow(app: &App) {
-    app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-         VALUES ('TABLE', 'public.mine'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
-    wait_until("the table is named", 10, || views::engine(&mut app.superuser()).contains("public.mine: "));
+fn make_slow(app: &App) {
+    app.make_slow("app", "public.mine", "id", json!({"n": 0}));
 }
 
 /// All runners are at functions that take long, of two owners, and more of them wait.
@@ -838,7 +835,7 @@ fn long_functions_come_first(name: &str, runners: i64) {
     }
     let mut superuser = app.superuser();
     wait_until("all runners are at functions", 30, || superuser.count(ASLEEP) == runners);
-    is_slow(&app);
+    make_slow(&app);
     for n in 0..3 {
         db.start(&format!("m{n}"), "mine").key(&format!("m{n}")).go();
     }
@@ -878,7 +875,7 @@ fn steps_of_a_slow_table_keep_no_function_waiting() {
         let mut db = app.db();
         db.run("CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT 0.5::float8'");
         register(&app, "Steps", &steps());
-        is_slow(&app);
+        make_slow(&app);
         for n in 0..STEPS {
             db.start(&format!("m{n}"), "mine").key(&format!("m{n}")).go();
         }

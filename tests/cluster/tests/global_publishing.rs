@@ -257,10 +257,7 @@ fn without_a_word_a_definition_uses_no_global_queue() {
 fn a_state_of_a_slow_table_is_served_too() {
     let (app, _worker) = application("global_aside", None);
     app.register("aside", &mailbox().maps("public.users", "user_id", &["status"]));
-    app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-        VALUES ('TABLE', 'public.users'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
+    app.make_slow("app", "public.users", "user_id", json!({"status": "new"}));
     let mut db = app.db();
     db.start("before", "aside").key("u1").globals(json!({"status": "new"})).go();
     wait_until("it waits", 20, || !views::waits(&mut db, "before").is_empty());

@@ -295,10 +295,11 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn nobody_overtakes_those_whom_a_turn_does_not_get_to() {
     const WAITERS: usize = 200;
     const LATE: usize = 40;
-    let app = App::alone("global_overtaking", ClusterOptions::default().set("xdb.claim_batch", "4"));
+    let app = App::alone("global_overtaking", ClusterOptions::default().set("xdb.test_claim_batch", "4"));
     let (app, worker) = takers_in(app);
     let mut db = app.db();
     all_wait(&mut db, "early", WAITERS, &json!({}));
@@ -363,8 +364,9 @@ fn a_waiter_that_is_stopped_as_it_is_found_leaves_the_message_to_the_next() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn more_messages_than_a_turn_looks_at_reach_those_who_want_a_great_many() {
-    let app = App::alone("global_many", ClusterOptions::default().set("xdb.claim_batch", "60"));
+    let app = App::alone("global_many", ClusterOptions::default().set("xdb.test_claim_batch", "60"));
     let (app, _worker) = takers_in(app);
     let mut db = app.db();
     for queue in ["a", "b"] {

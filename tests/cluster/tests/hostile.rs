@@ -278,7 +278,7 @@ fn functions_are_called_by_what_they_take_in_a_hostile_database() {
 }
 
 #[test]
-fn locks_of_other_sessions_are_waited_for_and_named_in_a_hostile_database() {
+fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
     let app = App::hostile("hostile_locks");
     let worker = app.worker(|call: &Call| force_complete(json!(1)).globals(call.input().clone()));
     app.db().run(
@@ -294,14 +294,8 @@ fn locks_of_other_sessions_are_waited_for_and_named_in_a_hostile_database() {
     let look = json!({"function": "public.look", "loadGlobalAttributes": exclusive});
     register(&app, "called", &Definition::without_start().rpc("look", look).maps("public.parent", "id", &["n"]));
     let (mut db, mut holder) = (app.db(), app.db());
-    let pid = holder.one::<i32>("SELECT pg_backend_pid()");
-    let held = |db: &mut Db, process: &str, by: &Value| {
-        let held = format!("SELECT coalesce(xdb.describe_process('{process}') -> 'heldUpBy', 'null')");
-        wait_until("the holder is named", 20, || db.json(&held) == *by);
-    };
 
     // A row that another session has written, and one whose key it keeps.
-    let by_holder = json!([{"lock": "row", "table": "public.parent", "pids": [pid]}]);
     for (number, (statement, input)) in [
         ("SELECT FROM public.parent FOR UPDATE", json!({"n": 1})),
         ("INSERT INTO public.child VALUES ('r')", json!({"code": "d"})),
@@ -312,7 +306,10 @@ fn locks_of_other_sessions_are_waited_for_and_named_in_a_hostile_database() {
         let process = format!("held-{number}");
         holder.run(&format!("BEGIN; {statement}"));
         db.start(&process, "write").key("r").input(input).go();
-        held(&mut db, &process, &by_holder);
+        wait_until("the row is shown", 20, || {
+            let held = db.json(&format!("SELECT xdb.describe_process('{process}') -> 'heldUpBy' -> 0"));
+            (&held["lock"], &held["table"]) == (&json!("row"), &json!("public.parent"))
+        });
         holder.run("COMMIT");
         db.completes(&process);
         assert_eq!(worker.count(|call| call.process_id() == process), 1, "{statement}");

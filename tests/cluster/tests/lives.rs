@@ -1,7 +1,6 @@
 //! What happens to servers and databases in their lives, besides work.
 
 use xdb_cluster_tests::db::jsonb;
-use xdb_cluster_tests::log;
 use xdb_cluster_tests::prelude::*;
 
 fn write(call: &Call) -> Reply {
@@ -248,78 +247,5 @@ fn what_an_owner_has_is_reassigned_while_its_processes_run() {
     other.publish("b", "inbox", json!(1));
     assert_eq!(other.completes("b").result(), "done");
     assert_eq!(other.all::<i32>("SELECT n FROM partings ORDER BY id"), [7, 7]);
-    app.done(&[]);
-}
-
-#[test]
-fn a_role_whose_triggers_make_thousands_of_settings_ends_calls_of_others_once() {
-    let app = App::alone("life_settings_others", ClusterOptions::default().set("xdb.apply_timeout", "20s"));
-    let _worker = app.worker(|call: &Call| match call.process_id() {
-        "long" => Reply::hang(force_complete(json!(null))),
-        _ => force_complete(json!(null)).globals(json!({"n": 1})).into(),
-    });
-    let mut db = app.db();
-    db.run(
-        "CREATE FUNCTION clutter() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             FOR i IN 1..300 LOOP
-                 PERFORM set_config(format('zzz.n%s_%s', lpad(new.id, 3, '0'), lpad(i::text, 3, '0')), 'x', true);
-             END LOOP;
-             RETURN new; END $$;
-         CREATE TRIGGER clutter BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION clutter();
-         INSERT INTO counters SELECT n, 0 FROM generate_series(1, 40) n",
-    );
-    app.register(
-        "long",
-        &Definition::starting_with("Only").step_with("Only", json!({"executeApiTimeoutSeconds": 600})),
-    );
-    app.register("clutters", &one_step().maps("public.counters", "id", &["n"]));
-    app.session("other").start("long", "long").go();
-    let before = app.scheduler();
-    for number in 1..=20 {
-        let id = format!("p{number}");
-        db.start(&id, "clutters").key(&number.to_string()).go();
-        db.completes(&id);
-    }
-    // It has calls of others: they have a minute.
-    wait_until("another one begins", 90, || {
-        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != before)
-    });
-    let dead = "all tables of processes of app: a process died in one";
-    wait_until("steps of the role are runners' from then on", 10, || {
-        views::engine(&mut app.superuser()).contains(dead)
-    });
-    app.superuser().run("SELECT xdb.stop_process('long')");
-    app.done(&[]);
-}
-
-#[test]
-fn an_engine_in_which_triggers_have_made_thousands_of_settings_ends_in_good_order() {
-    // So that steps are the scheduler's also on a busy machine.
-    let app = App::alone("life_settings", ClusterOptions::default().set("xdb.apply_timeout", "20s"));
-    let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
-    let mut db = app.db();
-    db.run(
-        "CREATE FUNCTION clutter() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             FOR i IN 1..300 LOOP
-                 PERFORM set_config(format('zzz.n%s_%s', lpad(new.id, 3, '0'), lpad(i::text, 3, '0')), 'x', true);
-             END LOOP;
-             RETURN new; END $$;
-         CREATE TRIGGER clutter BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION clutter();
-         INSERT INTO counters SELECT n, 0 FROM generate_series(1, 40) n",
-    );
-    app.register("clutters", &one_step().maps("public.counters", "id", &["n"]));
-    let before = app.scheduler();
-    let step = |db: &mut Db, number: i32| {
-        let id = format!("p{number}");
-        db.start(&id, "clutters").key(&number.to_string()).go();
-        db.completes(&id);
-    };
-    (1..=20).for_each(|number| step(&mut db, number));
-    wait_until("another one begins", 20, || {
-        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != before)
-    });
-    (21..=22).for_each(|number| step(&mut db, number));
-    assert_eq!(app.cluster().log().matches("names of settings in it").count(), 1);
-    assert_eq!(log::crashes(&app.cluster().log()), 0);
     app.done(&[]);
 }

@@ -1,9 +1,6 @@
-//! Who has locks on attributes and who waits for them: what is shown, to whom, and how many can wait.
+//! Calls that wait for locks on attributes: what is shown of them, to whom, and how many can wait.
 
 use xdb_cluster_tests::prelude::*;
-
-/// What is shown of one database.
-const SHOWN: i64 = 256;
 
 /// Calls that wait in the engine's memory; further ones stay where they are until there is a place.
 const REMEMBERED: i64 = 10_000;
@@ -29,11 +26,11 @@ fn held(name: &str, lock: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// Starts the processes of these numbers, in transactions of a thousand.
-fn start_waiting(app: &App, from: i64, to: i64) {
+/// Starts this many processes, in transactions of a thousand.
+fn start_waiting(app: &App, count: i64) {
     let mut db = app.db();
-    for first in (from..to).step_by(1000) {
-        let last = to.min(first + 1000) - 1;
+    for first in (0..count).step_by(1000) {
+        let last = count.min(first + 1000) - 1;
         db.run(&format!(
             "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'w' || n,
                  'process_type', 'wait', 'global_attribute_pk', 'r')) FROM generate_series({first}, {last}) n))"
@@ -41,93 +38,49 @@ fn start_waiting(app: &App, from: i64, to: i64) {
     }
 }
 
-fn not_shown(app: &App) -> i64 {
-    app.superuser().one("SELECT lock_waits_not_shown FROM xdb.status()")
-}
-
 #[test]
-fn who_waits_is_shown_first_and_the_rest_is_counted() {
+fn calls_that_wait_are_shown_with_what_they_wait_for() {
     const WAITING: i64 = 300;
-    let (app, worker) = held("locks_shown_bound", "SHARE_LOCK");
+    let (app, worker) = held("locks_shown", "SHARE_LOCK");
     let mut db = app.db();
-    assert_eq!(db.count("xdb.attribute_locks WHERE granted AND process_id = 'holder'"), 1);
-    start_waiting(&app, 0, 10);
-    wait_until("all are shown", 20, || db.count("xdb.attribute_locks") == 11);
-    assert_eq!(not_shown(&app), 0);
+    assert_eq!(db.count("xdb.attribute_locks"), 0, "the holder waits for nothing");
+    start_waiting(&app, WAITING);
+    wait_until("all are shown", 30, || db.count("xdb.attribute_locks") == WAITING);
     let rows = db.rows(
-        "SELECT DISTINCT l.locked, l.lock_type, l.granted, l.object = h.object AS same, l.state_execution_id,
-             l.due_at > now() - interval '5 minutes' AND l.due_at < now() AS due, l.ticket > h.ticket AS later
-         FROM xdb.attribute_locks l, xdb.attribute_locks h WHERE l.process_id <> 'holder' AND h.process_id = 'holder'",
+        "SELECT DISTINCT waits_for, state_execution_id, due_at > now() - interval '5 minutes' AND due_at < now() AS due
+         FROM xdb.attribute_locks",
     );
-    let row = json!({"locked": "table public.counters key id = r", "lock_type": "SHARE_LOCK", "granted": false,
-                     "same": true, "state_execution_id": "Add-1", "due": true, "later": true});
+    let row = json!({"waits_for": "table public.counters key id = r", "state_execution_id": "Add-1", "due": true});
     assert_eq!(rows, vec![row]);
-    let of_one = db.json("SELECT xdb.describe_process('w3')->'threads'->0->'waitingForLocks'");
-    assert_eq!(of_one, json!(["table public.counters key id = r"]));
-
-    start_waiting(&app, 10, WAITING);
-    wait_until("the rest is counted", 30, || not_shown(&app) == WAITING - SHOWN);
-    assert_eq!(db.count("xdb.attribute_locks WHERE NOT granted"), SHOWN);
+    let waits_for = |db: &mut Db, process: &str| {
+        db.json(&format!("SELECT xdb.describe_process('{process}')->'threads'->0->'waitingForLocks'"))
+    };
+    assert_eq!(waits_for(&mut db, "w3"), "table public.counters key id = r");
+    assert_eq!(waits_for(&mut db, "holder"), Value::Null);
     worker.release();
     for number in 0..WAITING {
         db.completes(&format!("w{number}"));
     }
-    wait_until("nothing is shown", 10, || db.count("xdb.attribute_locks") == 0 && not_shown(&app) == 0);
+    wait_until("nothing waits", 10, || db.count("xdb.attribute_locks") == 0);
     app.done(&[]);
 }
 
 #[test]
 fn locks_are_shown_to_whoever_may_see_the_process() {
     let (app, worker) = held("locks_shown_rights", "EXCLUSIVE_LOCK");
-    start_waiting(&app, 0, 2);
+    start_waiting(&app, 2);
     let mut db = app.db();
-    wait_until("all are shown", 20, || db.count("xdb.attribute_locks") == 3);
+    wait_until("all are shown", 20, || db.count("xdb.attribute_locks") == 2);
     assert_eq!(app.session("other").count("xdb.attribute_locks"), 0);
-    assert_eq!(app.session("other").json("SELECT xdb.attribute_lock_figures()"), json!([]), "and not behind the view");
-    assert_eq!(app.session("boss").count("xdb.attribute_locks"), 3);
-    assert_eq!(app.superuser().count("xdb.attribute_locks"), 3);
+    let behind = "SELECT count(waits_for) FROM xdb.task";
+    assert_eq!(app.session("other").one::<i64>(behind), 0, "and not behind the view");
+    app.session("other").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT lease_number FROM xdb.task");
+    assert_eq!(app.session("boss").count("xdb.attribute_locks"), 2);
+    assert_eq!(app.superuser().count("xdb.attribute_locks"), 2);
     app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT FROM xdb.attribute_locks");
-    app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.attribute_lock_figures()");
-    // Of another database nothing is seen.
-    let next = App::new("locks_shown_next");
-    assert_eq!((next.superuser().count("xdb.attribute_locks"), not_shown(&next)), (0, 0));
-    next.done(&[]);
+    app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, behind);
     worker.release();
     (0..2).for_each(|number| drop(db.completes(&format!("w{number}"))));
-    app.done(&[]);
-}
-
-#[test]
-fn what_is_shown_is_of_one_moment() {
-    const PROCESSES: usize = 200;
-    let app = App::new("locks_shown_moment");
-    let worker = app.worker(|call: &Call| force_complete(call.global("n").clone()));
-    app.register("wait", &locking("EXCLUSIVE_LOCK"));
-    app.db().run("INSERT INTO counters VALUES ('r', 0)");
-    let done = || worker.count(|_| true) == PROCESSES;
-    let looked = at_once(3, |number| {
-        if number == 0 {
-            start_waiting(&app, 0, PROCESSES as i64);
-        }
-        let (mut db, mut looked) = (app.db(), 0);
-        let until = Instant::now() + Duration::from_secs(60);
-        while !done() && Instant::now() < until {
-            let rows = db.json("SELECT xdb.attribute_lock_figures()");
-            let rows = rows.as_array().expect("an array");
-            looked += usize::from(!rows.is_empty());
-            let granted = rows.iter().filter(|row| row["granted"] == true).count();
-            assert!(granted <= 1, "a row that one alone can have: {rows:?}");
-            let torn =
-                rows.iter().find(|row| row["locked"] != "table public.counters key id = r" || row["mode"] != "X");
-            assert_eq!(torn, None);
-            let calls: std::collections::BTreeSet<_> = rows.iter().map(|row| row["execution_id"].to_string()).collect();
-            assert_eq!(calls.len(), rows.len(), "each call once");
-        }
-        looked
-    });
-    assert!(done() && looked.iter().any(|looked| *looked > 0), "{looked:?}");
-    let mut db = app.db();
-    (0..PROCESSES).for_each(|number| drop(db.completes(&format!("w{number}"))));
     app.done(&[]);
 }
 
@@ -135,9 +88,9 @@ fn what_is_shown_is_of_one_moment() {
 fn who_finds_no_place_in_memory_is_called_later() {
     const TOO_MANY: i64 = REMEMBERED + 50;
     let (app, worker) = held("locks_shown_many", "SHARE_LOCK");
-    start_waiting(&app, 0, TOO_MANY);
+    start_waiting(&app, TOO_MANY);
     let mut superuser = app.superuser();
-    wait_until("all places are taken", 60, || not_shown(&app) == REMEMBERED - SHOWN);
+    wait_until("all places are taken", 60, || superuser.count("xdb.attribute_locks") == REMEMBERED);
     let unclaimed = "xdb.task WHERE lease_epoch = 0";
     wait_until("the rest stays where it is", 10, || superuser.count(unclaimed) == TOO_MANY - REMEMBERED);
     // Nobody else is held up.
@@ -150,6 +103,6 @@ fn who_finds_no_place_in_memory_is_called_later() {
     db.completes("holder");
     wait_until("all have completed", 80, || views::with_status(&mut superuser, "w%", "COMPLETED") == TOO_MANY);
     assert_eq!(worker.count(|call| call.attempt() > 1), 0, "to wait is no attempt");
-    wait_until("nothing is shown", 10, || superuser.count("xdb.attribute_locks") == 0 && not_shown(&app) == 0);
+    wait_until("nothing waits", 10, || superuser.count("xdb.attribute_locks") == 0);
     app.done(&[]);
 }

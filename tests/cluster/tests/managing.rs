@@ -126,9 +126,10 @@ fn a_caller_writes_attributes_that_the_next_step_reads() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn who_waits_for_a_state_is_woken_when_it_ends() {
     // Nobody looks by itself.
-    let app = App::alone("manage_wait", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = App::alone("manage_wait", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = answering(&app);
     let mut db = app.db();
     db.start("p", "mail").go();

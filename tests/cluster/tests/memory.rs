@@ -18,30 +18,30 @@ fn many(count: usize, bytes: usize) -> Value {
 
 #[test]
 fn an_execution_gets_no_more_local_attributes_than_it_may() {
-    let options = ClusterOptions::default().set("xdb.max_local_attributes", "5").set("xdb.max_local_bytes", "8kB");
+    let options = ClusterOptions::default().set("xdb.max_request_size", "256kB");
     let app = App::alone("memory_local_attributes", options);
     let worker = app.worker(|_| Reply::hang(force_complete(json!(null))));
     app.register("loading", &loading().rpc("write", json!({"loadLocalAttributes": {"policy": "ALL"}})));
     let mut db = app.db();
 
-    let error = db.start("p", "loading").locals(many(6, 1)).refused(codes::PAYLOAD_REFUSED);
-    assert!(error.message.contains("6 of"), "{error:?}");
-    db.start("p", "loading").locals(many(2, 4100)).refused(codes::PAYLOAD_REFUSED);
+    let error = db.start("p", "loading").locals(many(10_001, 1)).refused(codes::PAYLOAD_REFUSED);
+    assert!(error.message.contains("10001 of"), "{error:?}");
+    db.start("p", "loading").locals(many(3, 90_000)).refused(codes::PAYLOAD_REFUSED);
     db.refused(
         codes::PAYLOAD_REFUSED,
         &format!(
             "SELECT xdb.start_processes({})",
-            jsonb(&json!([{"process_id": "p", "process_type": "loading", "local_attributes": many(6, 1)}]))
+            jsonb(&json!([{"process_id": "p", "process_type": "loading", "local_attributes": many(10_001, 1)}]))
         ),
     );
 
-    db.start("p", "loading").locals(many(4, 1000)).go();
+    db.start("p", "loading").locals(many(9_999, 1)).go();
     let set = |attributes: Value| format!("SELECT xdb.set_local_attributes('p', {})", jsonb(&attributes));
     db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b0": 1, "b1": 2})));
-    db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b": "x".repeat(5000)})));
+    db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b": "x".repeat(200_000)})));
     db.run(&set(json!({"b": 1})));
     // In place of what is there: as many, and fewer bytes in all than the limit.
-    db.run(&set(json!({"a0": "x".repeat(4000)})));
+    db.run(&set(json!({"a0": "x".repeat(100_000)})));
 
     worker.wait_for_count("the call", 10, 1, |call| call.api == Api::Execute);
     worker.misbehave(|call: &Call| match call.api {
@@ -50,7 +50,7 @@ fn an_execution_gets_no_more_local_attributes_than_it_may() {
     });
     db.refused(codes::PAYLOAD_REFUSED, "SELECT xdb.invoke_rpc('p', 'write')");
     worker.release();
-    db.start("q", "loading").locals(many(5, 1)).go();
+    db.start("q", "loading").locals(many(10_000, 1)).go();
     wait_until("the answer is refused", 10, || views::fails_saying(&mut db, "q", &["too many local attributes"]));
     assert_eq!(db.status("q"), "RUNNING");
     worker.misbehave(|_| force_complete(json!("written")).locals(json!({"a4": 5})));
@@ -70,20 +70,16 @@ fn what_was_stored_before_a_limit_is_not_sent_and_can_be_made_smaller() {
     let retries = json!({"executeApiRetryPolicy": quick_retries(), "loadLocalAttributes": {"policy": "ALL"}});
     app.register("loading", &Definition::starting_with("Only").step_with("Only", retries));
     let mut db = app.db();
-    db.start("many", "loading").locals(many(3000, 10)).go();
     db.start("large", "loading").locals(many(4, 30_000)).go();
     db.start("small", "loading").locals(many(3, 10)).go();
-    worker.wait_for_count("calls", 10, 3, |_| true);
+    worker.wait_for_count("calls", 10, 2, |_| true);
 
-    app.cluster().set("xdb.max_local_attributes", "2000");
-    app.cluster().set("xdb.max_local_bytes", "64kB");
-    let refused = |db: &mut Db, id: &str| {
-        db.count(&format!("xdb.failures WHERE process_id = '{id}' AND error_type = 'RequestTooLarge'")) == 1
-    };
-    wait_until("nothing of these is sent", 10, || refused(&mut db, "many") && refused(&mut db, "large"));
+    app.cluster().set("xdb.max_request_size", "64kB");
+    let refused = "xdb.failures WHERE process_id = 'large' AND error_type = 'RequestTooLarge'";
+    wait_until("nothing of it is sent", 10, || db.count(refused) == 1);
     worker.heal();
     assert_eq!(db.completes("small").result(), &json!(3));
-    assert_eq!((db.status("many"), db.status("large")), ("RUNNING".to_owned(), "RUNNING".to_owned()));
+    assert_eq!(db.status("large"), "RUNNING");
     assert_eq!(db.json("SELECT xdb.get_local_attributes('large')").as_object().map(|all| all.len()), Some(4));
 
     // Smaller, and still above the limit: then below it.
@@ -91,8 +87,6 @@ fn what_was_stored_before_a_limit_is_not_sent_and_can_be_made_smaller() {
     db.refused(codes::PAYLOAD_REFUSED, "SELECT xdb.set_local_attributes('large', '{\"more\": 0}')");
     db.run("SELECT xdb.set_local_attributes('large', '{\"a1\": 1}')");
     assert_eq!(db.completes("large").result(), &json!(4));
-    app.cluster().set("xdb.max_local_attributes", "10000");
-    assert_eq!(db.completes("many").result(), &json!(3000));
     app.done(&[]);
 }
 
@@ -116,10 +110,12 @@ fn a_request_that_is_too_large_is_not_sent() {
     let input = "to_jsonb(repeat('x', 70000))";
     db.refused(codes::PAYLOAD_REFUSED, &format!("SELECT xdb.invoke_rpc('p', 'ask', {input})"));
     db.refused(codes::PAYLOAD_REFUSED, &format!("SELECT xdb.start_process('q', 'page', {input})"));
-    let bulk = format!("SELECT xdb.start_processes({})", jsonb(&json!([{"process_id": "b", "x": "x".repeat(70_000)}])));
-    db.refused(codes::INVALID_ARGUMENT, &bulk);
-    app.cluster().set("xdb.max_bulk_size", "64kB");
-    db.refused(codes::PAYLOAD_REFUSED, &bulk);
+    let bulk = |length| {
+        let processes = json!([{"process_id": "b", "x": "x".repeat(length)}]);
+        format!("SELECT xdb.start_processes({})", jsonb(&processes))
+    };
+    db.refused(codes::INVALID_ARGUMENT, &bulk(70_000));
+    db.refused(codes::PAYLOAD_REFUSED, &bulk(300_000));
 
     db.run("UPDATE pages SET page = 'short'");
     db.completes("p");

@@ -32,11 +32,8 @@ fn the_public_has_nothing() {
              AND relkind IN ('r', 'p', 'v', 'm', 'f')
              AND has_table_privilege('stranger', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')",
     );
-    // Which a view reads as whoever reads that, and of which its policy shows nothing to who sees no process.
-    assert_eq!(readable, ["xdb.crash_suspect"]);
+    assert_eq!(readable, Vec::<String>::new());
     app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.start_process('p', 'mail')");
-    superuser.run("GRANT USAGE ON SCHEMA xdb TO stranger");
-    app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT * FROM xdb.crash_suspect");
     app.done(&[]);
 }
 

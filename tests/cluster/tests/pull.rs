@@ -258,8 +258,9 @@ fn gets_soon(app: &App, what: &str, done: &mut dyn FnMut(&mut Db)) -> Value {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
-    let app = application("pull_woken", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = application("pull_woken", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let mut definition = Definition::starting_with("Wait").waiting_step("Wait");
     definition = definition.step_with("Again", json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 1}}));
     app.register_with("pull", "waiter", &definition);
@@ -298,8 +299,9 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
 
 /// Nobody polls, and a call that is held is let go by the engine.
 #[test]
+#[ignore = "needs the build for tests"]
 fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
-    let app = application("pull_resumed", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = application("pull_resumed", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
     let (mut db, mut superuser) = (app.db(), app.superuser());
     let held = |superuser: &mut Db, db: &mut Db| {

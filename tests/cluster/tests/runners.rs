@@ -61,13 +61,8 @@ impl Slow {
         ));
     }
 
-    /// Marks the table, with no probe within the test.
     fn mark(&self) {
-        self.app.superuser().run(
-            "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-             VALUES ('TABLE', 'public.mine'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-        );
-        wait_until("the table is named", 10, || self.is_slow());
+        self.app.make_slow("app", "public.mine", "id", json!({"n": 0}));
     }
 
     fn is_slow(&self) -> bool {
@@ -243,9 +238,10 @@ fn one_runner_is_enough() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn answers_that_wait_for_a_table_keep_no_other_answer_out_of_a_turn() {
     // Turns of eight items, in each of which one use of the table fits.
-    let options = ClusterOptions::default().set("xdb.claim_batch", "8").set("xdb.apply_timeout", "500ms");
+    let options = ClusterOptions::default().set("xdb.test_claim_batch", "8").set("xdb.apply_timeout", "500ms");
     let slow = Slow::alone("runners_line", options);
     slow.takes(0.3);
     slow.start(1..=20);
@@ -325,7 +321,6 @@ fn a_runner_that_is_killed_while_it_calls() {
     slow.worker.wait_for_count("the calls are made again", 60, 20, |_| true);
     slow.worker.release();
     slow.complete(10);
-    assert!(slow.is_slow(), "it stays with the runners");
     slow.app.done(AFTER_A_CRASH);
 }
 
@@ -343,31 +338,31 @@ fn a_runner_that_is_killed_in_the_slow_table() {
     slow.app.cluster().kill_process(runner);
     slow.takes(0.0);
     slow.complete(3);
-    assert!(slow.is_slow(), "it stays with the runners");
     slow.app.done(AFTER_A_CRASH);
 }
 
 #[test]
-fn a_table_that_was_mended_is_the_schedulers_again() {
-    let slow = Slow::new(App::new("runners_mended"));
+fn a_slow_table_is_the_schedulers_again_after_ten_minutes() {
+    let slow = Slow::alone("runners_mended", ClusterOptions::default());
     slow.takes(0.6);
     slow.start(1..=4);
     wait_until("the table is found to be slow", 30, || slow.is_slow());
     slow.takes(0.0);
     slow.complete(4);
-    let mut next = 5;
-    wait_until("it is found to be quick", 60, || {
-        // Each step after the pause is a probe.
-        slow.start(next..=next);
-        slow.app.db().completes(&format!("p{next}"));
-        next += 1;
-        !slow.is_slow()
-    });
-    slow.start(300..=300);
-    slow.app.db().completes("p300");
-    let scheduler = slow.app.scheduler();
-    assert_eq!(slow.app.db().count(&format!("written WHERE id = 'p300' AND pid = {scheduler}")), 1);
-    assert_eq!(slow.app.superuser().count("xdb.slow_object WHERE mended_at IS NOT NULL"), 1, "it is remembered");
+    let by_scheduler = |id: &str| {
+        let scheduler = slow.app.scheduler();
+        slow.app.db().count(&format!("written WHERE id = '{id}' AND pid = {scheduler}"))
+    };
+    slow.app.cluster().set("xdb.now", "9 min");
+    slow.start(5..=5);
+    slow.app.db().completes("p5");
+    assert!(slow.is_slow());
+    assert_eq!(by_scheduler("p5"), 0, "its step was a runner's");
+    slow.app.ten_minutes_pass();
+    slow.start(6..=6);
+    slow.app.db().completes("p6");
+    assert!(!slow.is_slow());
+    assert_eq!(by_scheduler("p6"), 1);
     wait_until("runners without work end", 20, || slow.runners() == 0);
     slow.app.done(&[]);
 }
@@ -381,10 +376,7 @@ fn owners_take_turns_at_a_runner() {
         .run("CREATE TABLE theirs (id text PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO theirs VALUES ('p', 0)");
     slow.app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
     slow.mark();
-    slow.app.superuser().run(
-        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
-         VALUES ('TABLE', 'public.theirs'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
-    );
+    slow.app.make_slow("other", "public.theirs", "id", json!({"n": 0}));
     slow.takes(0.5);
     slow.hang(true);
     slow.start(1..=GREEDY);
@@ -411,11 +403,13 @@ const STUBBORN: &str = "CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpg
              END LOOP; END $$";
 
 #[test]
-fn a_table_in_which_a_process_died_is_left_alone() {
-    let app = App::new("runners_deadly");
+fn a_table_in_which_a_process_died_is_left_alone_and_first_used_by_a_runner() {
+    let app = App::alone("runners_deadly", ClusterOptions::default());
     let mut db = app.db();
     db.run(&format!(
-        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('p', 0); {STUBBORN};
+        "CREATE TABLE mine (id text PRIMARY KEY, n int, pid int); INSERT INTO mine VALUES ('p'), ('q'); {STUBBORN};
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN new.pid := pg_backend_pid(); RETURN new; END $$;
+         CREATE TRIGGER note BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION note();
          CREATE TRIGGER stubborn BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION stubborn();",
     ));
     let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
@@ -425,16 +419,23 @@ fn a_table_in_which_a_process_died_is_left_alone() {
     wait_until("the table is named", 30, || {
         views::engine(&mut superuser).contains("public.mine: a process died in it")
     });
-    assert_eq!(superuser.one::<f64>("SELECT min(EXTRACT(EPOCH FROM pause)::float8) FROM xdb.slow_object"), 600.0);
     db.run("DROP TRIGGER stubborn ON mine");
     wait_until("its call waits for a runner", 30, || {
         superuser.count("xdb.task WHERE lane = 1 AND lease_until IS NULL") == 1
     });
     assert_eq!(db.status("p"), "RUNNING");
-    // As if ten minutes were over.
-    superuser.run("UPDATE xdb.slow_object SET pause = '1 ms'");
+    app.ten_minutes_pass();
     db.completes("p");
-    wait_until("it is found to be quick", 20, || !views::engine(&mut superuser).contains("public.mine: "));
+    let scheduler = app.scheduler();
+    let written_by = |db: &mut Db, id: &str| db.one::<i32>(&format!("SELECT pid FROM mine WHERE id = '{id}'"));
+    assert_ne!(written_by(&mut db, "p"), scheduler, "the first use is a runner's");
+    let shown = views::engine(&mut superuser);
+    assert!(!shown.contains("public.mine: "), "{shown}");
+    assert!(shown.contains("all tables of processes of app: a process died in one"), "{shown}");
+    app.cluster().set("xdb.now", "1 hour 1 min");
+    db.start("q", "mine").key("q").go();
+    db.completes("q");
+    assert_eq!(written_by(&mut db, "q"), scheduler);
     app.done(&[]);
 }
 
@@ -466,7 +467,7 @@ fn a_machine_that_stood_still_costs_no_process() {
     signal(scheduler, libc::SIGCONT);
     slow.complete(started);
     assert_eq!(slow.app.scheduler(), scheduler, "no other one was started");
-    assert_eq!(slow.app.superuser().count("xdb.slow_object WHERE reason = 'a process died in it'"), 0);
+    assert!(!views::engine(&mut slow.app.superuser()).contains("a process died"));
     slow.app.done(&[]);
 }
 
@@ -493,7 +494,6 @@ fn the_scheduler_dies_once_of_a_role_however_many_of_its_tables_are_deadly() {
         greedy.start(&format!("greedy-{number}"), &format!("deadly_{number}")).key("p").go();
     }
     let mut superuser = app.superuser();
-    let dead = "xdb.slow_object WHERE kind = 'TABLE' AND reason = 'a process died in it'";
     let mut started = 0;
     wait_until("all of its tables have been tried", 120, || {
         started += 1;
@@ -503,7 +503,7 @@ fn the_scheduler_dies_once_of_a_role_however_many_of_its_tables_are_deadly() {
             modest.completes(&id)
         });
         assert!(took < Duration::from_secs(5), "{id} took {took:?} beside tables that kill");
-        superuser.count(dead) == TABLES as i64
+        views::engine(&mut superuser).matches(": a process died in it").count() == TABLES
     });
     let deaths =
         app.cluster().log().lines().filter(|line| line.contains("FATAL") && line.contains("xdb scheduler")).count();
@@ -528,8 +528,12 @@ fn a_runner_that_cannot_be_started_is_reported() {
     slow.others_go_on("without");
     assert_eq!(superuser.one::<i32>("SELECT runners FROM xdb.status()"), 0);
     // A table that is the scheduler's again needs no runner.
-    superuser.run("DELETE FROM xdb.slow_object");
+    let cluster = slow.app.cluster();
+    cluster.set("xdb.enabled", "off");
+    wait_until("the engine has ended", 20, || cluster.find_scheduler(slow.app.database()).is_none());
+    cluster.set("xdb.enabled", "on");
     slow.complete(3);
+    assert!(!slow.is_slow(), "a restart of the engine forgets it");
     wait_until("nobody needs a runner", 20, || {
         superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none()
     });

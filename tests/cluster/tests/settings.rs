@@ -43,10 +43,22 @@ fn max_in_flight_bounds_the_calls_under_way() {
 }
 
 #[test]
-fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
-    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight_bytes", "400kB")]);
-    // One owner has eight ninths of them.
-    never_more_than(&app, &worker, 3);
+fn large_requests_take_several_places() {
+    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight", "48")]);
+    let mut db = app.db();
+    let filling = "to_jsonb(repeat('x', 300000))";
+    db.run(&format!("SELECT count(xdb.start_process('p' || n, 'slow', {filling})) FROM generate_series(1, 30) n"));
+    // Three each. One owner has eight ninths of them.
+    for so_far in [15, 30] {
+        worker.wait_for_count("as many as there are places for", 20, so_far, |_| true);
+        // When this process has ended, the engine has looked for calls again.
+        let id = format!("timeout-{so_far}");
+        db.start(&id, "silent").timeout("0.2 s").go();
+        assert_eq!(db.outcome(&id).status(), "TIMEOUT");
+        assert_eq!(worker.count(|_| true), so_far);
+        worker.release();
+    }
+    wait_until("all are done", 20, || views::with_status(&mut db, "p%", "COMPLETED") == 30);
     app.done(&[]);
 }
 
@@ -287,27 +299,21 @@ fn timeouts_of_server_database_and_role_are_not_the_engines() {
 
 #[test]
 fn what_one_process_may_ask_for_is_bounded() {
-    let options = ClusterOptions::default().set("xdb.max_commands", "2").set("xdb.max_threads", "3");
-    let app = App::alone("settings_limits", options.set("xdb.min_retry_interval", "700ms"));
-    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
-        (Api::WaitUntil, _) => any_of(&[timer("a", 60.0), timer("b", 60.0), timer("c", 60.0)]),
-        (_, "Start") => {
-            next_all(&[("Wait", json!(null)), ("Wait", json!(null)), ("Wait", json!(null)), ("Wait", json!(null))])
-        }
-        _ => force_complete(json!("done")),
-    });
-    app.register("wide", &Definition::starting_with("Start").step("Start").waiting_step("Wait"));
+    let app = App::new("settings_limits");
+    let worker = app.worker(|_: &Call| next_all(&vec![("Wait", json!(null)); 20_001]));
+    let hasty = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 0.001, "maximumIntervalSeconds": 0.001}});
+    app.register("wide", &Definition::starting_with("Start").step_with("Start", hasty).waiting_step("Wait"));
     let mut db = app.db();
     db.start("p", "wide").go();
     let saying = |db: &mut Db, words: &str| wait_until(words, 10, || views::fails_saying(db, "p", &[words]));
-    saying(&mut db, "would have 4 threads, and xdb.max_threads is 3");
-    let between = "SELECT next_attempt_at - failed_at >= '700 ms' FROM xdb.failures WHERE process_id = 'p'";
-    assert!(db.one::<bool>(between));
+    saying(&mut db, "would have 20001 threads; the limit is 20000");
+    let between = "SELECT next_attempt_at - failed_at >= '100 ms' FROM xdb.failures WHERE process_id = 'p'";
+    wait_until("a retry is due after a tenth of a second", 10, || db.one::<bool>(between));
     worker.misbehave(|call: &Call| match call.target() {
         "Start" => next("Wait", json!(null)),
-        _ => any_of(&[timer("a", 60.0), timer("b", 60.0), timer("c", 60.0)]),
+        _ => any_of(&vec![timer("t", 60.0); 1001]),
     });
-    saying(&mut db, "has 3 commands, and xdb.max_commands is 2");
+    saying(&mut db, "has 1001 commands; the limit is 1000");
     worker.misbehave(|call: &Call| match call.api {
         Api::WaitUntil => any_of(&[timer("a", 0.1), timer("b", 60.0)]),
         _ => force_complete(json!("done")),

@@ -113,11 +113,9 @@ fn they_hold_in_steps_of_runners_too_and_nothing_is_left_behind_there() {
              CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 1';
              OPEN left_open FOR SELECT 1;
              SET app.tenant = 'left behind'; SET search_path = public;
-             RETURN new; END $$;
-         INSERT INTO xdb.slow_object (kind, object, reason, pause)
-             VALUES ('TABLE', 'public.accounts'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+             RETURN new; END $$;",
     );
-    wait_until("the table is slow", 10, || views::engine(&mut superuser).contains("public.accounts: "));
+    app.make_slow("app", "public.accounts", "id", json!({"n": 0, "tenant": "a"}));
     for i in 1..=10 {
         db.start(&format!("a{i}"), "writer").key(&format!("a{i}")).go();
         other.start(&format!("b{i}"), "writer").key(&format!("b{i}")).go();

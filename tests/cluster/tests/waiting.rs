@@ -5,7 +5,7 @@ use xdb_cluster_tests::prelude::*;
 /// `one` hangs in its call until the worker is released, and then ends as its id says; `mail` waits for a message or a day;
 /// `by` completes at once. Nobody looks by itself: only wake-ups can wake anybody.
 fn application(name: &str) -> (App, Worker) {
-    let app = App::alone(name, ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let app = App::alone(name, ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = app.worker(|call: &Call| match (call.api, call.target(), call.process_id()) {
         (Api::Rpc, ..) => Reply::from(output(json!(null)).and(force_complete(json!("by rpc")))),
         (Api::WaitUntil, ..) => any_of(&[local_queue("m", "inbox", 1), timer("t", 86_400.0)]).into(),
@@ -36,6 +36,7 @@ fn waiting(db: &mut Db, function: &str) -> i64 {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn whatever_closes_a_process_wakes_who_waits_for_it_and_for_its_states() {
     let (app, worker) = application("waiting_woken");
     let mut db = app.db();
@@ -90,6 +91,7 @@ fn whatever_closes_a_process_wakes_who_waits_for_it_and_for_its_states() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
     let (app, _worker) = application("waiting_cancelled");
     let mut superuser = app.superuser();
@@ -117,9 +119,10 @@ fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
     // Nobody looks by itself.
-    let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.poll_interval", "1h");
+    let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.test_poll_interval", "1h");
     let app = App::alone("waiting_prepared", options);
     let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!("called"))));
     app.register("one", &one_step());
@@ -180,6 +183,7 @@ fn who_waits_for_a_state_learns_that_its_retries_are_spent() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn processes_that_wait_hold_nothing() {
     let (app, worker) = application("waiting_idle");
     let mut db = app.db();
@@ -205,6 +209,7 @@ fn processes_that_wait_hold_nothing() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn what_a_savepoint_takes_back_takes_no_other_wake_up_with_it() {
     let (app, worker) = application("waiting_savepoint");
     let mut db = app.db();
@@ -231,6 +236,7 @@ fn what_a_savepoint_takes_back_takes_no_other_wake_up_with_it() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
 fn a_timer_is_not_skipped_past_a_message_that_was_published_before() {
     let (app, _worker) = application("waiting_skip");
     let mut db = app.db();

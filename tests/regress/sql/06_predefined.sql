@@ -62,7 +62,6 @@ SET ROLE golden_writing_user;
 SELECT * FROM pg_temp.reached();
 -- Nor does it put anything there.
 INSERT INTO xdb.mapped_table SELECT 1, 9, 'public.predefined_rows', 'x', '{id}', '{}';
-INSERT INTO xdb.slow_object (kind, object, reason, pause) VALUES ('TABLE', 1, 'x', '1 s');
 INSERT INTO xdb.registration_count DEFAULT VALUES;
 INSERT INTO xdb.engine VALUES (10, 1000);
 INSERT INTO xdb.task SELECT * FROM xdb.task;

@@ -47,11 +47,11 @@ SELECT * FROM xdb.skip_timer(ARRAY['many-5'], 'First-1');
 SELECT queue_name, payload, received FROM xdb.queue_messages WHERE process_id = 'many-5';
 SELECT * FROM xdb.check_process('many-5');
 
--- An argument is as long as that of a bulk start may be.
+-- An argument is as long as that of a bulk start may be: four times as long as a request.
 RESET ROLE;
-SET xdb.max_bulk_size = '64kB';
-SELECT count(*) FROM xdb.stop_process(array_fill('many-5'::text, ARRAY[10000]));
-RESET xdb.max_bulk_size;
+SET xdb.max_request_size = '64kB';
+SELECT count(*) FROM xdb.stop_process(array_fill('many-5'::text, ARRAY[50000]));
+RESET xdb.max_request_size;
 SELECT count(*), count(*) FILTER (WHERE stopped) AS stopped, count(DISTINCT error_code) AS errors
 FROM xdb.stop_process(ARRAY(SELECT 'many-' || n FROM generate_series(1, 5000) AS n));
 SELECT process_id, problem FROM xdb.processes, xdb.check_process(process_id, execution_id) WHERE process_id LIKE 'many-%';

@@ -518,7 +518,7 @@ fn small_quotas(world: &World, length: Duration) {
     let set = run(&[
         "ALTER ROLE app SET xdb.max_running_processes = 10",
         "ALTER SYSTEM SET xdb.max_queue_messages = 1",
-        "ALTER SYSTEM SET xdb.max_threads = 2",
+        "ALTER SYSTEM SET xdb.test_max_threads = 2",
         reload,
     ]);
     world.record.note(&format!("small quotas are set: {set}"));
@@ -530,7 +530,7 @@ fn small_quotas(world: &World, length: Duration) {
     let usual = [
         "ALTER ROLE app RESET xdb.max_running_processes",
         "ALTER SYSTEM RESET xdb.max_queue_messages",
-        "ALTER SYSTEM RESET xdb.max_threads",
+        "ALTER SYSTEM RESET xdb.test_max_threads",
         reload,
     ];
     while !run(&usual) {

@@ -20,7 +20,7 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Starts processes one after the other and waits for each, while nothing but a wake-up can make the engine look.
 pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings) {
-    world.cluster().set("xdb.poll_interval", "3600000");
+    world.cluster().set("xdb.test_poll_interval", "3600000");
     let (mut db, mut superuser) = (world.app.db(), world.app.superuser());
     let mut proof = Proof { world, findings, db: &mut db, superuser: &mut superuser };
     let both = |proof: &mut Proof<'_>, number: u32| {
@@ -31,7 +31,7 @@ pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings)
         && proof.message(Shape::Letters, round, 0)
         && proof.functions(round)
         && proof.fetched(hand, round);
-    world.cluster().set("xdb.poll_interval", "1000");
+    world.cluster().set("xdb.test_poll_interval", "1000");
 }
 
 struct Proof<'a> {

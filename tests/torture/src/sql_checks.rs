@@ -126,8 +126,6 @@ const IN_SQL: &[(&str, &str)] = &[
              UNION ALL SELECT 'global_message' FROM xdb.global_message
              UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
              UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
-             UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
-             UNION ALL SELECT 'crash_suspect' FROM xdb.crash_suspect
              UNION ALL SELECT 'paused types' FROM xdb.process_type WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
@@ -145,18 +143,13 @@ const IN_SQL: &[(&str, &str)] = &[
          WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
          GROUP BY t",
     ),
-    (
-        "slow",
-        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL AND kind = 'TABLE'",
-    ),
 ];
 
 /// Adds what the queries find.
 pub fn check(db: &mut Db, findings: &mut Findings) {
     for (kind, sql) in IN_SQL {
         // What is being cleared away may take a moment.
-        let deadline =
-            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "slow" { 30 } else { 0 });
+        let deadline = Instant::now() + Duration::from_secs(if *kind == "left behind" { 30 } else { 0 });
         let rows = loop {
             let rows = db.all::<String>(sql);
             if rows.is_empty() || Instant::now() >= deadline {

@@ -38,9 +38,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let most = (machine::raise_open_files() / 3).saturating_sub(100) / 2;
     let sleepers = lab.options.scaled(10_000, 500).min(most * 8 / 9);
     lab.observe(|db| {
-        for (name, value) in [("xdb.max_in_flight", 2 * places(sleepers)), ("xdb.max_in_flight_bytes", 1 << 20)] {
-            db.run(&format!("ALTER SYSTEM SET {name} = {value}"));
-        }
+        db.run(&format!("ALTER SYSTEM SET xdb.max_in_flight = {}", 2 * places(sleepers)));
         db.run("SELECT pg_reload_conf()");
     });
     let runs = lab.runs("W13", || {
@@ -51,9 +49,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         Ok(run)
     });
     lab.observe(|db| {
-        for name in ["xdb.max_in_flight", "xdb.max_in_flight_bytes"] {
-            db.run(&format!("ALTER SYSTEM RESET {name}"));
-        }
+        db.run("ALTER SYSTEM RESET xdb.max_in_flight");
         db.run("SELECT pg_reload_conf()");
     });
     Ok(vec![Row {

@@ -1,0 +1,96 @@
+//! What keeps executions from going on, as the engine found it when it tried last: a lock of another session. For people, and no more.
+//!
+//! A place is that of an execution and a lock. The newest places take those of the oldest.
+use super::shared;
+use crate::pg::process;
+use crate::pg::raw;
+
+const PLACES: usize = 256;
+
+/// The engine tries again twice a second, later if it has much to try.
+const SHOWN_FOR: i64 = 3_000_000;
+/// A lock that another session had for a shorter time is not shown.
+const SHOWN_AFTER: i64 = 100_000;
+
+/// What another session has locked. The first one stands for it in new shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LockOn {
+    /// The execution's own row.
+    #[default]
+    Process,
+    /// A row of an application's table, or something that using the row needs.
+    Row,
+    /// An application's table.
+    Table,
+}
+
+impl LockOn {
+    /// As people see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Row => "row",
+            Self::Table => "table",
+        }
+    }
+}
+
+/// An execution, and what it waits for.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Wait {
+    /// Zero: the place is free.
+    database: u32,
+    execution: [u8; 16],
+    lock: LockOn,
+    /// The oid of the table.
+    table: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Place {
+    wait: Wait,
+    since: i64,
+    /// When the engine tried last.
+    at: i64,
+}
+
+/// A lock that keeps an execution from going on.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldUp {
+    pub lock: LockOn,
+    /// The oid of the table; zero where there is none.
+    pub table: u32,
+    /// In microseconds since the server's epoch.
+    pub since: i64,
+}
+
+pub(super) type Places = [Place; PLACES];
+
+/// Notes that the engine could not go on with an execution just now.
+pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
+    let Some(shared) = shared() else { return };
+    let (wait, now) = (Wait { database: process::database().to_u32(), execution, lock, table }, raw::now_micros());
+    shared.held_up.change(|places| {
+        let own_or_oldest = |place: &&mut Place| if place.wait == wait { i64::MIN } else { place.at };
+        if let Some(place) = places.iter_mut().min_by_key(own_or_oldest) {
+            let goes_on = place.wait == wait && now - place.at < SHOWN_FOR;
+            *place = Place { wait, since: if goes_on { place.since } else { now }, at: now };
+        }
+    });
+}
+
+/// What keeps an execution of this database from going on.
+pub fn of(execution: [u8; 16]) -> Vec<HeldUp> {
+    let Some(shared) = shared() else { return Vec::new() };
+    let (database, now) = (process::database().to_u32(), raw::now_micros());
+    let is_shown = |place: &&Place| {
+        let Place { wait, since, at } = place;
+        wait.database == database && wait.execution == execution && now - at < SHOWN_FOR && at - since >= SHOWN_AFTER
+    };
+    let places = shared.held_up.read();
+    let shown = places.iter().filter(is_shown);
+    shown.map(|Place { wait, since, .. }| HeldUp { lock: wait.lock, table: wait.table, since: *since }).collect()
+}

@@ -1,0 +1,120 @@
+//! Marks of what is slow inside a database: tables, functions, and roles whose steps have ended a process of the engine.
+//!
+//! | mark | set by | meaning |
+//! |---|---|---|
+//! | [`Kind::Slow`] | the scheduler, if one use of a table ran into `xdb.apply_timeout` | for ten minutes, steps of the table run in a runner |
+//! | [`Kind::Deadly`] | a process of the engine that can't be cancelled in a table, and ends | for ten minutes, no process uses the table |
+//! | [`Kind::Killer`] | the same process | for an hour, all steps of the role that use tables run in a runner |
+//!
+//! A runner is the first that uses a deadly table again. If the table ends the runner, both marks are set again. So one role ends the
+//! scheduler once, however many such tables the role has, and no process waits for its tables.
+//!
+//! The marks stand in shared memory, beside the slot of the database's scheduler: they outlive the process that sets them. They may be
+//! lost at any moment. Then the scheduler finds out again.
+use super::slot::{Role, Slot};
+use super::{clock_offset, shared};
+use crate::pg::raw;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Marks of one database. A further one takes the place of the oldest of the first [`Kind`] that has any: no number of slow tables
+/// has the database forget what ends processes.
+pub const PLACES: usize = 64;
+
+const MINUTE: i64 = 60_000_000;
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Kind {
+    /// A table, or a function, took too long.
+    Slow = 1,
+    /// A process could not be cancelled in a table or a function.
+    Deadly = 2,
+    /// The role whose step that was.
+    Killer = 3,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Slow, Self::Deadly, Self::Killer];
+
+    fn lasts(self) -> i64 {
+        if self == Self::Killer { 60 * MINUTE } else { 10 * MINUTE }
+    }
+}
+
+/// A mark of a table, a function or a role. The server counts the oids of tables and functions with one counter: if two have the same
+/// oid, both are slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub kind: Kind,
+    pub oid: u32,
+}
+
+#[repr(C)]
+pub(super) struct Marks([Place; PLACES]);
+
+#[repr(C)]
+struct Place {
+    /// Kind and oid; zero: free. Written last.
+    mark: AtomicU64,
+    /// By the clock of processes; zero: free.
+    since: AtomicI64,
+}
+
+impl Place {
+    /// The mark that stands here, unless it has expired. A clock that is set back by more than its age ends it.
+    fn mark(&self, now: i64) -> Option<Mark> {
+        let word = self.mark.load(Ordering::SeqCst);
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
+        let age = now.saturating_sub(self.since.load(Ordering::SeqCst));
+        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
+    }
+}
+
+fn now() -> i64 {
+    raw::now_micros().saturating_add(clock_offset())
+}
+
+fn places(database: pg_sys::Oid) -> Option<&'static [Place]> {
+    let slot = Slot::find(database, Role::Scheduler)?;
+    Some(&shared()?.slow[slot.index()].0)
+}
+
+/// Marks something in this database. Cannot fail.
+pub fn mark(database: pg_sys::Oid, mark: Mark) {
+    let Some(places) = places(database) else { return };
+    let now = now();
+    let same = places.iter().find(|place| place.mark(now) == Some(mark));
+    let kind = |place: &Place| place.mark(now).map(|mark| mark.kind as u32);
+    let least = || places.iter().min_by_key(|place| (kind(place), place.since.load(Ordering::SeqCst)));
+    if let Some(place) = same.or_else(least) {
+        place.mark.store(0, Ordering::SeqCst);
+        place.since.store(now, Ordering::SeqCst);
+        place.mark.store((mark.kind as u64) << 32 | u64::from(mark.oid), Ordering::SeqCst);
+    }
+}
+
+/// This process ends because it can't be cancelled in this table, in a step of this role; zero: the scheduler never carries such a step
+/// out. A signal handler calls it.
+pub fn ends_process(table: u32, owner: u32) {
+    let Some(slot) = Slot::mine() else { return };
+    mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
+    if owner != 0 {
+        mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
+    }
+}
+
+/// The marks of this database.
+pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
+    let now = now();
+    places(database).unwrap_or_default().iter().filter_map(move |place| place.mark(now))
+}
+
+/// Nothing is marked in the database of this slot. Cannot fail.
+pub(super) fn clear(slot: usize) {
+    for place in shared().into_iter().filter_map(|shared| shared.slow.get(slot)).flat_map(|marks| &marks.0) {
+        place.mark.store(0, Ordering::SeqCst);
+        place.since.store(0, Ordering::SeqCst);
+    }
+}

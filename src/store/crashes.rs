@@ -1,0 +1,49 @@
+//! Calls that were in hand when the server crashed: the column `task.crashes`.
+//!
+//! The first scheduler after a crash adds one for each call that engine processes had in hand ([`crate::pg::in_hand`]). A call with any
+//! is a suspect: it goes out, and its answer is applied, while no other suspect is in hand. At the third crash it is *held*, in a lane that
+//! nobody claims from. A call that ends has no task, and an attempt that failed is written anew: both have no crashes.
+
+use super::StateKey;
+use super::claim::NO_LEASE;
+use super::lanes::{CRASHED_LANE, own_place};
+use super::table::{Record, batch, statements};
+use crate::pg::catch::Result;
+use crate::pg::param::value;
+use crate::pg::spi::Spi;
+use xdb_engine::{ExecutionId, StateSeq};
+
+/// At so many crashes a call is held.
+const HELD_AT: i16 = 3;
+
+statements! {
+    // Nothing waits for what a session has locked: it is about to end the call.
+    COUNT = format!("WITH free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM {} \
+            JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET crashes = t.crashes + 1, \
+            lane = CASE WHEN t.crashes + 1 < {HELD_AT} THEN t.lane ELSE {CRASHED_LANE} END FROM free f \
+        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.lane = {CRASHED_LANE} AS is_held", batch::<StateKey>());
+    RETRY = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
+        WHERE t.execution_id = $1 AND ($2::int IS NULL OR t.seq = $2) AND t.lane = {CRASHED_LANE}", own_place());
+    HELD = format!("SELECT pg_catalog.count(*) AS held FROM xdb.task t WHERE t.lane = {CRASHED_LANE}");
+}
+
+/// Adds one for each of these calls, and holds those that have too many. Answers with how many are held from now on.
+pub fn count(spi: &Spi, calls: &[StateKey]) -> Result<usize> {
+    let held: Vec<bool> = spi.rows(&COUNT, &StateKey::arrays(calls), |row| row.get("is_held"))?;
+    Ok(held.into_iter().filter(|is_held| *is_held).count())
+}
+
+/// Lets the held calls of an execution go, or that of one state. Under the lock of the execution. Answers how many.
+pub fn retry(spi: &Spi, id: ExecutionId, only: Option<StateSeq>) -> Result<usize> {
+    Ok(spi.run(&RETRY, &[value(id), value(only)])? as usize)
+}
+
+/// What people are told while calls are held.
+pub fn reason(spi: &Spi) -> Result<Option<String>> {
+    let held: i64 = spi.first(&HELD, &[], |row| row.get("held"))?.unwrap_or(0);
+    let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
+    let told =
+        || format!("{calls} held after crashes of the server: xdb.failures names them, xdb.retry_now() lets them go");
+    Ok((held > 0).then(told))
+}
