@@ -133,8 +133,7 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    // What is started has no pause.
-    INSERT = insert_but::<Process>(&["pause_mode", "paused_until", "pause_reason", "purge_at"]);
+    INSERT = insert_but::<Process>(&["purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);

@@ -32,13 +32,13 @@ record! {
     /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
     /// executions know it by.
     struct NewType<'a> of TypeRow<'a> {
-        type_id: TypeId,
         process_type: &'a str,
         worker_id: Option<WorkerId>,
         definition: Jsonb<'a>,
         mapping_id: Option<MappingId>,
         owner: pg_sys::Oid,
         owner_name: &'a str,
+        type_id: TypeId,
     }
 }
 
@@ -64,7 +64,7 @@ statements! {
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
     TYPE_TO_PUT = "SELECT owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
         FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
-    PUT_TYPE = format!("{} WHERE process_type.owner = $8", put_type_as(&insert_but::<NewType>(&["type_id"])));
+    PUT_TYPE = format!("{} WHERE process_type.owner = excluded.owner", put_type_as(&insert_but::<NewType>(&["type_id"])));
     PUT_LOST_TYPE = put_type_as(&insert_with_identity::<NewType>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
@@ -221,15 +221,10 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
-    let (type_id, owner, owner_name) = (lost.unwrap_or_default(), role, role_name);
-    let row = NewType { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
-    let changed = if lost.is_some() {
-        run(spi, &PUT_LOST_TYPE, &[row])?
-    } else {
-        let mut params = NewType::arrays(&[row]);
-        params.push(value(known.map_or(role, |known| known.owner)));
-        spi.run(&PUT_TYPE, &params)?
-    };
+    let owner = known.map_or(role, |known| known.owner);
+    let (type_id, owner_name) = (lost.unwrap_or_default(), role_name);
+    let row = NewType { process_type, worker_id, definition, mapping_id, owner, owner_name, type_id };
+    let changed = run(spi, if lost.is_some() { &PUT_LOST_TYPE } else { &PUT_TYPE }, &[row])?;
     if changed > 0 {
         bump(spi)?;
     }

@@ -138,7 +138,8 @@ fn a_call_kills_the_server(story: Story, fault: &'static str) {
     assert!(story.is_held(&["bad"]));
 
     // Another try begins from nothing, and costs three crashes again.
-    assert_eq!(db.one::<i32>("SELECT xdb.retry_now('bad', 'Only-1')"), 1);
+    // The server may crash before it has answered.
+    let _ = db.try_run("SELECT xdb.retry_now('bad', 'Only-1')");
     wait_until("the server has crashed six times", 60, || story.crashes() == 6);
     story.bad_is_held("Only-1", 6);
     story.heal();
@@ -257,8 +258,8 @@ fn only_what_was_in_hand_at_a_crash_is_counted_and_not_for_longer_than_the_attem
     let mut db = story.app.db();
     wait_until("the attempt has failed", 20, || !views::failures(&mut db, "bad").is_empty());
     assert_eq!(story.tasks("t.crashes > 0 AND p.process_id = 'bad'"), Some(Vec::new()));
-    story.worker.release();
     db.run("SELECT xdb.stop_process('stopped'); SELECT xdb.stop_process('bad')");
+    story.worker.release();
     db.completes("answered");
     story.nothing_is_left();
     story.done();
