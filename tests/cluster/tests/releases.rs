@@ -185,7 +185,7 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
         admin.run(
             "CREATE ROLE reader; GRANT USAGE ON SCHEMA xdb TO reader; GRANT SELECT ON xdb.timers TO reader WITH GRANT OPTION;
              GRANT SELECT (name) ON xdb.worker TO reader; GRANT EXECUTE ON FUNCTION xdb.purge(interval) TO reader;
-             GRANT SELECT ON xdb.history TO PUBLIC; REVOKE EXECUTE ON FUNCTION xdb.engine_figures() FROM pg_monitor;
+             GRANT SELECT ON xdb.history TO PUBLIC; REVOKE EXECUTE ON FUNCTION xdb.library_version() FROM pg_monitor;
              CREATE VIEW mine AS SELECT process_id, status FROM xdb.processes;
              CREATE VIEW all_of_it AS SELECT * FROM xdb.waits",
         );

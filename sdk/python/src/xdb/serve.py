@@ -163,11 +163,18 @@ class _Http(ThreadingHTTPServer):
             with self._watched(connection, opened.abandon):
                 return self.worker.run(opened)
         running = asyncio.run_coroutine_threadsafe(opened.run_async(), self._loop)
-        with self._watched(connection, running.cancel):
+        abandoned: list[Reply] = []
+
+        def gone() -> None:
+            # In this order: a handler that is cancelled may ask `self.call.cancelled`.
+            abandoned.append(opened.abandon())
+            running.cancel()
+
+        with self._watched(connection, gone):
             try:
                 return running.result()
             except CancelledError:
-                return opened.abandon()
+                return abandoned[0] if abandoned else opened.abandon()
 
     @contextlib.contextmanager
     def _watched(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
