@@ -715,8 +715,10 @@ fn counting(more: Value) -> Definition {
 #[test]
 fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves() {
     const STATES: i64 = 10;
-    let app = functions(
-        "functions_crowd",
+    // Steps of slow tables are repeated without the marks that this is about.
+    let app = App::alone("functions_crowd", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
+    app.db().run(ORDER);
+    app.db().run(
         "CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
          INSERT INTO counters VALUES ('r', 0);
          CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
@@ -761,7 +763,10 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves(
 /// The next function has its row before the one before has given it up, so a state's answer never finds it free: they leave it to it.
 #[test]
 fn functions_that_hold_a_row_all_of_the_time_leave_it_to_the_answer_of_a_state() {
-    let app = App::alone("functions_hold", ClusterOptions::default().set("xdb.runners", "2"));
+    let app = App::alone(
+        "functions_hold",
+        ClusterOptions::default().set("xdb.runners", "2").set("xdb.apply_timeout", "1min"),
+    );
     let mut db = app.db();
     db.run(
         "INSERT INTO counters VALUES ('r', 0);

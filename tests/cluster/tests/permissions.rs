@@ -508,6 +508,7 @@ fn a_process_whose_owner_is_gone_fails_and_says_why() {
     superuser.run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver')");
     let mut leaver = app.session("leaver");
     leaver.start("p", "mail").go();
+    wait_until("it waits", 10, || !views::waits(&mut leaver, "p").is_empty());
     drop(leaver);
     superuser.run("SELECT xdb.revoke_usage('leaver'); DROP ROLE leaver");
     let mut boss = app.session("boss");

@@ -603,7 +603,8 @@ fn a_url_takes_nothing_from_an_answer_that_came_before_it_and_voids_a_claim_that
 #[test]
 fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_starves() {
     const STATES: i64 = 10;
-    let app = application("pull_crowd", ClusterOptions::default());
+    // Steps of slow tables are repeated without the marks that this is about.
+    let app = application("pull_crowd", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
     let locking = Definition::starting_with("Count")
         .step_with("Count", json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}))
         .maps("public.counters", "id", &["n"]);
