@@ -49,7 +49,7 @@ pub const MAX_CALL_TIMEOUT: Duration = Duration(3_600_000_000);
 /// The most local attributes of an execution.
 pub const MAX_LOCAL_ATTRIBUTES: usize = 10_000;
 
-/// Messages in queues may have so many bytes for each one that there may be.
+/// The bytes that messages in queues may have, for each message that there may be.
 const BYTES_OF_A_MESSAGE: usize = 2560;
 
 /// Each setting once: its type and default, the range of a number, who may set it, its flags, its name, and what `pg_settings` says

@@ -251,7 +251,7 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
     -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody. Of a task the numbers
+    -- rest. Of a worker the headers stay out; its secrets are in a table that no role is granted. Of a task the numbers
     -- of its lease stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '

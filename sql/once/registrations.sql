@@ -75,7 +75,7 @@ COMMENT ON COLUMN xdb.worker.role_name IS 'Name that the role had then: by it th
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
 
--- Secrets that are in the database itself are not dumped: whoever has a dump would have them.
+-- Secrets that are in the database itself are not dumped: every reader of a dump would have them.
 CREATE TABLE xdb.worker_secret (
     worker_id int NOT NULL,
     position smallint NOT NULL,

@@ -2,7 +2,7 @@
 //!
 //! The first scheduler after a crash adds one for each call that engine processes had in hand ([`crate::pg::in_hand`]). A call with any
 //! is a suspect: it goes out, and its answer is applied, while no other suspect is in hand. At the third crash it is *held*, in a lane that
-//! nobody claims from. A call that ends has no task, and an attempt that failed is written anew: both have no crashes.
+//! no process claims from. A call that ends has no task, and the task of the next attempt begins at zero.
 
 use super::StateKey;
 use super::claim::NO_LEASE;
@@ -13,7 +13,7 @@ use crate::pg::param::value;
 use crate::pg::spi::Spi;
 use xdb_engine::{ExecutionId, StateSeq};
 
-/// At so many crashes a call is held.
+/// The number of crashes at which a call is held.
 const HELD_AT: i16 = 3;
 
 statements! {

@@ -1,5 +1,5 @@
 //! Calls that are held because their process or its type is paused. They stand in a lane of the table `task` that nobody claims from,
-//! and so cost nobody anything.
+//! and so cost the other calls nothing.
 //!
 //! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; so does a runner with a call that a
 //! function answers, and it gives a worker's call back to the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then

@@ -7,9 +7,9 @@ use super::registry::NO_WORKER;
 pub const SCHEDULERS_LANE: i16 = 0;
 /// The lane of the runners' calls.
 pub const RUNNERS_LANE: i16 = 1;
-/// The lane of calls that nobody makes because of a pause: see [`super::held`].
+/// The lane of calls that are held in a pause: see [`super::held`].
 pub(super) const HELD_LANE: i16 = 2;
-/// The lane of calls that nobody makes because of crashes: see [`super::crashes`].
+/// The lane of calls that are held after crashes: see [`super::crashes`].
 pub(super) const CRASHED_LANE: i16 = 3;
 
 /// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in

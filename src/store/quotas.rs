@@ -21,7 +21,7 @@ statements! {
     MESSAGES = slice("m.number", "global_message m", "m.number > COALESCE(NULLIF($1, '')::bigint, 0)", "m.bytes");
 }
 
-/// Counts the first $2 rows of a table behind the place $1, by owner. `last` is the last of so many.
+/// Counts the first $2 rows of a table behind the place $1, by owner. `last` is the place of the last one, if there were as many.
 fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
     format!(
         "WITH slice AS MATERIALIZED (SELECT {place} AS place, owner, {bytes} AS bytes FROM xdb.{table} \

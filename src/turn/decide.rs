@@ -256,7 +256,7 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decide(number, item, command, false)
     }
 
-    /// Whether this turn writes what follows from an item: about so many rows as an answer says, or as the timers of a state that goes on,
+    /// Whether this turn writes what follows from an item: about as many rows as an answer says, or as the timers of a state that goes on,
     /// and as the threads that end with their execution. Asked again, it is the same.
     fn may_go(&mut self, number: usize, item: &Item, closes: bool) -> bool {
         let Budgets { answers, others, goes } = &mut self.budgets;

@@ -175,7 +175,7 @@ fn apply_guarded(
     let began = Instant::now();
     let mut keeps_from_it = None;
     let mut left = items.into_iter().peekable();
-    // What is due beside these waits for so long at most. Of those that failed together each is tried.
+    // What is due beside these waits no longer than that. Of items that failed together each is tried.
     while left.peek().is_some() && keeps_from_it.is_none() && (size == 1 || began.elapsed() <= apply_timeout()) {
         let mut some = memory.backlog.hold_back(left.by_ref().take(size).collect());
         if some.is_empty() {

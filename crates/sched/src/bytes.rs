@@ -17,7 +17,7 @@ use std::time::Duration;
 /// What has more bytes is large.
 pub const LARGE: usize = 64 * 1024;
 
-/// A row that is written counts as so many bytes.
+/// The bytes that a row counts for which is written.
 pub const ROW: usize = 1024;
 
 /// What one phase takes, and the last thing more. It is about 40 ms of reading and writing JSON, or 80 ms of writing rows.
@@ -53,7 +53,7 @@ impl ByteBudget {
         goes
     }
 
-    /// So much was read, large or not.
+    /// These bytes were read, large or not.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
     }

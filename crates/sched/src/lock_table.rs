@@ -290,7 +290,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         self.requests.get(key).map(|request| &*request.wants)
     }
 
-    /// Whether the call was repeated so often that it goes before all others.
+    /// Whether the call goes before all others, because it was repeated too often.
     pub fn goes_first(&self, key: &K) -> bool {
         self.requests.get(key).is_some_and(|request| request.place.goes_first.0)
     }

@@ -12,7 +12,7 @@
 //! A free place goes to the owner with the fewest calls there; of those with as few, to the one whose last call went out first.
 //! In rooms that are too small for a free place it is this order by which owners take turns.
 //!
-//! **A large request takes several places** of those in all, so that what is under way takes so much memory and no more, and is shared
+//! **A large request takes several places** of those in all, so that the memory of what is under way is bounded, and shared
 //! likewise ([`places_of_request`]). How large a request is, is known when it is made: it goes while its owner has any place left.
 
 use crate::breaker::Admission;
@@ -38,7 +38,7 @@ pub const SHARE: usize = 8;
 /// When more lines are remembered, those without a call are forgotten: who had its turn last does not matter then.
 const REMEMBERED: usize = 1000;
 
-/// Each of so many bytes that a request begins takes a place.
+/// A request takes a place for each of these bytes that it begins.
 const PLACE: usize = 128 * 1024;
 
 /// How many places a request takes: no more than a sixteenth of them, so that some go out at a time, whatever their size.
@@ -135,7 +135,7 @@ impl<C> Default for InFlight<C> {
 }
 
 impl<C> InFlight<C> {
-    /// A call goes out that takes so many places. Answers with the tag by which it comes back.
+    /// A call goes out that takes this number of places. Answers with the tag by which it comes back.
     pub fn insert(&mut self, line: Line, places: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
@@ -258,7 +258,7 @@ impl Room {
         self.take_places(line, 1)
     }
 
-    /// The same for a call that takes so many: it goes if there is one, and takes what there is.
+    /// The same for a call that takes several: it goes if one is free, and takes those that are.
     pub fn take_places(&mut self, line: Line, taken: usize) -> bool {
         if !self.has(line) {
             return false;

@@ -1,7 +1,7 @@
 //! Which of users' tables are locked or contended, as far as the steps that use them have found out.
 //!
 //! A table in which something goes wrong is left alone for a while, each time longer, up to half a second; its steps are kept
-//! meanwhile, and nobody waits for it. Nothing of this makes a table slow.
+//! meanwhile, and no other step waits for it. Nothing of this makes a table slow.
 
 use crate::backoff::{Backoff, Patience};
 use std::collections::HashMap;

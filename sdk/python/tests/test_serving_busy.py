@@ -195,7 +195,7 @@ def test_a_middleware_that_can_not_tell_of_its_caller_does_no_harm(process: str)
 
 
 def opened(process: str, state: str, left: float, timeout: float = 10) -> Any:
-    """A call with so much time left."""
+    """A call with this much time left."""
     body = request(process, state, context={"timeoutSeconds": timeout})
     job = xdb.Worker(Steps, AsyncSteps).open("POST", PATHS["execute"], headers(body), body)
     assert not isinstance(job, xdb.Reply)
