@@ -127,7 +127,8 @@ fn in_a_turn_that_takes_calls_back_from_the_runners() {
     let app = application("turn-take-back");
     let worker = app.worker(add);
     worker.misbehave(|_: &Call| error(500, "Unfit", "not now"));
-    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
+    // Longer than the ten minutes that pass.
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600}});
     let definition = Definition::starting_with("Add").step_with("Add", patient).maps("public.counters", "id", &["n"]);
     app.register("add", &definition);
     app.db().run("INSERT INTO counters VALUES ('k', 0)");
