@@ -35,7 +35,7 @@ impl Duties {
                 maintenance: Box::new(Maintenance::new()),
                 counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
-                runners: Runners::new(session),
+                runners: Runners::default(),
             },
             Role::Runner(_) => Self::Runner { last_work: Instant::now() },
         }
@@ -99,55 +99,38 @@ pub fn is_running(database: pg_sys::Oid, role: Role) -> bool {
     Slot::find(database, role).is_some_and(|slot| slot.pid().is_some())
 }
 
-/// Which processes of a database there are, by [`Role::index`]. One pass over the slots, since each turn asks.
-fn running(database: pg_sys::Oid) -> [bool; Role::COUNT] {
-    let mut running = [false; Role::COUNT];
-    let live = Slot::of_database(database).filter(|slot| slot.pid().is_some());
-    live.for_each(|slot| running[slot.role().index()] = true);
-    running
-}
-
 /// The scheduler's look after its runners: the leases of one that is gone are void.
+#[derive(Default)]
 pub struct Runners {
-    running: [bool; Role::COUNT],
+    /// Some have ended, perhaps before any turn has seen them run.
+    ended: bool,
     /// What failed is tried again in a later turn.
     failing: Backoff<()>,
 }
 
 impl Runners {
-    /// To be called when those that do not run are retired.
-    fn new(session: &Session) -> Self {
-        Self { running: running(session.database), failing: Backoff::default() }
-    }
-
     fn retry_in(&self) -> Option<Duration> {
         let now = Instant::now();
         self.failing.next(now).map(|at| at - now)
     }
 
     fn retire(&mut self, session: &mut Session) {
-        let database = session.database;
-        let mut gone = false;
-        for (known, runs) in self.running.iter_mut().zip(running(database)) {
-            gone |= *known && !runs;
-            *known |= runs;
-        }
-        if !gone || self.failing.is_deferred(&(), Instant::now()) {
+        self.ended |= session.slot.take_runners_ended();
+        if !self.ended || self.failing.is_deferred(&(), Instant::now()) {
             return;
         }
-        let known = self.running;
+        let database = session.database;
         let retired = in_transaction(session, |spi| {
             execution::unmark_closing(spi, None)?;
-            engine::retire_runners(spi, |role| known[role.index()] && !is_running(database, role))?;
+            engine::retire_runners(spi, |role| !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())
         });
         if retired.is_none() {
             self.failing.defer((), Instant::now(), Patience::Long);
         } else {
+            self.ended = false;
             self.failing.clear(&());
-            // One that has ended since is retired the next time, once more.
-            self.running = running(database);
         }
     }
 }

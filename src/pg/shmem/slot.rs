@@ -38,6 +38,8 @@ pub(super) struct Cell {
     dormant: AtomicU32,
     /// Not zero: sessions have ended calls. Written by sessions, read by the scheduler.
     calls_over: AtomicU32,
+    /// Not zero: runners of this scheduler have ended.
+    runners_ended: AtomicU32,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -239,7 +241,15 @@ impl Slot {
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [&cell.wake, &cell.leave, &cell.calls_over, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
+        for flag in [
+            &cell.wake,
+            &cell.leave,
+            &cell.calls_over,
+            &cell.runners_ended,
+            &cell.exit_reason,
+            &cell.state,
+            &cell.runners_wanted,
+        ] {
             flag.store(0, Ordering::SeqCst);
         }
         cell.role.store(role.index() as u32, Ordering::SeqCst);
@@ -363,6 +373,7 @@ impl Slot {
         if role != Role::Scheduler
             && let Some(scheduler) = Slot::find(database, Role::Scheduler)
         {
+            scheduler.cell().runners_ended.store(1, Ordering::SeqCst);
             scheduler.wake(Wakeup::Work);
         }
     }
@@ -417,6 +428,11 @@ impl Slot {
     /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether runners of this scheduler have ended since the last call of this.
+    pub fn take_runners_ended(self) -> bool {
+        self.cell().runners_ended.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Tells the scheduler of this slot that sessions have ended calls, whose locks go to other calls. To be called after the commit, and
