@@ -197,7 +197,12 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     if loaded.meta.definition().strict_answers && !answered.warnings().is_empty() {
         return Err(error::call_not_applied(&process_id, answered.warnings().join("; ")));
     }
-    let said = Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
+    let said = Said {
+        token: &token,
+        queues: answered.queues(),
+        reads: true,
+        command: &|call| answered.command(call.as_attempt()),
+    };
     apply(caller, locked, said)?;
     for warning in answered.warnings() {
         pgrx::notice!("xdb: answer to a call of process \"{process_id}\": {warning}");
@@ -235,7 +240,7 @@ pub fn fail_call(args: &Args) -> Result<Value> {
         return give_back(caller, &token);
     };
     let (failure, further) = decode_failure(&text).map_err(|what| error::invalid_argument("failure", what))?;
-    let command = |call: &CallRecord| calls::failed(call, failure.clone(), further);
+    let command = |call: &CallRecord| call.as_attempt().failed(failure.clone(), further);
     let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
     apply(caller, locked, Said { token: &token, queues: Vec::new(), reads: false, command: &command })?;
     Ok(Value::Void)

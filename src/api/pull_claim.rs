@@ -527,7 +527,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
     for (begun, failure, further) in attempts {
         let id = begun.key.0;
         let Some(entry) = loaded.get(&id) else { continue };
-        let command = calls::failed(&begun.record(0), failure, further);
+        let command = begun.record(0).as_attempt().failed(failure, further);
         let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
         if Event::closes(&events) {
             if execution::lock_for_close(spi, &[id])?.is_empty() {

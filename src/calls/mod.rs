@@ -34,6 +34,8 @@ use crate::store::registry::Worker;
 use crate::transport::{FailureKind, Outcome, Request};
 use std::rc::Rc;
 use std::sync::Arc;
+pub use xdb_calls::Answered;
+use xdb_calls::failed_by_policy;
 use xdb_engine::*;
 use xdb_protocol::*;
 
@@ -174,122 +176,6 @@ pub fn rpc_url(worker: &Worker) -> Result<String> {
     url(worker, RPC_PATH)
 }
 
-/// What became of a state's call.
-#[derive(Clone, Debug)]
-pub enum Answered {
-    /// A function answers it, which is called where its answer is applied.
-    Uncalled,
-    WaitUntil(WaitUntilAnswer),
-    Execute(ExecuteAnswer),
-    Failed(Failure, Further),
-    /// The attempt failed, and what it did besides is applied all the same.
-    Retry(Retried),
-}
-
-impl Answered {
-    /// As the command that the engine decides about.
-    pub fn command(&self, record: &CallRecord) -> Command {
-        let seq = record.key.1;
-        match self {
-            Self::Uncalled => Command::CallRepeated { seq, api: record.api },
-            Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
-            Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
-            Self::Failed(failure, further) => failed(record, failure.clone(), *further),
-            Self::Retry(Retried { failure, further, effects }) => Command::CallFailed(CallFailed {
-                applied: Some(Box::new(effects.clone())),
-                ..call_failed(record, self.warn(failure.clone()), *further)
-            }),
-        }
-    }
-
-    /// About how many rows applying it writes, a kilobyte counted as one; the aborted states of a process that closes not counted.
-    pub fn size(&self) -> usize {
-        let (own, effects) = match self {
-            Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
-            Self::Execute(ExecuteAnswer { decision, effects }) => match decision {
-                Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. } => {
-                    (next.len(), effects)
-                }
-                Decision::Close { .. } => (0, effects),
-            },
-            Self::Retry(retried) => (0, &retried.effects),
-            Self::Failed(..) | Self::Uncalled => return 0,
-        };
-        let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
-        let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
-        let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
-        let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
-        let messages =
-            local.chain(global).chain(arguments).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
-        let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
-        rows + bytes / 1024
-    }
-
-    /// What in the answer changes nothing.
-    pub fn warnings(&self) -> &[String] {
-        self.effects().map_or(&[], |effects| &effects.warnings)
-    }
-
-    /// A failure of an attempt that was answered so, with what was odd about the answer.
-    pub fn warn(&self, failure: Failure) -> Failure {
-        Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
-    }
-
-    /// What the answer does besides its decision.
-    pub fn effects(&self) -> Option<&Effects> {
-        match self {
-            Self::WaitUntil(answer) => Some(&answer.effects),
-            Self::Execute(answer) => Some(&answer.effects),
-            Self::Retry(retried) => Some(&retried.effects),
-            Self::Failed(..) | Self::Uncalled => None,
-        }
-    }
-
-    /// What it sends to queues of its own process.
-    pub fn publishes(&self) -> &[Publish] {
-        self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)
-    }
-
-    /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
-    /// is empty, one is enough.
-    pub fn queues(&self) -> Vec<(String, usize)> {
-        match self {
-            Self::WaitUntil(answer) => {
-                let queue = |command: &RequestedCommand| match &command.kind {
-                    RequestedKind::LocalQueue { queue, at_least, at_most } => {
-                        Some((queue.clone(), taken_at_once(*at_least, *at_most) as usize))
-                    }
-                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::GlobalQueue { .. } => {
-                        None
-                    }
-                };
-                answer.request.commands.iter().filter_map(queue).collect()
-            }
-            Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
-                queues.iter().map(|queue| (queue.clone(), 1)).collect()
-            }
-            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) | Self::Uncalled => Vec::new(),
-        }
-    }
-}
-
-/// The command that reports a failed attempt.
-pub fn failed(record: &CallRecord, failure: Failure, further: Further) -> Command {
-    Command::CallFailed(call_failed(record, failure, further))
-}
-
-fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallFailed {
-    CallFailed {
-        seq: record.key.1,
-        api: record.api,
-        attempt: record.attempt,
-        first_attempt_at: record.first_attempt_at,
-        failure,
-        further,
-        applied: None,
-    }
-}
-
 /// Reads what a function has answered, in the same way.
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
@@ -326,18 +212,7 @@ pub fn decode_rpc_answer(body: &[u8]) -> std::result::Result<RpcAnswer, String> 
 /// The same of a state's call.
 pub fn decode_answer(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
     check_answer_size(body)?;
-    match api {
-        Api::WaitUntil => decode_wait_until(body, &limits()).map(Answered::WaitUntil),
-        Api::Execute => decode_execute(body, &limits()).map(|executed| match executed {
-            Executed::Decided(answer) => Answered::Execute(answer),
-            Executed::Retry(retried) => Answered::Retry(retried),
-        }),
-    }
-}
-
-/// A failed attempt of which nothing is said but that it has failed.
-pub fn failed_by_policy(failure: Failure) -> Answered {
-    Answered::Failed(failure, Further::ByPolicy)
+    xdb_calls::decode_answer(api, body, &limits())
 }
 
 fn limits() -> Limits {

@@ -244,13 +244,13 @@ impl<'i> Decider<'_, '_, 'i> {
                         return Ok(());
                     }
                     let why = "its lease is gone: the call was made again or is over";
-                    return self.reject(record, &answered.command(record), why);
+                    return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);
                 if matches!(answered, Answered::Uncalled) {
                     return self.call_function(number, record);
                 }
-                self.refused_strictly(record, answered).unwrap_or_else(|| answered.command(record))
+                self.refused_strictly(record, answered).unwrap_or_else(|| answered.command(record.as_attempt()))
             }
         };
         self.decide(number, item, command, false)
@@ -286,7 +286,7 @@ impl<'i> Decider<'_, '_, 'i> {
         }
         let process_type = self.loaded(record.key.0)?.meta.process_type.as_ref()?;
         let strict = process_type.definition.strict_answers;
-        strict.then(|| calls::failed(record, invalid_answer(warnings.join("; ")), Further::ByPolicy))
+        strict.then(|| record.as_attempt().failed(invalid_answer(warnings.join("; ")), Further::ByPolicy))
     }
 
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
@@ -345,7 +345,7 @@ impl<'i> Decider<'_, '_, 'i> {
             Used::Refused(error) => {
                 let Item::Answer(record, answered) = item else { return Err(error) };
                 // Nothing of the refused answer is applied; the failed attempt can't be refused again.
-                let failed = calls::failed(record, answered.warn(refused(&error)), Further::ByPolicy);
+                let failed = record.as_attempt().failed(answered.warn(refused(&error)), Further::ByPolicy);
                 return self.decide(number, item, failed, locked_for_close);
             }
         };
@@ -383,7 +383,7 @@ impl<'i> Decider<'_, '_, 'i> {
         }
         // The worker's answer can't be applied.
         let (failure, further) = rejected_answer(&rejection);
-        let command = calls::failed(record, answered.warn(failure), further);
+        let command = record.as_attempt().failed(answered.warn(failure), further);
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {

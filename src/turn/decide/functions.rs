@@ -86,7 +86,7 @@ impl Decider<'_, '_, '_> {
         match self.make(record)? {
             None => self.go_on(record.key.0),
             Some(Undone::Failed(failure, further)) => {
-                let failed = calls::failed(record, failure.clone(), further);
+                let failed = record.as_attempt().failed(failure.clone(), further);
                 let item = Item::Answer(record.clone(), Answered::Failed(failure, further));
                 self.decide(number, &item, failed, false)
             }
@@ -278,7 +278,7 @@ impl Decider<'_, '_, '_> {
         let with_id: Vec<_> = inbox::ids_of(id, answered.publishes()).collect();
         queue::queues(turn.spi, &mut self.decided.executions, &queues)?;
         inbox::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
-        let command = answered.command(record);
+        let command = answered.command(record.as_attempt());
         let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
         loaded.prepare(turn.spi, &command)?;
         let mut events = match loaded.decide(&command, now, random()) {

@@ -1,0 +1,13 @@
+//! A call as a value: may it be made, what is sent, what was answered, and what follows from the answer. It is one path, and whoever
+//! makes a call goes along it: the scheduler's turn, a runner that calls a function, a worker that fetches its calls, an RPC, the
+//! simulator.
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `answer.rs` | what was answered, as the command that the engine decides about |
+//!
+//! Nothing here touches a table, a socket or a clock.
+
+mod answer;
+
+pub use answer::{Answered, Attempt, decode_answer, failed_by_policy};
