@@ -255,7 +255,7 @@ pub(crate) fn given_out(run: &Run, number: u64, sent: Sent<'_>) -> Call {
         ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
         ("Idempotency-Key", sent.key),
     ]);
-    headers.extend(run.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
+    headers.extend(run.options.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
     Call {
         call: number,
         process_id: run.execution.process_id.clone(),

@@ -1,25 +1,13 @@
 //! The virtual clock: it stands still, and moves from one moment at which something is due to the next.
 
 use crate::calls::OpenCall;
-use crate::line::shown;
-use crate::{AdvanceArguments, Result, Simulator};
-use serde::Serialize;
+use crate::line::{Given, shown};
+use crate::run::Run;
+use crate::{Result, Simulator};
+use serde_json::{Value, json};
 use xdb_engine::*;
-use xdb_protocol::parse_moment;
+use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
-
-/// How far the clock came.
-#[derive(Debug, PartialEq, Serialize)]
-pub struct Advanced {
-    pub now: String,
-    /// The clock is where it should be; without a moment to go to, it has moved. False: calls are due before, and have to be answered
-    /// first, or nothing will ever come due.
-    pub reached: bool,
-    /// Calls that are due, and can be given out.
-    pub due: usize,
-    /// When something comes due next; null: nothing will.
-    pub next: Option<String>,
-}
 
 /// What comes due by itself, in the order in which the same moment brings it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,20 +21,15 @@ enum Due {
 
 impl Simulator {
     /// Moves the clock: by so much, or to a moment, or to the next one at which something is due. Timers fire on the way. It
-    /// stops as soon as calls are due.
-    pub fn advance(&mut self, arguments: AdvanceArguments) -> Result<Advanced> {
-        let target = match (arguments.by, arguments.until) {
+    /// stops as soon as calls are due: they are answered first, or nothing ever comes due.
+    pub(crate) fn advance(&mut self, given: &mut Given) -> Result<Value> {
+        let by = valid("by", given.length("by")?, "not be negative")?;
+        let until = given.moment("until")?.flatten();
+        given.end()?;
+        let target = match (by, until) {
             (Some(_), Some(_)) => return Err(invalid_argument("until", "there is by already")),
-            (Some(by), None) if by < 0.0 => return Err(invalid_argument("by", "it must not be negative")),
-            (Some(by), None) => Some(self.now + Duration::from_seconds(by)),
-            (None, Some(until)) => {
-                let until = parse_moment(&until).map_err(|what| invalid_argument("until", what))?;
-                if until < self.now {
-                    return Err(invalid_argument("until", "it is in the past"));
-                }
-                Some(until)
-            }
-            (None, None) => None,
+            (None, Some(until)) if until < self.now => return Err(invalid_argument("until", "it is in the past")),
+            (by, until) => by.map(|by| self.now + by).or(until),
         };
         let before = self.now;
         let reached = loop {
@@ -64,8 +47,8 @@ impl Simulator {
                 (_, None) => break self.now > before,
             }
         };
-        let next = self.next().map(shown);
-        Ok(Advanced { now: shown(self.now), reached, due: self.due_now(), next })
+        let (now, next) = (shown(self.now), self.next().map(shown));
+        Ok(json!({"now": now, "reached": reached, "due": self.due_now(), "next": next}))
     }
 
     fn due_now(&self) -> usize {
@@ -100,10 +83,14 @@ impl Simulator {
         let calls = self.running().filter(|run| !self.is_held(run)).flat_map(|run| run.execution.states.values());
         let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
         let timers = self.timers().into_iter().map(|(at, _)| at);
-        calls.chain(timers).chain(self.ends_of_pauses()).filter(|at| *at > self.now).min()
+        calls
+            .chain(timers)
+            .chain(self.paused_types.values().filter_map(|pause| pause.until))
+            .filter(|at| *at > self.now)
+            .min()
     }
 
-    fn running(&self) -> impl Iterator<Item = &crate::run::Run> {
+    fn running(&self) -> impl Iterator<Item = &Run> {
         self.runs.values().filter(|run| run.execution.is_running())
     }
 
