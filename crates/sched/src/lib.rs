@@ -37,3 +37,4 @@ pub mod lines;
 pub mod lock_table;
 pub mod room;
 pub mod table_health;
+pub mod wanted_locks;

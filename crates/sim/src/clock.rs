@@ -9,16 +9,6 @@ use xdb_engine::*;
 use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
 
-/// What comes due by itself, in the order in which the same moment brings it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    ProcessTimeout(ExecutionId),
-    Timer(ExecutionId, StateSeq, u32),
-    PauseEnds(ExecutionId),
-    /// The time of an open call is over.
-    Deadline(u64),
-}
-
 impl Simulator {
     /// Moves the clock: by so much, or to a moment, or to the next one at which something is due. Timers fire on the way. It
     /// stops as soon as calls are due: they are answered first, or nothing ever comes due.
@@ -57,22 +47,18 @@ impl Simulator {
 
     /// Lets happen what is due, until nothing is.
     fn fire(&mut self) {
-        while let Some((_, due)) = self.timers().into_iter().filter(|(at, _)| *at <= self.now).min() {
-            let (id, command) = match due {
-                Due::ProcessTimeout(id) => (id, Command::ProcessTimeout),
-                Due::Timer(id, seq, command) => (id, Command::TimerFired { seq, command }),
-                Due::PauseEnds(id) => (id, Command::PauseEnds),
-                Due::Deadline(call) => {
-                    if let Some(OpenCall::State(open)) = self.open.remove(&call) {
-                        self.times_out(&open);
-                    }
-                    continue;
-                }
-            };
-            match self.decide(id, &command) {
-                Ok(events) => self.apply(id, events),
+        loop {
+            let is_due = |at: &Timestamp| *at <= self.now;
+            let timer = self.timers().find(|(at, ..)| is_due(at));
+            if let Some((_, id, command)) = timer {
                 // What is due by the execution itself is not stale.
-                Err(_) => return,
+                let Ok(events) = self.decide(id, &command) else { return };
+                self.apply(id, events);
+                continue;
+            }
+            let Some((_, number)) = self.deadlines().find(|(at, _)| is_due(at)) else { return };
+            if let Some(OpenCall::State(open)) = self.open.remove(&number) {
+                self.times_out(&open);
             }
         }
     }
@@ -82,35 +68,33 @@ impl Simulator {
         // A call that is held comes due when the pause ends, if it does so by itself.
         let calls = self.running().filter(|run| !self.is_held(run)).flat_map(|run| run.execution.states.values());
         let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
-        let timers = self.timers().into_iter().map(|(at, _)| at);
-        calls
-            .chain(timers)
-            .chain(self.paused_types.values().filter_map(|pause| pause.until))
-            .filter(|at| *at > self.now)
-            .min()
+        let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
+        let pauses = self.paused_types.values().filter_map(|pause| pause.until);
+        calls.chain(timers).chain(pauses).filter(|at| *at > self.now).min()
     }
 
     fn running(&self) -> impl Iterator<Item = &Run> {
         self.runs.values().filter(|run| run.execution.is_running())
     }
 
-    /// Timers of running processes, and the times of open calls.
-    fn timers(&self) -> Vec<(Timestamp, Due)> {
-        let mut timers = Vec::new();
-        for run in self.running() {
-            let id = run.execution.id;
-            timers.extend(run.execution.timeout_at.map(|at| (at, Due::ProcessTimeout(id))));
-            timers.extend(run.execution.pause_ends_at().map(|at| (at, Due::PauseEnds(id))));
-            for state in run.execution.states.values() {
-                let seq = state.seq;
-                timers.extend(state.open_timers().map(|(command, at)| (at, Due::Timer(id, seq, command))));
-            }
-        }
-        for (number, open) in &self.open {
-            if let OpenCall::State(open) = open {
-                timers.push((open.deadline, Due::Deadline(*number)));
-            }
-        }
-        timers
+    /// What comes due by itself, in the order in which the same moment brings it.
+    fn timers(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
+        let running = || self.running().map(|run| &run.execution);
+        let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
+        let states = running().flat_map(|of| of.states.values().map(|state| (of.id, state)));
+        let timers = states.flat_map(|(id, state)| {
+            let fires = |command| Command::TimerFired { seq: state.seq, command };
+            state.open_timers().map(move |(command, at)| (at, id, fires(command)))
+        });
+        let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, of.id, Command::PauseEnds)));
+        timeouts.chain(timers).chain(pauses)
+    }
+
+    /// When the times of open calls are over.
+    fn deadlines(&self) -> impl Iterator<Item = (Timestamp, u64)> {
+        self.open.iter().filter_map(|(number, open)| match open {
+            OpenCall::State(open) => Some((open.deadline, *number)),
+            OpenCall::Rpc(_) => None,
+        })
     }
 }

@@ -8,21 +8,8 @@
 //!
 //! It is the server's own engine and wire format: what is decided, what a worker is asked and what its answer means come from
 //! `xdb-engine` and `xdb-protocol`, and so do the words of errors. What is here stands for the rest: for tables, rows as JSON; for
-//! the clock, a number that [`Simulator::advance`] moves; for the scheduler, a list of what is due; for HTTP, whoever asks for
-//! [`Simulator::calls`] and gives each to [`Simulator::answer`]. One thread, no I/O, no clock, and the same commands give the same
-//! results for ever.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `line.rs` | lines of JSON: what may be asked, and what is answered (README.md) |
-//! | `run.rs` | an execution with its history, and the events that follow from a command |
-//! | `register.rs`, `start.rs`, `manage.rs`, `pauses.rs` | what callers do to processes |
-//! | `calls.rs`, `answers.rs`, `rpc.rs` | calls that are due, given out, and answered |
-//! | `clock.rs` | what comes due as time goes by |
-//! | `tables.rs` | rows for global attributes |
-//! | `global.rs` | global queues, and who waits for them |
-//! | `locks.rs` | what calls have locked, and whether it has changed |
-//! | `look.rs` | descriptions, incidents, histories, and whether they agree with their executions |
+//! the clock, a number that the command `advance` moves; for the scheduler, a list of what is due; for HTTP, whoever asks for `calls` and
+//! gives each an `answer`. One thread, no I/O, no clock, and the same commands give the same lines for ever. README.md has the commands.
 
 mod answers;
 mod calls;
@@ -39,14 +26,9 @@ mod run;
 mod start;
 mod tables;
 
-pub use answers::Answered;
-pub use calls::Call;
-pub use line::AnswerArguments;
-pub use rpc::RpcCall;
-
 use calls::OpenCall;
 use global::GlobalQueues;
-use line::Given;
+use line::{AnswerArguments, Given};
 use run::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,11 +39,11 @@ use xdb_protocol::Limits;
 use xdb_protocol::refusal::{self, Refusal};
 
 /// What a command gives, or why it is refused: then nothing has changed.
-pub type Result<T> = std::result::Result<T, Refusal>;
+type Result<T> = std::result::Result<T, Refusal>;
 
 /// The role that owns everything here, and the database it is in.
-pub const OWNER: &str = "simulator";
-pub const DATABASE: &str = "simulator";
+const OWNER: &str = "simulator";
+const DATABASE: &str = "simulator";
 
 /// What the server allows if nobody has changed its settings. What is counted in queues is not counted here.
 const QUOTAS: Quotas = Quotas {
@@ -105,11 +87,6 @@ impl Simulator {
     /// Nothing is there, and it is this time.
     pub fn new(now: Timestamp) -> Self {
         Self { now, ..Self::default() }
-    }
-
-    /// The time of processes.
-    pub fn now(&self) -> Timestamp {
-        self.now
     }
 
     /// Version 7, as the server's: the time, and a number in place of chance.

@@ -56,7 +56,7 @@ impl Simulator {
             "rows" => result(self.rows(given)?),
             "called" => result(given.end().map(|()| std::mem::take(&mut self.called))?),
             "describe" => result(self.process(given).map(|id| self.describe(id))?),
-            "incidents" => result(self.incidents(given)?),
+            "incidents" => result(given.end().map(|()| self.incidents())?),
             "history" => result(self.process(given).map(|id| &self.run(id).history)?),
             "check" => result(self.process(given).map(|id| self.problems(id))?),
             _ => Err(no_command(format_args!("unknown command {command}"))),

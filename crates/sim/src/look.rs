@@ -1,12 +1,12 @@
 //! What can be seen of a process.
 
 use crate::calls::OpenCall;
-use crate::line::{Given, shown};
+use crate::line::shown;
 use crate::run::Run;
-use crate::{OWNER, Result, Simulator};
+use crate::{OWNER, Simulator};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use xdb_engine::*;
 
 /// What a process does and waits for: as `xdb.describe_process` says it, as far as there is such a thing here.
@@ -27,21 +27,13 @@ impl Simulator {
         let last = failures.max_by_key(|(last, state)| (last.at, state.seq));
         let type_pause = self.pause_of_type(&execution.process_type).filter(|_| execution.is_running());
         let about = present(json!({
-            "processId": execution.process_id,
-            "processExecutionId": id.to_string(),
-            "processType": execution.process_type,
-            "owner": OWNER,
-            "status": execution.status,
-            "startedAt": shown(execution.started_at),
-            "closedAt": execution.closed_at.map(shown),
-            "timeoutAt": execution.timeout_at.map(shown),
-            "reason": execution.reason,
-            "pause": execution.pause.as_ref().map(pause),
-            "typePause": type_pause.map(|(_, of_type)| pause(of_type)),
-            "completing": execution.completing.then_some(true),
-            "liveThreads": execution.live_threads,
-            "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),
+            "processId": execution.process_id, "processExecutionId": id.to_string(), "processType": execution.process_type,
+            "owner": OWNER, "status": execution.status, "reason": execution.reason, "startedAt": shown(execution.started_at),
+            "closedAt": execution.closed_at.map(shown), "timeoutAt": execution.timeout_at.map(shown),
+            "pause": execution.pause.as_ref().map(pause), "typePause": type_pause.map(|(_, of_type)| pause(of_type)),
+            "completing": execution.completing.then_some(true), "liveThreads": execution.live_threads,
             "threads": live.map(|state| self.thread(run, state)).collect::<Vec<_>>(),
+            "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),
         }));
         Description { about, results: execution.results.clone() }
     }
@@ -80,12 +72,10 @@ impl Simulator {
         present(members.collect())
     }
 
-    /// Calls whose retries are spent, and which stay: of one process, or of all.
-    pub(crate) fn incidents(&self, given: &mut Given) -> Result<Vec<Value>> {
-        let only = if given.end().is_ok() { None } else { Some(self.process(given)?) };
-        let runs = self.runs.values().filter(|run| only.is_none_or(|id| run.execution.id == id));
-        let incidents = runs.flat_map(|run| run.execution.states.values().filter_map(|state| incident(run, state)));
-        Ok(incidents.collect())
+    /// Calls whose retries are spent, and which stay.
+    pub(crate) fn incidents(&self) -> Vec<Value> {
+        let states = |run: &'_ Run| run.execution.states.values().filter_map(|state| incident(run, state)).collect();
+        self.runs.values().flat_map::<Vec<_>, _>(states).collect()
     }
 
     /// What is wrong with an execution: whether it is what its history says, as `xdb.check_process` looks at it.
@@ -96,12 +86,6 @@ impl Simulator {
         let taken = self.queues.taken_by(id);
         let wrong = (held != taken).then(|| format!("global_message: {taken:?} are taken, and {held:?} should be"));
         run.problem().into_iter().chain(wrong).collect()
-    }
-
-    /// What is wrong with any execution, by its id.
-    pub fn check_all(&self) -> BTreeMap<ExecutionId, Vec<String>> {
-        let checked = self.runs.keys().map(|id| (*id, self.problems(*id)));
-        checked.filter(|(_, problems)| !problems.is_empty()).collect()
     }
 }
 

@@ -2,12 +2,13 @@
 
 use crate::calls::{Call, OpenCall, Sent, context, given_out};
 use crate::line::Given;
-use crate::locks::{Locked, Locks};
+use crate::locks::{Locked, wanted};
 use crate::{LIMITS, QUOTAS, Result, Simulator};
 use serde::Serialize;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
+use xdb_sched::wanted_locks::WantedLocks;
 
 /// What an RPC begins with.
 #[derive(Debug, Serialize)]
@@ -34,7 +35,7 @@ pub(crate) struct OpenRpc {
     deadline: Timestamp,
     loading: (Loading, Loading),
     locked: Option<Locked>,
-    pub locks: Locks,
+    pub locks: WantedLocks,
 }
 
 /// The same text for the same JSON, however it is written. No input is the input null.
@@ -67,7 +68,7 @@ impl Simulator {
         self.refuse_rpc(run)?;
         let global = config.load_global_attributes.unwrap_or_default();
         let local = config.load_local_attributes.unwrap_or_default();
-        let locks = Locks::wanted(run, &global, &local);
+        let locks = wanted(run, &global, &local);
         if self.open.values().any(|open| open.locks().conflict(&locks)) {
             return Err(Refusal::new(b"XD020", format!("RPC \"{rpc_name}\" did not get its locks in time"))
                 .detail("A call that was given out has them.")
