@@ -15,6 +15,7 @@ use xdb_protocol::{arguments, parse_moment};
 impl Simulator {
     /// Carries out a line, and answers with a line: both without their ends.
     pub fn line(&mut self, line: &str) -> String {
+        let last_id = self.last_id;
         let reply = match serde_json::from_str::<BTreeMap<String, Given>>(line) {
             Ok(mut commands) => match commands.pop_first() {
                 Some((command, mut given)) if commands.is_empty() => self.carry_out(&command, &mut given),
@@ -23,6 +24,8 @@ impl Simulator {
             Err(error) => Err(no_command(error)),
         };
         let reply = reply.unwrap_or_else(|refusal| {
+            // Nothing else changes before a command is refused.
+            self.last_id = last_id;
             let sqlstate = refusal.sqlstate();
             let Refusal { message, detail, hint, datatype, .. } = refusal;
             let error =

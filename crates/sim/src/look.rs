@@ -74,8 +74,8 @@ impl Simulator {
 
     /// Calls whose retries are spent, and which stay.
     pub(crate) fn incidents(&self) -> Vec<Value> {
-        let states = |run: &'_ Run| run.execution.states.values().filter_map(|state| incident(run, state)).collect();
-        self.runs.values().flat_map::<Vec<_>, _>(states).collect()
+        let states = self.runs.values().flat_map(|run| run.execution.states.values().map(move |state| (run, state)));
+        states.filter_map(|(run, state)| incident(run, state)).collect()
     }
 
     /// What is wrong with an execution: whether it is what its history says, as `xdb.check_process` looks at it.

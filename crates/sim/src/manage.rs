@@ -2,10 +2,10 @@
 
 use crate::line::Given;
 use crate::tables::Row;
-use crate::{CalledFunction, Result, Simulator};
+use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, positive, state_execution_id, stop};
+use xdb_protocol::arguments::{key_text, payloads, positive, state_execution_id, stop};
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
@@ -44,7 +44,8 @@ impl Simulator {
 
     /// Writes local attributes.
     pub(crate) fn set_local_attributes(&mut self, given: &mut Given) -> Result<()> {
-        let attributes = given.payloads("attributes")?;
+        let attributes: Json = given.needed("attributes")?;
+        let attributes = payloads("attributes", Some(attributes.as_str()), LIMITS.max_payload_bytes)?;
         let id = self.process(given)?;
         self.command(id, &Command::SetLocalAttributes(attributes)).map(drop)
     }

@@ -18,23 +18,28 @@ pub(crate) struct Tables(BTreeMap<String, Vec<Row>>);
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub refusal: Refusal,
-    table: String,
-    constraint: Option<String>,
+    error: AppDatabaseError,
 }
 
 impl Refused {
-    /// As a failed attempt of the call whose answer was refused.
-    pub fn failure(&self) -> Failure {
-        let sql_state = self.refusal.sqlstate().to_owned();
-        let message = self.refusal.message.clone();
-        let detail = format!("{message} ({sql_state})");
+    fn of(table: &TableMapping, key: &[String], state: &'static [u8; 5], what: &str) -> Box<Self> {
+        let values = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
+        let message = format!("table {} {what} {}", table.table, values.collect::<Vec<_>>().join(" and "));
+        let refusal = Refusal::new(state, message.clone());
+        let name = table.table.rsplit('.').next().unwrap_or_default();
         let error = AppDatabaseError {
-            sql_state,
+            sql_state: refusal.sqlstate().to_owned(),
             message,
-            table: Some(self.table.clone()),
-            constraint: self.constraint.clone(),
+            table: Some(table.table.clone()),
+            constraint: (state == b"23505").then(|| format!("{name}_pkey")),
         };
-        Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
+        Box::new(Self { refusal, error })
+    }
+
+    /// As a failed attempt of the call whose answer was refused.
+    pub fn failure(self) -> Failure {
+        let detail = format!("{} ({})", self.error.message, self.error.sql_state);
+        Failure { app_database_error: Some(self.error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 
@@ -84,23 +89,15 @@ impl Tables {
         for (table, key) in run.rows() {
             let column = |(name, value): (&String, &Json)| Some((table.attributes.get(name)?.clone(), value.clone()));
             let columns: Row = attributes.iter().filter_map(column).collect();
-            let (state, what, constraint) = match (start, self.found(table, key)) {
-                _ if columns.is_empty() => continue,
-                (None, None) => (b"02000", "has no row with", None),
+            match (start, self.found(table, key)) {
+                _ if columns.is_empty() => {}
+                (None, None) => return Err(Refused::of(table, key, b"02000", "has no row with")),
                 (Some(ConflictMode::ReturnError), Some(_)) => {
-                    let name = table.table.rsplit('.').next().unwrap_or_default();
-                    (b"23505", "already has a row with", Some(format!("{name}_pkey")))
+                    return Err(Refused::of(table, key, b"23505", "already has a row with"));
                 }
-                (Some(ConflictMode::Ignore), Some(_)) => continue,
-                _ => {
-                    writes.push((table, key, columns));
-                    continue;
-                }
-            };
-            let values = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
-            let message = format!("table {} {what} {}", table.table, values.collect::<Vec<_>>().join(" and "));
-            let refusal = Refusal::new(state, message);
-            return Err(Box::new(Refused { refusal, table: table.table.clone(), constraint }));
+                (Some(ConflictMode::Ignore), Some(_)) => {}
+                _ => writes.push((table, key, columns)),
+            }
         }
         for (table, key, columns) in writes {
             self.put(&table.table, &table.primary_key, key, columns);

@@ -582,6 +582,32 @@ fn an_incident_stays_until_it_is_retried() {
 }
 
 #[test]
+fn a_command_is_refused_before_anything_changes() {
+    let mut sim = Sim::of(one_state(json!({})));
+    for (command, arguments, state) in [
+        ("stop", json!({"process_id": "p", "reasons": "enough"}), "08P01"),
+        ("start", json!({"process_id": 7, "process_type": "P"}), "08P01"),
+        ("start", json!({"process_id": "p", "process_type": "P", "timeout": -1}), "XD009"),
+        ("describe", json!({"execution_id": "p"}), "XD009"),
+        ("incidents", json!({"process_id": "p"}), "08P01"),
+        ("advance", json!({"by": -1}), "XD009"),
+        ("advance", json!({"until": "2026-01-01T00:00:00Z"}), "XD009"),
+        ("publish_global", json!({"queue_name": "g", "ttl": 0}), "XD009"),
+        ("set_local_attributes", json!({"process_id": "p"}), "XD009"),
+        ("begin", json!({}), "08P01"),
+    ] {
+        assert_eq!(sim.refused(command, arguments).0, state, "{command}");
+    }
+    for line in ["{}", "[]", r#"{"calls": {}, "called": {}}"#] {
+        assert!(sim.simulator.line(line).contains("08P01"), "{line}");
+    }
+    // A start that is refused takes no number, and null is as good as absent.
+    assert!(sim.start("p").ends_with("-000000000001"));
+    assert_eq!(sim.ask("stop", json!({"process_id": "p", "reason": null})), Value::Null);
+    assert_eq!(sim.status("p"), "TERMINATED");
+}
+
+#[test]
 fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
     let mut definition = one_state(json!({}));
     definition["rpcs"] = json!({"deposit": {}, "withdraw": {}});
