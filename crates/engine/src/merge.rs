@@ -78,8 +78,9 @@ impl MergeOptions {
     }
 }
 
-/// What merges a start into one that may wait for its first call. None: it does not wait any more, or the two are too far apart, or
-/// `function`, which makes one input of two by its name, gives none.
+/// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
+///
+/// None: the execution has begun, or the two starts are too far apart, or the function gives nothing.
 pub fn merge_start<E>(
     pending: &Execution,
     start: &Start,

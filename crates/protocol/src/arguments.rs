@@ -19,7 +19,7 @@ pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| refusal::missing(argument))
 }
 
-/// An argument that was read as `Some(None)` if it is no such value: an infinite time, or a negative length of time.
+/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time.
 pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
     match given {
         Some(None) => Err(refusal::invalid_argument(argument, format_args!("it must {else_it}"))),

@@ -28,7 +28,7 @@ fn wants(process: u8, key: &str, global: &Loading, local: &Loading) -> WantedLoc
 }
 
 #[test]
-fn rows_conflict_by_table_and_key_whoever_wants_them() {
+fn calls_of_two_processes_conflict_at_the_same_row() {
     let exclusive = loading(&["a"], LockType::Exclusive);
     let one = wants(1, "k", &exclusive, &NONE);
     assert_eq!(one.names(), "table t1 key id = k");
@@ -38,7 +38,7 @@ fn rows_conflict_by_table_and_key_whoever_wants_them() {
     assert!(!one.conflict(&wants(2, "k", &loading(&["b"], LockType::Exclusive), &NONE)), "another table");
     assert!(
         !one.conflict(&wants(2, "k", &loading(&[], LockType::NoLocking), &NONE)),
-        "who locks nothing waits for nobody"
+        "a call without locks conflicts with none"
     );
     let shared = loading(&["a"], LockType::Share);
     assert!(!wants(1, "k", &shared, &NONE).conflict(&wants(2, "k", &shared, &NONE)));

@@ -10,8 +10,8 @@ use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
 
 impl Simulator {
-    /// Moves the clock: by so much, or to a moment, or to the next one at which something is due. Timers fire on the way. It
-    /// stops as soon as calls are due: they are answered first, or nothing ever comes due.
+    /// Moves the clock: by a length of time, or to a moment, or to the next moment at which something is due. Timers fire on the way.
+    /// The clock stops as soon as calls are due: until they are answered, nothing else comes due.
     pub(crate) fn advance(&mut self, given: &mut Given) -> Result<Value> {
         let by = valid("by", given.length("by")?, "not be negative")?;
         let until = given.moment("until")?.flatten();
@@ -45,7 +45,7 @@ impl Simulator {
         self.due().into_iter().filter(|call| self.is_free(*call)).count()
     }
 
-    /// Lets happen what is due, until nothing is.
+    /// Carries out everything that is due now.
     fn fire(&mut self) {
         loop {
             let is_due = |at: &Timestamp| *at <= self.now;

@@ -6,7 +6,7 @@ use xdb_engine::*;
 /// A waiting state.
 pub(crate) type StateKey = (ExecutionId, StateSeq);
 
-/// An id that was used is known for so long: the default of `xdb.retention`.
+/// How long a message id is known after its use: the default of `xdb.retention`.
 const RETENTION: Duration = Duration(7 * 86_400_000_000);
 
 /// All global queues.
@@ -44,7 +44,7 @@ impl GlobalQueues {
         self.messages.insert(number, Stored { message, expires_at, taken: None });
     }
 
-    /// Messages that nobody has taken, and whose time is not over.
+    /// Messages that no state has taken and that have not expired.
     pub fn free(&self, now: Timestamp) -> Vec<GlobalMessage> {
         let is_free = |stored: &&Stored| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
@@ -80,7 +80,7 @@ impl GlobalQueues {
         }
     }
 
-    /// Messages go back to their places. The time that they were taken does not count.
+    /// Messages return to their places. The time during which they were taken does not count.
     fn give_back(&mut self, now: Timestamp, by: impl Fn(StateKey) -> bool) {
         for stored in self.messages.values_mut() {
             if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {

@@ -8,8 +8,8 @@
 //!
 //! It is the server's own engine and wire format: what is decided, what a worker is asked and what its answer means come from
 //! `xdb-engine` and `xdb-protocol`, and so do the words of errors. What is here stands for the rest: for tables, rows as JSON; for
-//! the clock, a number that the command `advance` moves; for the scheduler, a list of what is due; for HTTP, whoever asks for `calls` and
-//! gives each an `answer`. One thread, no I/O, no clock, and the same commands give the same lines for ever. README.md has the commands.
+//! the clock, a number that the command `advance` moves; for the scheduler, a list of what is due; for HTTP, the commands
+//! `calls` and `answer`. One thread, no I/O, no clock: the same commands always give the same lines. README.md describes the commands.
 
 mod answers;
 mod calls;
@@ -45,7 +45,7 @@ type Result<T> = std::result::Result<T, Refusal>;
 const OWNER: &str = "simulator";
 const DATABASE: &str = "simulator";
 
-/// What the server allows if nobody has changed its settings. What is counted in queues is not counted here.
+/// The limits of a server with default settings. Messages in queues are not counted here.
 const QUOTAS: Quotas = Quotas {
     commands: 1000,
     threads: 20_000,

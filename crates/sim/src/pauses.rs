@@ -77,7 +77,7 @@ impl Simulator {
         refuse(self.pauses(run).find(|(_, pause)| pause.mode == PauseMode::Reject))
     }
 
-    /// Refuses an RPC in any pause: nobody would end it while the caller waits.
+    /// Refuses an RPC in any pause: no command would end the pause while the caller waits.
     pub(crate) fn refuse_rpc(&self, run: &Run) -> Result<()> {
         refuse(self.pauses(run).next())
     }

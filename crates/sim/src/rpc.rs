@@ -44,7 +44,7 @@ fn compared(input: Option<&Json>) -> String {
     serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string())
 }
 
-/// How long an RPC takes where nobody says otherwise: the default of `xdb.rpc_timeout`.
+/// The timeout of an RPC where neither its caller nor its definition has one: the default of `xdb.rpc_timeout`.
 const RPC_TIMEOUT: Duration = Duration(10_000_000);
 
 impl Simulator {
