@@ -2,7 +2,7 @@
 
 use super::answering::{self, Executions};
 use super::process::follower;
-use super::{Caller, json, name, name_if_given, needed, object, valid, wrote};
+use super::{Caller, json, name, name_if_given, needed, object, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -160,7 +160,7 @@ pub(super) fn decide(
 
 pub fn purge(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.purge()")?;
-    let older_than = needed("older_than", valid("older_than", args.interval(0), "not be negative")?)?;
+    let older_than = needed("older_than", arguments::valid("older_than", args.interval(0), "not be negative")?)?;
     let before = clock::behind().before(older_than);
     let mut purged = 0;
     for old in [Old::Closed(before), Old::Retained(before)] {

@@ -351,14 +351,6 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 
-/// An argument that was read as `Some(None)` if it is no such value: an infinite time, or a negative length of time.
-fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
-    match given {
-        Some(None) => Err(error::invalid_argument(argument, format_args!("it must {else_it}"))),
-        given => Ok(given.flatten()),
-    }
-}
-
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     Ok(arguments::payload(name, text.as_deref(), guc::max_payload_bytes())?)

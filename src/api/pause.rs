@@ -1,7 +1,7 @@
 //! Pausing processes and process types, and what a pause refuses.
 
 use super::manage::command;
-use super::{Caller, name, valid};
+use super::{Caller, name};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
@@ -46,8 +46,7 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
 
 /// The pause that the second to the fourth parameter tell.
 fn asked(args: &Args) -> Result<Pause> {
-    let until = valid("until", args.time(2), "be finite")?;
-    Ok(arguments::pause(args.text(1), until, args.text(3), clock::now())?)
+    Ok(arguments::pause(args.text(1), args.time(2), args.text(3), clock::now())?)
 }
 
 /// The type, if the caller may pause it: an operator, or a member of its owner.

@@ -36,7 +36,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
     let input = payload("input", json(args, 2, "input")?)?;
-    let timeout = timeout_given(args.interval(3))?;
+    let timeout = arguments::rpc_timeout(args.interval(3), guc::MAX_CALL_TIMEOUT)?;
     let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
@@ -84,19 +84,6 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
     Ok(output.map_or(Value::Null, Value::Json))
-}
-
-/// The caller's own timeout, if there is one.
-fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>> {
-    let timeout = match argument {
-        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
-        Some(timeout) => timeout,
-        None => None,
-    };
-    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::MAX_CALL_TIMEOUT)) {
-        Some(longer) => Err(error::over_quota(longer.to_string())),
-        None => Ok(timeout),
-    }
 }
 
 /// Refuses to run somebody's code as a superuser: that of a function, or what the owner of a table has in it, a trigger or a policy.
@@ -241,11 +228,7 @@ fn target(
         return Err(error::unknown_process_type(&type_name));
     };
     loaded.meta.process_type = Some(process_type.clone());
-    let Some(config) = process_type.definition.rpc(rpc_name) else {
-        let known: Vec<_> =
-            process_type.definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
-        return Err(error::unknown_word("rpc_name", rpc_name, &known));
-    };
+    let config = arguments::rpc(&process_type.definition, rpc_name)?;
     if config.function.is_none() && process_type.pulled_by().is_some() {
         return Err(error::worker_is_not_called(rpc_name));
     }

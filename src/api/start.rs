@@ -1,9 +1,7 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
 use super::merge::merge_or_begin;
-use super::{
-    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, valid, wrote,
-};
+use super::{Caller, json, owner_name, refuse_own_step, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -22,32 +20,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::{StartContext, StartOptions, arguments, parse_start_options};
-
-/// What a caller asks for.
-pub(super) struct StartRequest {
-    pub start: Start,
-    pub key: Option<String>,
-    pub policy: IdReusePolicy,
-    pub options: StartOptions,
-}
-
-/// The parameters of a start, as they were given.
-#[derive(Default)]
-pub(super) struct Given {
-    pub process_id: Option<String>,
-    pub process_type: Option<String>,
-    pub input: Option<String>,
-    pub global_attribute_pk: Option<String>,
-    pub global_attributes: Option<String>,
-    pub local_attributes: Option<String>,
-    pub id_reuse_policy: Option<String>,
-    /// None within: it is negative.
-    pub timeout: Option<Option<Duration>>,
-    /// None within: it is infinite.
-    pub start_at: Option<Option<Timestamp>>,
-    pub options: Option<String>,
-}
+use xdb_protocol::{GivenStart, StartContext, StartRequest, arguments};
 
 /// Who calls, if the role may own processes.
 pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
@@ -65,7 +38,7 @@ pub(super) fn new_id() -> ExecutionId {
 
 pub fn start_process(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_process()")?;
-    let given = Given {
+    let given = GivenStart {
         process_id: args.text(0),
         process_type: args.text(1),
         input: json(args, 2, "input")?,
@@ -144,46 +117,11 @@ fn context(loaded: &Loaded) -> Result<String> {
     Ok(context.encode())
 }
 
-/// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
-pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRequest> {
-    let at = |argument: &str| format!("{place}{argument}");
-    let own_id = name_if_given(&at("process_id"), given.process_id)?;
-    let has_own_id = own_id.is_some();
-    let process_id = own_id.unwrap_or_else(|| id.to_string());
-    let process_type = name(&at("process_type"), given.process_type)?;
-    let input = payload(&at("input"), given.input)?;
-    let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
-    let local_attributes = object(&at("local_attributes"), given.local_attributes)?;
-    Size::of(&local_attributes).check()?;
-    let word = super::needed(&at("id_reuse_policy"), given.id_reuse_policy)?;
-    let policy = IdReusePolicy::parse(&word)
-        .ok_or_else(|| error::unknown_word(&at("id_reuse_policy"), &word, IdReusePolicy::WORDS))?;
-    let timeout = valid(&at("timeout"), given.timeout, "not be negative")?;
-    let start_at = valid(&at("start_at"), given.start_at, "be finite")?;
-    let options = match given.options.filter(|text| text != "null") {
-        Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
-        None => StartOptions::default(),
-    };
-    if options.correlation.is_some() {
-        arguments::check_correlated(place, has_own_id, !global_attributes.is_empty())?;
-    }
-    if !has_own_id && options.request_id.is_some() {
-        return Err(arguments::request_without_id(&at("options")).into());
-    }
-    let start = Start {
-        process_id,
-        process_type,
-        input,
-        local_attributes,
-        global_attributes,
-        call_functions: options.call_functions.clone(),
-        timeout,
-        starting_state: options.starting_state.clone(),
-        starting_state_config: options.starting_state_config.clone(),
-        priority: options.priority,
-        start_at,
-    };
-    Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })
+/// Checks the parameters: see [`StartRequest::read`].
+pub(super) fn read(place: &str, given: GivenStart, id: ExecutionId) -> Result<StartRequest> {
+    let request = StartRequest::read(place, given, id, guc::max_payload_bytes())?;
+    Size::of(&request.start.local_attributes).check()?;
+    Ok(request)
 }
 
 pub(super) enum StartResult {

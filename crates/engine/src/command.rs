@@ -223,7 +223,7 @@ pub struct Publish {
 }
 
 /// A function of the database that is called where the attributes are written, after them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCall {
     /// Its name in the definition.
     pub function: String,

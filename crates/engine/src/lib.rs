@@ -92,7 +92,7 @@ pub use event::*;
 pub use execution::*;
 pub use global_queues::*;
 pub use json::Json;
-pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
+pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start};
 pub use options::*;
 pub use pause::{Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};

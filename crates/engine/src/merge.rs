@@ -1,7 +1,7 @@
 //! A start that is merged into one which has not begun: what becomes of the input, and when it is due.
 
 use crate::words;
-use crate::{Duration, Json, Timestamp};
+use crate::{Command, Duration, Execution, FIRST_STATE, Json, Start, Timestamp};
 use std::collections::BTreeMap;
 
 /// What a start with a correlation key does when another one of the key waits for its first call.
@@ -78,8 +78,36 @@ impl MergeOptions {
     }
 }
 
+/// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
+///
+/// None: the execution has begun, or the two starts are too far apart, or the function gives nothing.
+pub fn merge_start<E>(
+    pending: &Execution,
+    start: &Start,
+    options: &MergeOptions,
+    now: Timestamp,
+    function: impl FnOnce(&str, Option<&Json>, Option<&Json>) -> Result<Option<Json>, E>,
+) -> Result<Option<Command>, E> {
+    let Some(call) = pending.first_call() else { return Ok(None) };
+    let new_due = start.start_at.map_or(now, |at| at.max(now));
+    let Some(not_before) = options.due(pending.started_at, call.not_before, new_due) else { return Ok(None) };
+    let old = pending.states.get(&FIRST_STATE).and_then(|state| state.input.as_ref());
+    let new = start.input.as_ref();
+    let input = match &options.input {
+        MergedInput::Keep => old.cloned(),
+        MergedInput::Replace => new.cloned(),
+        MergedInput::Merge => merged(old, new),
+        MergedInput::Function(name) => match function(name, old, new)? {
+            None => return Ok(None),
+            // JSON null is no input.
+            made => made.filter(|made| made.as_str() != "null"),
+        },
+    };
+    Ok(Some(Command::MergeStart { input, not_before }))
+}
+
 /// Two inputs as one: of objects the keys of both, with the new one's values; arrays one after the other; of all else the new one.
-pub fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
+fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
     let (Some(old), Some(added)) = (pending, new) else { return new.or(pending).cloned() };
     let objects = (object(old), object(added));
     if let (Some(mut members), Some(more)) = objects {

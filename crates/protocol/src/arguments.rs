@@ -4,7 +4,10 @@ use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
 use crate::refusal::{self, Refusal};
 use std::collections::BTreeMap;
-use xdb_engine::{Command, Json, Pause, PauseMode, StateExecutionId, StopType, TableMapping, Timestamp};
+use xdb_engine::{
+    Command, Definition, Duration, Json, LongerCall, Pause, PauseMode, RpcConfig, StateExecutionId, StopType,
+    TableMapping, Timestamp,
+};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -14,6 +17,34 @@ const MAX_REASON_BYTES: usize = 10_000;
 /// An argument that must be given.
 pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| refusal::missing(argument))
+}
+
+/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time.
+pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
+    match given {
+        Some(None) => Err(refusal::invalid_argument(argument, format_args!("it must {else_it}"))),
+        given => Ok(given.flatten()),
+    }
+}
+
+/// A length of time that is longer than none.
+pub fn positive(argument: &str, given: Option<Option<Duration>>) -> Result<Option<Duration>> {
+    valid(argument, given.map(|length| length.filter(|length| *length > Duration(0))), "be positive")
+}
+
+/// The timeout of an RPC that its caller asks for.
+pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Result<Option<Duration>> {
+    let timeout = positive("timeout", given)?;
+    match timeout.and_then(|timeout| LongerCall::of(timeout, limit)) {
+        Some(longer) => Err(refusal::over_quota(longer.to_string())),
+        None => Ok(timeout),
+    }
+}
+
+/// The RPC of this name.
+pub fn rpc(definition: &Definition, rpc_name: &str) -> Result<RpcConfig> {
+    let known = || definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect::<Vec<_>>();
+    definition.rpc(rpc_name).ok_or_else(|| refusal::unknown_word("rpc_name", rpc_name, &known()))
 }
 
 /// A name: given, not empty, and not endless.
@@ -48,32 +79,19 @@ pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
 }
 
 /// A pause that begins now.
-pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>, now: Timestamp) -> Result<Pause> {
+pub fn pause(
+    mode: Option<String>,
+    until: Option<Option<Timestamp>>,
+    why: Option<String>,
+    now: Timestamp,
+) -> Result<Pause> {
+    let until = valid("until", until, "be finite")?;
     let word = needed("mode", mode)?;
     let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
     let pause = Pause { mode, until, reason: reason(why)? };
     match pause.is_over(now) {
         true => Err(refusal::invalid_argument("until", "it must not be in the past")),
         false => Ok(pause),
-    }
-}
-
-/// A start without a process id can't be repeated by its request id: that is looked for under the process id.
-pub fn request_without_id(options: &str) -> Refusal {
-    let what = "it is compared with those of the same process id, and process_id is NULL";
-    refusal::invalid_argument(&format!("{options}.requestId"), what)
-}
-
-/// A start that may be merged into another one has nothing that could not be.
-pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Result<()> {
-    let refused = |argument: &str| {
-        let what = "a start with options.correlationKey has none: it may be merged into another one";
-        Err(refusal::invalid_argument(&format!("{place}{argument}"), what))
-    };
-    match (has_id, has_global_attributes) {
-        (true, _) => refused("process_id"),
-        (_, true) => refused("global_attributes"),
-        (false, false) => Ok(()),
     }
 }
 

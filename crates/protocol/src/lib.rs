@@ -34,6 +34,7 @@ mod payload;
 pub mod refusal;
 mod request;
 mod scan;
+mod start;
 mod unknown;
 
 pub use answer::{
@@ -54,3 +55,4 @@ pub use request::{
     object, request_key, rpc_call_id,
 };
 pub use scan::PayloadError;
+pub use start::{GivenStart, StartRequest};

@@ -1,6 +1,6 @@
 //! Calls that are due, and what is given out of them.
 
-use crate::locks::{Locked, Locks};
+use crate::locks::{Locked, wanted};
 use crate::rpc::OpenRpc;
 use crate::run::Run;
 use crate::{DATABASE, OWNER, Simulator};
@@ -8,6 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_protocol::*;
+use xdb_sched::wanted_locks::WantedLocks;
 
 /// A request to a worker, to be answered with [`Simulator::answer`].
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +50,7 @@ pub(crate) struct OpenState {
     pub deadline: Timestamp,
     pub global: Loading,
     pub local: Loading,
-    pub locks: Locks,
+    pub locks: WantedLocks,
     /// Of what it has locked.
     pub locked: Option<Locked>,
 }
@@ -59,7 +60,7 @@ impl OpenCall {
         matches!(self, Self::State(call) if call.execution == id)
     }
 
-    pub fn locks(&self) -> &Locks {
+    pub fn locks(&self) -> &WantedLocks {
         match self {
             Self::State(call) => &call.locks,
             Self::Rpc(rpc) => &rpc.locks,
@@ -122,8 +123,8 @@ impl Simulator {
         let run = self.run(id);
         let Some((state, api)) = at_call(run, seq) else { return false };
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
-        let wanted = Locks::wanted(run, &config.load_global(api), &config.load_local(api));
-        !self.open.values().any(|open| open.locks().conflict(&wanted))
+        let locks = wanted(run, &config.load_global(api), &config.load_local(api));
+        !self.open.values().any(|open| open.locks().conflict(&locks))
     }
 
     fn give_out(&mut self, id: ExecutionId, seq: StateSeq) -> Option<Call> {
@@ -174,7 +175,7 @@ impl Simulator {
             first_attempt_at,
             timeout,
             deadline: now + timeout,
-            locks: Locks::wanted(run, &global, &local),
+            locks: wanted(run, &global, &local),
             locked: Locked::read(run, &self.tables, &global, &local),
             global,
             local,
@@ -255,7 +256,7 @@ pub(crate) fn given_out(run: &Run, number: u64, sent: Sent<'_>) -> Call {
         ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
         ("Idempotency-Key", sent.key),
     ]);
-    headers.extend(run.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
+    headers.extend(run.options.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
     Call {
         call: number,
         process_id: run.execution.process_id.clone(),
