@@ -6,8 +6,8 @@
 //!   calls, to be answered ◀─────────┘  └──── the answers           └─▶ Tables
 //! ```
 //!
-//! It is the server's own engine and wire format: what is decided, what a worker is asked and what its answer means come from
-//! `xdb-engine` and `xdb-protocol`, and so do the words of errors. What is here stands for the rest: for tables, rows as JSON; for
+//! It is the server's own engine and wire format: what is decided, which calls may be made, what a worker is asked and what its
+//! answer means come from `xdb-engine`, `xdb-calls` and `xdb-protocol`, and so do the words of errors. What is here stands for the rest: for tables, rows as JSON; for
 //! the clock, a number that [`Simulator::advance`] moves; for the scheduler, a list of what is due; for HTTP, whoever asks for
 //! [`Simulator::calls`] and gives each to [`Simulator::answer`]. One thread, no I/O, no clock, and the same commands give the same
 //! results for ever.

@@ -6,6 +6,7 @@ use crate::{
     PauseProcessArguments, PauseProcessTypeArguments, ProcessArguments, ProcessTypeArguments, Result, Simulator,
 };
 use serde::Serialize;
+use xdb_calls::{Asker, CallOf, Paused};
 use xdb_engine::*;
 use xdb_protocol::arguments::{name, pause};
 use xdb_protocol::parse_moment;
@@ -78,11 +79,6 @@ impl Simulator {
         self.paused_types.get(process_type).filter(|pause| !pause.is_over(self.now))
     }
 
-    /// Whether no call of a process begins now.
-    pub(crate) fn is_held(&self, run: &Run) -> bool {
-        run.execution.pause.is_some() || self.pause_of_type(&run.execution.process_type).is_some()
-    }
-
     /// When the pauses of types end by themselves.
     pub(crate) fn ends_of_pauses(&self) -> impl Iterator<Item = Timestamp> {
         self.paused_types.values().filter_map(|pause| pause.until)
@@ -108,10 +104,9 @@ impl Simulator {
     /// Refuses an RPC in any pause: nobody would end it while the caller waits.
     pub(crate) fn refuse_rpc(&self, run: &Run) -> Result<()> {
         let Execution { process_id, process_type, .. } = &run.execution;
-        let of_process = run.execution.pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
-        let of_type = || self.pause_of_type(process_type).filter(|_| run.execution.is_running());
-        match of_process.or_else(|| of_type().map(|pause| (format!("process type \"{process_type}\""), pause))) {
-            Some((what, pause)) => Err(refusal::paused(&what, pause)),
+        match self.facts(run, CallOf::Rpc(None)).paused(Asker::Session) {
+            Some(Paused::Process(pause)) => Err(refusal::paused(&format!("process \"{process_id}\""), pause)),
+            Some(Paused::Type(pause)) => Err(refusal::paused(&format!("process type \"{process_type}\""), pause)),
             None => Ok(()),
         }
     }
