@@ -129,42 +129,26 @@ impl<'a> OutgoingCall<'a> {
 
     /// The request, unless it has more than so many bytes of payloads and attributes.
     pub fn request<'b>(&'b self, attributes: &'b Attributes, most: usize) -> Result<CallRequest<'b>, Refusal> {
-        let process_type = &self.origin.execution.process_type;
-        let Attributes { global, local, .. } = attributes;
-        let (body, path) = match self.what {
-            What::State(state, api) => {
-                let call = state.call(api);
-                let request = StateRequest {
-                    context: self.context(),
-                    process_type,
-                    state_id: &state.id.state_id,
-                    state_input: state.input.as_ref(),
-                    loaded_global_attributes: global,
-                    loaded_local_attributes: local,
-                    results: results(state),
-                    app_database_error: call.and_then(|call| call.app_database_error.as_ref()),
-                };
-                (Body::State(request), if api == Api::Execute { EXECUTE_PATH } else { WAIT_UNTIL_PATH })
-            }
-            What::Rpc(rpc_name, input) => {
-                let request = RpcRequest {
-                    context: self.context(),
-                    process_type,
-                    rpc_name,
-                    input,
-                    loaded_global_attributes: global,
-                    loaded_local_attributes: local,
-                };
-                (Body::Rpc(request), RPC_PATH)
-            }
+        let (handler, input, state) = match self.what {
+            What::State(state, api) => (Handler::State(&state.id.state_id), state.input.as_ref(), Some((state, api))),
+            What::Rpc(name, input) => (Handler::Rpc(name), input, None),
         };
-        let bytes = match &body {
-            Body::State(request) => request.payload_bytes(),
-            Body::Rpc(request) => request.payload_bytes(),
+        let call = state.and_then(|(state, api)| state.call(api));
+        let path = state.map_or(RPC_PATH, |(_, api)| if api == Api::Execute { EXECUTE_PATH } else { WAIT_UNTIL_PATH });
+        let body = RequestBody {
+            context: self.context(),
+            process_type: &self.origin.execution.process_type,
+            handler,
+            input,
+            loaded_global_attributes: &attributes.global,
+            loaded_local_attributes: &attributes.local,
+            results: state.and_then(|(state, _)| results(state)),
+            app_database_error: call.and_then(|call| call.app_database_error.as_ref()),
         };
+        let (bytes, generation) = (body.payload_bytes(), call.map_or(0, |call| call.generation));
         match bytes > most {
             true => Err(refusal::request_too_large(bytes, most)),
-            false => Ok(CallRequest { call: self, attributes, body, bytes, path }),
+            false => Ok(CallRequest { body, bytes, path, generation, has_locked: attributes.are_locked }),
         }
     }
 }
@@ -180,42 +164,30 @@ fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
 /// A request that is not too large.
 #[derive(Debug)]
 pub struct CallRequest<'a> {
-    call: &'a OutgoingCall<'a>,
-    attributes: &'a Attributes,
-    body: Body<'a>,
+    body: RequestBody<'a>,
     /// Of payloads and attributes; the rest is short.
     pub bytes: usize,
     /// After the worker's URL.
     pub path: &'static str,
-}
-
-#[derive(Debug)]
-enum Body<'a> {
-    State(StateRequest<'a>),
-    Rpc(RpcRequest<'a>),
+    generation: u32,
+    has_locked: bool,
 }
 
 impl CallRequest<'_> {
     /// The `Idempotency-Key`.
     pub fn key(&self) -> String {
-        let generation = match self.call.what {
-            What::State(state, api) => state.call(api).map_or(0, |call| call.generation),
-            What::Rpc(..) => 0,
-        };
-        let Attributes { global, local, are_locked } = self.attributes;
-        request_key(&self.call.id, generation, are_locked.then(|| fingerprint(global, local)))
+        let RequestBody { context, loaded_global_attributes: global, loaded_local_attributes: local, .. } = self.body;
+        request_key(context.call_id, self.generation, self.has_locked.then(|| fingerprint(global, local)))
     }
 
     /// For everything until the last byte of the answer.
     pub fn timeout(&self) -> std::time::Duration {
-        self.call.timeout
+        self.body.context.timeout
     }
 
+    /// The body.
     pub fn encode(&self) -> String {
-        match &self.body {
-            Body::State(request) => request.encode(),
-            Body::Rpc(request) => request.encode(),
-        }
+        self.body.encode()
     }
 }
 
