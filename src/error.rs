@@ -44,6 +44,7 @@ refusals! {
     payload(name: &str, what: impl std::fmt::Display);
     over_quota(what: impl Into<String>);
     paused(what: &str, pause: &Pause);
+    request_too_large(bytes: usize, most: usize);
     rejected(process_id: &str, rejection: &Rejection);
     rejected_start(process_id: &str, rejection: &Rejection);
     rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection);
@@ -168,11 +169,6 @@ pub fn local_attributes_too_large(has: impl std::fmt::Display, most: impl std::f
     let what = format!("the process would have too many local attributes: {has}, and {most} are allowed");
     PgError::new(sqlstate(b"XD015"), what)
         .hint("All of them have to fit into a request: xdb.max_request_size bounds their bytes.")
-}
-
-pub fn request_too_large(bytes: usize, most: usize) -> PgError {
-    let what = format!("what the call would send has {bytes} bytes, and xdb.max_request_size is {most}");
-    PgError::new(sqlstate(b"XD015"), what)
 }
 
 pub fn inside_engine(function: &str) -> PgError {

@@ -4,23 +4,21 @@ use super::answering::{self, Answering};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
-use crate::calls;
+use crate::calls::{self, Asker, Attributes, CallOf, Loads, OutgoingCall, Verdict, eligible};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
-use crate::pg::memory;
-use crate::pg::process::database_name;
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::{self, Calls};
-use crate::store::app_tables::{Tables, object};
-use crate::store::attribute::{self, Found, Size};
+use crate::store::app_tables::Tables;
+use crate::store::attribute::{self, Found, Size, Versioned};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
-use crate::transport::{Outcome, Request};
+use crate::transport::Outcome;
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use sha2::{Digest, Sha256};
@@ -48,38 +46,39 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let timeout = target.begin(caller, &process_id, &rpc_name, timeout)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
-    let (loading, loading_local) = target.loading();
+    let loads = target.loads();
+    let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
     let locking = Locking {
         rpc_name: &rpc_name,
         meta,
         execution: id,
-        global: &loading,
-        local: &loading_local,
+        global: loading,
+        local: loading_local,
         deadline: Instant::now() + timeout,
     };
     lock_process(caller, &locking, &process_id)?;
-    let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
+    let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
-    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, &loading, loading.lock_type));
+    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, loading, loading.lock_type));
     let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? };
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }
-    let values = locking.is_wanted().then(|| fingerprint(&global, &local.members));
+    let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
     let invocation = Invocation {
         process_id: &process_id,
         rpc_name: &rpc_name,
         input: input.as_ref(),
         timeout,
         idempotency_key: idempotency_key.as_deref(),
-        values,
     };
-    let (answer, context) = call(&target, &invocation, &global, &local.members)?;
+    let (answer, context) = call(&target, &invocation, &attributes)?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
+    let versions = locks::versions_of(loading_local, local.iter().map(|(name, entry)| (name, &entry.version)));
+    let read = Read { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
     apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
@@ -147,16 +146,6 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
     Ok(())
 }
 
-/// Local attributes that an RPC gets.
-struct Local {
-    /// The text of a JSON object.
-    members: String,
-    /// Of all that the execution has, if any were loaded.
-    size: Size,
-    /// Of those that it locks.
-    versions: Versions,
-}
-
 /// What is known of the local attributes when the answer comes.
 struct Read {
     size: Size,
@@ -166,21 +155,17 @@ struct Read {
 
 type Versions = BTreeMap<String, String>;
 
-fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Local> {
+/// All local attributes of an execution, if an RPC gets any.
+fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(Size, BTreeMap<String, Versioned>)> {
     if loading.policy == LoadPolicy::None {
-        return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
+        return Ok((Size::default(), BTreeMap::new()));
     }
-    let read = attribute::with_versions(spi, &[id], ByteBudget::default())?;
-    let (size, all) = match read.of(id) {
-        Found::All(size, all) => (size, all),
-        Found::TooLarge(size) => return Err(attribute::too_large(size)),
+    match attribute::with_versions(spi, &[id], ByteBudget::default())?.of(id) {
+        Found::All(size, all) => Ok((size, all.clone())),
+        Found::TooLarge(size) => Err(attribute::too_large(size)),
         // One alone never is.
-        Found::LeftOut => return Err(PgError::internal("local attributes were left out")),
-    };
-    let wanted = all.iter().filter(|(key, _)| loading.wants(key));
-    let members = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())))?;
-    let versions = locks::versions_of(loading, all.iter().map(|(name, entry)| (name, &entry.version)));
-    Ok(Local { members, size, versions })
+        Found::LeftOut => Err(PgError::internal("local attributes were left out")),
+    }
 }
 
 /// The versions now of what an RPC has loaded under locks.
@@ -197,8 +182,6 @@ struct Invocation<'a> {
     /// For the wait for locks, and for the call.
     timeout: std::time::Duration,
     idempotency_key: Option<&'a str>,
-    /// Stands for the loaded values, if some of them are locked.
-    values: Option<u64>,
 }
 
 enum Target {
@@ -223,16 +206,20 @@ fn target(
 ) -> Result<ToCall> {
     let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
     let mut loaded = loaded.remove(&id).ok_or_else(|| error::unknown_process(process_id))?;
-    let type_name = loaded.before.process_type.clone();
-    let Some(process_type) = registry.process_type_by_name(spi, &type_name)? else {
-        return Err(error::unknown_process_type(&type_name));
+    let type_name = &loaded.before.process_type;
+    let Some(process_type) = registry.process_type_by_name(spi, type_name)? else {
+        return Err(error::unknown_process_type(type_name));
     };
     loaded.meta.process_type = Some(process_type.clone());
     let config = arguments::rpc(&process_type.definition, rpc_name)?;
-    if config.function.is_none() && process_type.pulled_by().is_some() {
-        return Err(error::worker_is_not_called(rpc_name));
+    let target = ToCall { loaded, process_type, config };
+    match target.verdict() {
+        Verdict::Elsewhere => Err(error::worker_is_not_called(rpc_name)),
+        Verdict::Fails(..) => Err(error::no_worker_for_rpc(rpc_name)),
+        Verdict::Waits(reason) => Err(error::worker_failed(rpc_name, reason.to_string())),
+        Verdict::Closes(why) => Err(error::worker_failed(rpc_name, why)),
+        Verdict::MayBeMade | Verdict::Held(_) => Ok(target),
     }
-    Ok(ToCall { loaded, process_type, config })
 }
 
 impl ToCall {
@@ -246,7 +233,7 @@ impl ToCall {
     ) -> Result<std::time::Duration> {
         refuse_superuser(caller, self.config.function.is_some())?;
         let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
-        let is_paused = self.loaded.before.pause.is_some() || self.process_type.pause.is_some();
+        let is_paused = matches!(self.verdict(), Verdict::Held(_));
         if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // It may have been registered with a function meanwhile.
@@ -261,71 +248,46 @@ impl ToCall {
         asked.or(own).unwrap_or(default).as_std()
     }
 
-    /// Of global and of local attributes.
-    fn loading(&self) -> (Loading, Loading) {
-        let config = &self.config;
+    fn loads(&self) -> Loads {
         let own = |loading: &Option<Loading>| loading.clone().unwrap_or_default();
-        (own(&config.load_global_attributes), own(&config.load_local_attributes))
+        let RpcConfig { load_global_attributes, load_local_attributes, .. } = &self.config;
+        Loads { global: own(load_global_attributes), local: own(load_local_attributes) }
+    }
+
+    /// Whether the RPC may be called now, by this session.
+    fn verdict(&self) -> Verdict<'_> {
+        let called = CallOf::Rpc(self.config.function.as_deref());
+        eligible(Asker::Session, &calls::facts(&self.loaded, called, clock::now())).1
     }
 }
 
 /// The answer, and what functions that it calls are told of the call.
-fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<(RpcAnswer, String)> {
-    let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
-    let execution = &target.loaded.before;
+fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
+    let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
-    let id = rpc_call_id(execution.id, rpc_name, &invocation);
-    let (owner, shard) = (identity::role_name(target.loaded.meta.owner)?, target.loaded.meta.chosen_shard());
-    // The call belongs to what its caller does.
-    let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
-    let request = RpcRequest {
-        context: CallContext {
-            process_id: &execution.process_id,
-            execution: execution.id,
-            owner: owner.as_deref(),
-            database: &database_name(),
-            process_started_at: execution.started_at,
-            state_execution_id: None,
-            attempt: 1,
-            call_id: &id,
-            first_attempt_at: clock::now(),
-            timeout,
-            shard,
-            recovery: None,
-        },
-        process_type: &execution.process_type,
-        rpc_name,
-        input,
-        loaded_global_attributes: global,
-        loaded_local_attributes: local,
+    let origin = calls::origin(&target.loaded)?;
+    let outgoing = OutgoingCall::of_rpc(&origin, (rpc_name, input), &invocation, clock::now(), timeout);
+    let request = outgoing.request(attributes, guc::max_request_bytes())?;
+    let outcome = match &target.config.function {
+        Some(function) => {
+            let body = calls::body(&request)?;
+            let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
+            let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
+            Outcome::Answer { status: 200, retry_after: None, body }
+        }
+        None => {
+            let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
+            let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
+            let secrets = worker.signing.clone().map_err(unsigned)?;
+            // The call belongs to what its caller does.
+            let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
+            let meta = &target.loaded.meta;
+            rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
+        }
     };
-    calls::check_size(request.payload_bytes())?;
-    memory::room_for(request.payload_bytes())?;
-    let context = |answer: &RpcAnswer| {
-        if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() }
-    };
-    if let Some(function) = &target.config.function {
-        let ask = || app_functions::answer(app_functions::find(function, 1)?, &request.encode());
-        let text = Caller::on_users_tables(|_| ask())?;
-        let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
-        let answer = answered(target, rpc_name, Outcome::Answer { status: 200, retry_after: None, body })?;
-        let context = context(&answer);
-        return Ok((answer, context));
-    }
-    let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
-    let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
-    let secrets = worker.signing.clone().map_err(unsigned)?;
-    let call = Request {
-        tag: 0,
-        url: calls::rpc_url(worker)?,
-        headers: calls::headers(worker, request_key(&id, 0, values), shard, traceparent.as_deref()),
-        body: request.encode().into_bytes(),
-        timeout,
-        secrets,
-    };
-    let answer = answered(target, rpc_name, rpc_client::call(call)?)?;
-    let context = context(&answer);
+    let answer = answered(target, rpc_name, outcome)?;
+    let context = if answer.effects.call_functions.is_empty() { String::new() } else { outgoing.context().encode() };
     Ok((answer, context))
 }
 

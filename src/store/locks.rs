@@ -9,7 +9,8 @@ use crate::pg::param::array;
 use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+pub use xdb_calls::versions_of;
 use xdb_engine::*;
 pub use xdb_sched::wanted_locks::WantedLocks;
 
@@ -66,13 +67,4 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
 /// Those of these calls that are over.
 pub fn over(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
     rows(spi, &OVER, &StateKey::arrays(keys))
-}
-
-/// The versions of the local attributes that a loading policy covers. With the policy ALL a new key changes them too.
-pub fn versions_of<'a>(
-    loading: &Loading,
-    versions: impl Iterator<Item = (&'a String, &'a String)>,
-) -> BTreeMap<String, String> {
-    let covered = versions.filter(|(name, _)| loading.locks() && loading.wants(name));
-    covered.map(|(name, version)| (name.clone(), version.clone())).collect()
 }

@@ -14,6 +14,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use xdb_calls::{TypeFacts, TypeWorker};
 use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
@@ -49,11 +50,6 @@ pub struct ProcessType {
 pub const NO_WORKER: WorkerId = 0;
 
 impl ProcessType {
-    /// The pause that its processes are in.
-    pub fn pause(&self, now: Timestamp) -> Option<&Pause> {
-        self.pause.as_ref().filter(|pause| !pause.is_over(now))
-    }
-
     pub fn worker_id(&self) -> WorkerId {
         self.worker.as_ref().map_or(NO_WORKER, |worker| worker.id)
     }
@@ -61,6 +57,16 @@ impl ProcessType {
     /// The worker that fetches its calls, if it is such a one.
     pub fn pulled_by(&self) -> Option<WorkerId> {
         self.worker.as_ref().filter(|worker| worker.url.is_none()).map(|worker| worker.id)
+    }
+
+    /// What is registered, as far as calls depend on it.
+    pub fn facts(&self) -> TypeFacts<'_> {
+        let worker = match &self.worker {
+            None => TypeWorker::None,
+            Some(worker) if worker.url.is_none() => TypeWorker::Pulls(worker.id),
+            Some(_) => TypeWorker::Called,
+        };
+        TypeFacts { definition: &self.definition, worker, pause: self.pause.as_ref() }
     }
 
     /// Whether a call of this state is a runner's: because a function answers it, or since there is no worker who could.

@@ -7,10 +7,10 @@ use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
-use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
+use crate::calls::{self, Answered, Attributes, CallRecord, Loads, OutgoingCall, ReadSet};
+use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::shmem::held_up::{self, LockOn};
-use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, ProcessType};
@@ -157,16 +157,15 @@ struct LeasedCall<'s> {
     process_type: &'s ProcessType,
     state: &'s StateExecution,
     api: Api,
-    current: &'s CallState,
     call: &'s Leased,
 }
 
 fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
-    let (api, current) = state.current_call()?;
+    let (api, _) = state.current_call()?;
     let process_type = loaded.meta.process_type.as_deref()?;
-    Some(LeasedCall { loaded, process_type, state, api, current, call })
+    Some(LeasedCall { loaded, process_type, state, api, call })
 }
 
 fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
@@ -185,7 +184,7 @@ fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCal
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
     fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
-        let &LeasedCall { loaded, process_type, state, api, current, call } = leased;
+        let &LeasedCall { loaded, process_type, state, api, call } = leased;
         if let Some((failure, further)) = &call.unfit {
             return Ok(Preparation::Failed(failure.clone(), *further));
         }
@@ -195,22 +194,21 @@ impl Preparing<'_, '_> {
         };
         let Ok(secrets) = &worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);
-        let wanted = config.load_local(api);
-        let (size, local) = match self.local.of(call.key.0, &wanted) {
+        let loads = Loads::of(&config, api);
+        let (size, local) = match self.local.of(call.key.0, &loads.local) {
             Found::All(size, local) => (size, local),
             Found::LeftOut => {
                 self.more = true;
                 return Ok(Preparation::Release);
             }
             Found::TooLarge(size) => {
-                return Ok(Preparation::failed(calls::request_too_large(&attribute::too_large(size))));
+                return Ok(Preparation::failed(calls::too_large(&attribute::too_large(size).message)));
             }
         };
         record.local_size = size;
         self.app.next_item();
         let id = call.key.0;
-        let loading = config.load_global(api);
-        let global = match self.app.load(&loaded.meta, &loading, LockType::NoLocking)? {
+        let global = match self.app.load(&loaded.meta, &loads.global, LockType::NoLocking)? {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
@@ -229,23 +227,23 @@ impl Preparing<'_, '_> {
             }
             Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
-        let members = local.members(&wanted)?;
-        let mut values = None;
-        if loading.locks() || wanted.locks() {
-            values = Some(xdb_protocol::fingerprint(&global, &members));
-            let (values, keys) = (fnv1a_128(global.bytes()), local.versions(&wanted));
-            record.reads = Some(Arc::new(ReadSet { global: loading, values, keys, local: wanted }));
+        let attributes = local.of_call(&loads, global)?;
+        let timeout = config.timeout(api);
+        if attributes.are_locked {
+            let (values, keys) = (fnv1a_128(attributes.global.bytes()), local.versions(&loads.local));
+            record.reads = Some(Arc::new(ReadSet { global: loads.global, values, keys, local: loads.local }));
         }
-        let attempt = Attempt::of(loaded, state, record, config.timeout(api))?;
-        let body = attempt.body(current, &global, &members);
-        let bytes = body.payload_bytes();
-        if let Err(error) = calls::check_size(bytes) {
-            return Ok(Preparation::failed(calls::request_too_large(&error)));
-        }
-        if !self.has_room(record.line(), bytes) {
+        let origin = calls::origin(loaded)?;
+        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), timeout);
+        let request = match outgoing.request(&attributes, guc::max_request_bytes()) {
+            Ok(request) => request,
+            Err(refusal) => return Ok(Preparation::failed(calls::too_large(&refusal.message))),
+        };
+        if !self.has_room(record.line(), request.bytes) {
             return Ok(Preparation::Release);
         }
-        Ok(Preparation::Call(Box::new(attempt.request(current, worker, secrets, values, &body)?)))
+        let traceparent = loaded.meta.traceparent.as_deref();
+        Ok(Preparation::Call(Box::new(calls::to_worker(&request, &loaded.meta, worker, secrets, traceparent)?)))
     }
 
     /// Takes room for a request, if there is any.
@@ -289,12 +287,12 @@ impl LocalValues {
 }
 
 impl Local<'_> {
-    /// Those that a call gets, as the text of a JSON object.
-    fn members(&self, wanted: &Loading) -> Result<String> {
+    /// What a call gets.
+    fn of_call(&self, loads: &Loads, global: String) -> Result<Attributes> {
         match self {
-            Self::Plain(all) => members(wanted, all.iter()),
-            Self::Locked(all) => members(wanted, all.iter().map(|(name, entry)| (name, &entry.value))),
-            Self::Nothing => Ok("{}".to_owned()),
+            Self::Plain(all) => calls::attributes(loads, global, all.iter()),
+            Self::Locked(all) => calls::attributes(loads, global, all.iter().map(|(name, entry)| (name, &entry.value))),
+            Self::Nothing => calls::attributes(loads, global, [].into_iter()),
         }
     }
 
@@ -305,9 +303,4 @@ impl Local<'_> {
             Self::Plain(_) | Self::Nothing => BTreeMap::new(),
         }
     }
-}
-
-fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)> + Clone) -> Result<String> {
-    let members = all.filter(|(name, _)| wanted.wants(name));
-    object(members.map(|(name, value)| (name.as_str(), value.as_str())))
 }

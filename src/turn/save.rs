@@ -7,8 +7,9 @@ use super::claim::{Leased, config, lease, wants_locks};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
-use super::owners;
+use super::owners::UnfitOwners;
 use super::transaction::Turn;
+use crate::calls::{Maker, Verdict};
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};
@@ -176,57 +177,43 @@ impl Dispatch<'_> {
         if owners.is_empty() {
             return Ok(());
         }
-        let unfit = owners::unfit(owners)?;
+        let unfit = UnfitOwners::among(owners)?;
         let answered: HashSet<_> = decided.items.iter().filter_map(answered_execution).collect();
         for loaded in changed() {
-            // Claiming it says what is wrong with its owner.
-            if !unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
-                self.of_execution(loaded, answered.contains(&loaded.execution.id), decided.now, room);
-            }
+            self.of_execution(loaded, answered.contains(&loaded.execution.id), &unfit, decided.now, room);
         }
         Ok(())
     }
 
-    fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
+    fn of_execution(&mut self, loaded: &Loaded, answered: bool, unfit: &UnfitOwners, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
-        if loaded.execution.pause.is_some() || process_type.pause(now).is_some() {
-            // Claiming holds the call.
-            return;
-        }
-        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
-            return;
-        }
         let line = loaded.meta.line_at(process_type.worker_id());
-        self.new_line |= !self.lines.has(&line);
         let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority == 0;
-        if !has_place && !self.lines.is_drained(line.worker) {
-            // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All
-            // else is claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
-            return;
-        }
+        // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All else is
+        // claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
+        let may_go = has_place || self.lines.is_drained(line.worker);
         for (seq, state) in &loaded.execution.states {
-            let Some((api, call)) = state.current_call() else { continue };
-            if call.failed_attempts > 0 {
-                // A repeat knows how many attempts there were from its task: it is claimed.
-                self.more |= call.not_before <= now;
+            let Some((api, call)) = state.open_call() else { continue };
+            let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);
+            if verdict != Verdict::MayBeMade {
+                // Claiming says what becomes of it.
                 continue;
             }
-            if process_type.is_for_function(&state.id.state_id, api) {
-                // Whoever calls functions claims them.
-                self.more |= self.turn.role.calls_functions() && call.not_before <= now;
+            self.new_line |= !self.lines.has(&line);
+            if !may_go || call.not_before > now {
                 continue;
             }
-            if process_type.pulled_by().is_some() {
-                // It fetches its calls.
+            if call.failed_attempts > 0 || maker == Maker::Function {
+                // A repeat knows how many attempts there were from its task, and runners claim what functions answer.
+                self.more = true;
+                continue;
+            }
+            if !loaded.has_changed(state) {
                 continue;
             }
             let config = config(loaded, state);
             if wants_locks(&config, api) {
                 // Granting locks is the claim's business, which comes later in this transaction.
-                continue;
-            }
-            let known = process_type.definition.states.contains_key(&state.id.state_id);
-            if !loaded.has_changed(state) || call.not_before > now || !known {
                 continue;
             }
             // An owner with more calls than others who may wait gives the place up: claiming finds out whether they do.

@@ -4,10 +4,18 @@
 //!
 //! | file | what it is for |
 //! |---|---|
+//! | `eligible.rs` | whether a call may be made now, and who makes it |
+//! | `request.rs` | what is sent |
 //! | `answer.rs` | what was answered, as the command that the engine decides about |
 //!
 //! Nothing here touches a table, a socket or a clock.
 
 mod answer;
+mod eligible;
+mod request;
 
 pub use answer::{Answered, Attempt, decode_answer, failed_by_policy};
+pub use eligible::{
+    Asker, CallOf, Facts, Maker, Marked, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
+};
+pub use request::{Attributes, CallRequest, Loads, Origin, OutgoingCall, too_large, versions_of};

@@ -51,7 +51,7 @@ pub use fields::MAX_NAME_BYTES;
 pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
-    CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StartContext, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint,
+    CallContext, EXECUTE_PATH, Handler, RPC_PATH, RequestBody, StartContext, WAIT_UNTIL_PATH, call_id, fingerprint,
     object, request_key, rpc_call_id,
 };
 pub use scan::PayloadError;

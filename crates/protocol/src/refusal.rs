@@ -161,6 +161,11 @@ pub fn over_quota(what: impl Into<String>) -> Refusal {
     Refusal::new(b"XD029", what.into()).hint("Ask for less. If the message names a setting, a superuser can raise it.")
 }
 
+/// The payloads and attributes of a call's request take more bytes than allowed.
+pub fn request_too_large(bytes: usize, most: usize) -> Refusal {
+    Refusal::new(b"XD015", format!("what the call would send has {bytes} bytes, and xdb.max_request_size is {most}"))
+}
+
 /// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
 pub fn paused(what: &str, pause: &Pause) -> Refusal {
     let mut detail = match pause.mode {

@@ -130,31 +130,30 @@ impl StartContext<'_> {
     }
 }
 
-/// A call of a state's `waitUntil` or `execute`. Attributes are the texts of JSON objects, as the database made them.
+/// What of a worker is called.
 #[derive(Clone, Copy, Debug)]
-pub struct StateRequest<'a> {
+pub enum Handler<'a> {
+    /// `waitUntil` or `execute` of the state with this id.
+    State(&'a str),
+    /// The RPC of this name.
+    Rpc(&'a str),
+}
+
+/// The body of a request. Attributes are the texts of JSON objects, as the database made them.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestBody<'a> {
     pub context: CallContext<'a>,
     pub process_type: &'a str,
-    pub state_id: &'a str,
-    pub state_input: Option<&'a Json>,
+    pub handler: Handler<'a>,
+    pub input: Option<&'a Json>,
     pub loaded_global_attributes: &'a str,
     pub loaded_local_attributes: &'a str,
-    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for `waitUntil`.
+    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for all others.
     pub results: Option<&'a [WaitCommand]>,
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct RpcRequest<'a> {
-    pub context: CallContext<'a>,
-    pub process_type: &'a str,
-    pub rpc_name: &'a str,
-    pub input: Option<&'a Json>,
-    pub loaded_global_attributes: &'a str,
-    pub loaded_local_attributes: &'a str,
-}
-
-impl StateRequest<'_> {
+impl RequestBody<'_> {
     /// Bytes of what users' values take in it; the rest is short.
     pub fn payload_bytes(&self) -> usize {
         let length = |payload: Option<&Json>| payload.map_or(0, |payload| payload.as_str().len());
@@ -165,7 +164,7 @@ impl StateRequest<'_> {
         });
         let recovery = self.context.recovery.map_or(0, |recovery| recovery.failure.detail.len());
         let attributes = self.loaded_global_attributes.len() + self.loaded_local_attributes.len();
-        messages.sum::<usize>() + length(self.state_input) + attributes + recovery
+        messages.sum::<usize>() + length(self.input) + attributes + recovery
     }
 
     pub fn encode(&self) -> String {
@@ -173,8 +172,12 @@ impl StateRequest<'_> {
         body.object(|body| {
             body.context(&self.context);
             body.field("processType", self.process_type);
-            body.field("stateId", self.state_id);
-            body.payload("stateInput", self.state_input);
+            let (name, input, id) = match self.handler {
+                Handler::State(id) => ("stateId", "stateInput", id),
+                Handler::Rpc(id) => ("rpcName", "input", id),
+            };
+            body.field(name, id);
+            body.payload(input, self.input);
             body.text("loadedGlobalAttributes", self.loaded_global_attributes);
             body.text("loadedLocalAttributes", self.loaded_local_attributes);
             if let Some(commands) = self.results {
@@ -183,27 +186,6 @@ impl StateRequest<'_> {
             if let Some(AppDatabaseError { sql_state, message, table, constraint }) = self.app_database_error {
                 body.field("appDatabaseError", RefusedWrite { sql_state, message, table, constraint });
             }
-        });
-        body.finish()
-    }
-}
-
-impl RpcRequest<'_> {
-    /// Bytes of what users' values take in it; the rest is short.
-    pub fn payload_bytes(&self) -> usize {
-        let input = self.input.map_or(0, |input| input.as_str().len());
-        input + self.loaded_global_attributes.len() + self.loaded_local_attributes.len()
-    }
-
-    pub fn encode(&self) -> String {
-        let mut body = Writer::with_room_for(self.payload_bytes());
-        body.object(|body| {
-            body.context(&self.context);
-            body.field("processType", self.process_type);
-            body.field("rpcName", self.rpc_name);
-            body.payload("input", self.input);
-            body.text("loadedGlobalAttributes", self.loaded_global_attributes);
-            body.text("loadedLocalAttributes", self.loaded_local_attributes);
         });
         body.finish()
     }

@@ -34,11 +34,11 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
 fn wait_until_request() {
     let id = state("Submit", 1);
     let input = Json::from_trusted("{\"amount\":1.50,\"big\":123456789012345678901234567890}");
-    let request = StateRequest {
+    let request = RequestBody {
         context: context(&id, "call"),
         process_type: "Order",
-        state_id: "Submit",
-        state_input: Some(&input),
+        handler: Handler::State("Submit"),
+        input: Some(&input),
         loaded_global_attributes: "{\"status\": \"new\"}",
         loaded_local_attributes: r#"{"k\n": [1], "n": null}"#,
         results: None,
@@ -110,11 +110,11 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         table: Some("t".to_owned()),
         constraint: None,
     };
-    let request = StateRequest {
+    let request = RequestBody {
         context: CallContext { recovery: Some(&recovery), ..context(&id, "call") },
         process_type: "Order",
-        state_id: "Verify",
-        state_input: None,
+        handler: Handler::State("Verify"),
+        input: None,
         loaded_global_attributes: "{}",
         loaded_local_attributes: "{}",
         results: Some(&commands),
@@ -147,7 +147,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         body["appDatabaseError"],
         json!({"sqlState": "23505", "message": "duplicate", "table": "t", "constraint": null})
     );
-    let skipped = StateRequest { results: Some(&[]), app_database_error: None, ..request };
+    let skipped = RequestBody { results: Some(&[]), app_database_error: None, ..request };
     let body = parsed(&skipped.encode());
     assert_eq!(body["commandResults"], json!({"timerResults": [], "localQueueResults": [], "globalQueueResults": []}));
     assert!(body.get("appDatabaseError").is_none());
@@ -157,7 +157,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
 fn rpc_request() {
     let id = state("unused", 1);
     let input = Json::from_trusted("7");
-    let request = RpcRequest {
+    let request = RequestBody {
         context: CallContext {
             state_execution_id: None,
             owner: None,
@@ -166,10 +166,12 @@ fn rpc_request() {
             ..context(&id, "rpc-call")
         },
         process_type: "Order",
-        rpc_name: "peek",
+        handler: Handler::Rpc("peek"),
         input: Some(&input),
         loaded_global_attributes: "{}",
         loaded_local_attributes: "{\"a\":1}",
+        results: None,
+        app_database_error: None,
     };
     let body = parsed(&request.encode());
     assert!(body["context"].get("stateExecutionId").is_none());
@@ -198,11 +200,11 @@ proptest! {
         let error = AppDatabaseError { message: message.clone(), ..AppDatabaseError::default() };
         let call = call_id(ExecutionId::default(), &id, Api::Execute);
         prop_assert!(call.bytes().all(|byte| byte.is_ascii_graphic()));
-        let request = StateRequest {
+        let request = RequestBody {
             context: CallContext { process_id: &process_id, ..context(&id, &call) },
             process_type: &key,
-            state_id: &state_id,
-            state_input: None,
+            handler: Handler::State(&state_id),
+            input: None,
             loaded_global_attributes: &attributes,
             loaded_local_attributes: "{}",
             results: Some(&[]),

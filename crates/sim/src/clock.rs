@@ -66,8 +66,7 @@ impl Simulator {
     /// When something comes due that is not due now.
     fn next(&self) -> Option<Timestamp> {
         // A call that is held comes due when the pause ends, if it does so by itself.
-        let calls = self.running().filter(|run| !self.is_held(run)).flat_map(|run| run.execution.states.values());
-        let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
+        let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
         let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
         calls.chain(timers).chain(pauses).filter(|at| *at > self.now).min()

@@ -6,10 +6,11 @@
 //!   calls, to be answered ◀─────────┘  └──── the answers           └─▶ Tables
 //! ```
 //!
-//! It is the server's own engine and wire format: what is decided, what a worker is asked and what its answer means come from
-//! `xdb-engine` and `xdb-protocol`, and so do the words of errors. What is here stands for the rest: for tables, rows as JSON; for
-//! the clock, a number that the command `advance` moves; for the scheduler, a list of what is due; for HTTP, the commands
-//! `calls` and `answer`. One thread, no I/O, no clock: the same commands always give the same lines. README.md describes the commands.
+//! It is the server's own engine and wire format: what is decided, which calls may be made, what a worker is asked and what its
+//! answer means come from `xdb-engine`, `xdb-calls` and `xdb-protocol`, and so do the words of errors. What is here stands for the
+//! rest: for tables, rows as JSON; for the clock, a number that the command `advance` moves; for the scheduler, a list of what is due;
+//! for HTTP, the commands `calls` and `answer`. One thread, no I/O, no clock: the same commands always give the same lines. README.md
+//! describes the commands.
 
 mod answers;
 mod calls;

@@ -62,11 +62,6 @@ impl Simulator {
         own.into_iter().chain(self.pause_of_type(process_type).filter(|_| run.execution.is_running()))
     }
 
-    /// Whether no call of a process begins now.
-    pub(crate) fn is_held(&self, run: &Run) -> bool {
-        self.pauses(run).next().is_some()
-    }
-
     /// Refuses a request, if a pause of the type says so.
     pub(crate) fn refuse_type(&self, process_type: &str) -> Result<()> {
         refuse(self.pause_of_type(process_type).filter(|(_, pause)| pause.mode == PauseMode::Reject))

@@ -1,10 +1,11 @@
 //! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
 
-use crate::calls::{Call, OpenCall, Sent, context, given_out};
+use crate::calls::{Call, MAX_REQUEST_BYTES, OpenCall, origin};
 use crate::line::Given;
 use crate::locks::{Locked, wanted};
 use crate::{LIMITS, QUOTAS, Result, Simulator};
 use serde::Serialize;
+use xdb_calls::OutgoingCall;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
@@ -78,19 +79,11 @@ impl Simulator {
         let timeout = timeout.or(own).unwrap_or(RPC_TIMEOUT);
         let invocation = idempotency_key.clone().unwrap_or_else(|| self.new_id().to_string());
         let run = self.run(id);
-        let call_id = rpc_call_id(id, &rpc_name, &invocation);
-        let loaded = self.load(run, &global, &local);
-        let request = RpcRequest {
-            context: context(run, &call_id, 1, self.now, timeout),
-            process_type: &run.execution.process_type,
-            rpc_name: &rpc_name,
-            input: input.as_ref(),
-            loaded_global_attributes: &loaded.global,
-            loaded_local_attributes: &loaded.local,
-        };
-        let key = request_key(&call_id, 0, loaded.values);
-        let sent = Sent { path: RPC_PATH, key, body: request.encode(), timeout, attempt: 1, state: None };
-        let given = given_out(run, self.last_call + 1, sent);
+        let (origin, attributes) = (origin(run), self.load(run, &global, &local));
+        let what = (rpc_name.as_str(), input.as_ref());
+        let outgoing = OutgoingCall::of_rpc(&origin, what, &invocation, self.now, timeout.as_std());
+        let request = outgoing.request(&attributes, MAX_REQUEST_BYTES)?;
+        let given = self.given_out(run, &outgoing, &request);
         let open = OpenRpc {
             execution: id,
             asked,

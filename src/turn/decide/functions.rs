@@ -10,15 +10,16 @@
 //! answered by functions too are called in the same transaction, for some milliseconds if others wait: one that fails there is
 //! undone, and claimed like any other, so that its attempts count.
 
-use super::super::claim::Paused;
+use super::super::owners::why_unfit;
 use super::super::role::function_runners;
 use super::*;
-use crate::calls::{Attempt, of_function};
+use crate::calls::{Loads, Maker, OutgoingCall, Verdict, of_function};
+use crate::guc;
 use crate::pg::identity::clean_session;
 use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
-use crate::store::app_tables::{defer_nothing, object};
+use crate::store::app_tables::defer_nothing;
 use crate::store::attribute::{Found, Size};
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
@@ -68,7 +69,7 @@ fn raised(error: &PgError) -> Failure {
 impl Decider<'_, '_, '_> {
     /// Makes a call that a function answers, and what follows from it at once.
     pub(super) fn call_function(&mut self, number: usize, record: &CallRecord) -> Result<()> {
-        if self.turn.paused || self.is_paused(record.key.0) {
+        if self.turn.paused || !self.may_be_called(record)? {
             self.give_back(number, record.key);
             return Ok(());
         }
@@ -112,11 +113,13 @@ impl Decider<'_, '_, '_> {
         self.called_first.is_some_and(|first| first != id)
     }
 
-    /// Whether the process or its type is paused: what was leased before, and has not begun, is held.
-    fn is_paused(&self, id: ExecutionId) -> bool {
-        let Some(loaded) = self.decided.executions.get(&id) else { return false };
-        let process_type = loaded.meta.process_type.as_ref();
-        process_type.is_some_and(|process_type| Paused::of(loaded, process_type, self.decided.now).is_some())
+    /// Whether a function answers the call now. Claiming says what becomes of one that was leased before, and is not to begin.
+    fn may_be_called(&self, record: &CallRecord) -> Result<bool> {
+        let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(true) };
+        let Some(state) = loaded.execution.states.get(&record.key.1) else { return Ok(true) };
+        let owner = why_unfit(loaded.meta.owner, &loaded.meta.owner_name)?;
+        let verdict = self.app.verdict(loaded, state, record.api, owner.as_ref(), self.decided.now);
+        Ok(verdict == (Maker::Function, Verdict::MayBeMade))
     }
 
     fn give_back(&mut self, number: usize, key: StateKey) {
@@ -128,26 +131,26 @@ impl Decider<'_, '_, '_> {
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
-            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful && !self.is_paused(id);
+            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful;
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
-            if self.make(&next)?.is_some() {
+            if !self.may_be_called(&next)? || self.make(&next)?.is_some() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// A call that has become due in this turn, and that a function answers.
+    /// A call that has become due in this turn, and that a function answers if it may be made.
     fn next_call(&self, id: ExecutionId) -> Option<CallRecord> {
         let (now, loaded) = (self.decided.now, self.decided.executions.get(&id)?);
-        let process_type = loaded.meta.process_type.as_ref()?;
         let running = loaded.execution.is_running();
         let mut states = loaded.execution.states.iter().filter(|(_, state)| running && loaded.has_changed(state));
+        let definition = loaded.meta.definition();
         states.find_map(|(seq, state)| {
             let (api, call) = state.current_call()?;
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
-            let function = process_type.definition.function_of(&state.id.state_id, api)?;
-            (is_first && !function.is_empty() && !self.app.is_deadly_function(function))
+            let is_answered = is_first && definition.function_of(&state.id.state_id, api).is_some();
+            is_answered
                 .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
@@ -227,13 +230,14 @@ impl Decider<'_, '_, '_> {
         config: &StateConfig,
     ) -> Result<std::result::Result<(String, Size), Undone>> {
         let id = record.key.0;
-        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Err(Undone::Over)) };
-        let wanted = config.load_local(record.api);
+        let loaded = self.decided.executions.get(&id).filter(|_| state.call(record.api).is_some());
+        let Some(loaded) = loaded else { return Ok(Err(Undone::Over)) };
+        let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
             Found::All(size, all) => (size, all.clone()),
             Found::TooLarge(size) => {
-                let failure = calls::request_too_large(&attribute::too_large(size));
+                let failure = calls::too_large(&attribute::too_large(size).message);
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
             Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
@@ -244,24 +248,20 @@ impl Decider<'_, '_, '_> {
                 local.extend(attributes.iter().map(|(key, value)| (key.clone(), value.as_str().to_owned())));
             }
         }
-        let members = local.iter().filter(|(key, _)| wanted.wants(key));
-        let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
-        let loading = config.load_global(record.api);
-        let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
+        let global = match self.app.load(&loaded.meta, &loads.global, loads.global.lock_type)? {
             Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
             Used::Locked(relation) => return Ok(Err(Undone::Later(ItemOutcome::RowLocked(relation)))),
             Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
             Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
         };
-        let Some((_, current)) = state.current_call() else { return Ok(Err(Undone::Over)) };
-        let attempt = Attempt::of(loaded, state, record, config.timeout(record.api))?;
-        let body = attempt.body(current, &global, &members);
-        if let Err(error) = calls::check_size(body.payload_bytes()) {
-            return Ok(Err(Undone::Failed(calls::request_too_large(&error), Further::ByPolicy)));
+        let attributes = calls::attributes(&loads, global, local.iter())?;
+        let origin = calls::origin(loaded)?;
+        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), config.timeout(record.api));
+        match outgoing.request(&attributes, guc::max_request_bytes()) {
+            Ok(request) => Ok(Ok((calls::body(&request)?, size))),
+            Err(refusal) => Ok(Err(Undone::Failed(calls::too_large(&refusal.message), Further::ByPolicy))),
         }
-        crate::pg::memory::room_for(body.payload_bytes())?;
-        Ok(Ok((body.encode(), size)))
     }
 
     /// Decides about an answer and applies it, users' tables and functions first.
