@@ -86,6 +86,12 @@ impl Answered {
         Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
     }
 
+    /// Why the attempt has failed that does nothing besides.
+    pub fn failure(&self) -> Option<&Failure> {
+        let Self::Failed(failure, _) = self else { return None };
+        Some(failure)
+    }
+
     /// What the answer does besides its decision.
     pub fn effects(&self) -> Option<&Effects> {
         match self {
@@ -133,6 +139,15 @@ pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered,
             Executed::Retry(retried) => Answered::Retry(retried),
         }),
     }
+}
+
+/// Reads what a worker has answered with this status. Whatever it is, the result is an answer or a failed attempt.
+pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &Limits) -> Answered {
+    if status != 200 {
+        let (failure, further) = decode_error(status, retry_after, body);
+        return Answered::Failed(failure, further);
+    }
+    decode_answer(api, body, limits).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
 }
 
 /// A failed attempt of which nothing is said but that it has failed.

@@ -5,9 +5,12 @@
 //! | file | what it is for |
 //! |---|---|
 //! | `answer.rs` | what was answered, as the command that the engine decides about |
+//! | `apply.rs` | what follows from an answer: one function, over what a driver loads, locks and writes |
 //!
 //! Nothing here touches a table, a socket or a clock.
 
 mod answer;
+mod apply;
 
-pub use answer::{Answered, Attempt, decode_answer, failed_by_policy};
+pub use answer::{Answered, Attempt, decode_answer, failed_by_policy, read_answer};
+pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply, refused_strictly};

@@ -51,6 +51,6 @@ pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
     CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StartContext, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint,
-    object, request_key, rpc_call_id,
+    object, request_key, rpc_call_id, token_fingerprint,
 };
 pub use scan::PayloadError;

@@ -50,7 +50,7 @@ impl Simulator {
         };
         let before = self.now;
         let reached = loop {
-            self.fire();
+            self.fire()?;
             if self.due_now() > 0 {
                 break target.map_or(self.now > before, |target| self.now == target);
             }
@@ -73,7 +73,7 @@ impl Simulator {
     }
 
     /// Lets happen what is due, until nothing is.
-    fn fire(&mut self) {
+    fn fire(&mut self) -> Result<()> {
         while let Some((_, due)) = self.timers().into_iter().filter(|(at, _)| *at <= self.now).min() {
             let (id, command) = match due {
                 Due::ProcessTimeout(id) => (id, Command::ProcessTimeout),
@@ -81,7 +81,7 @@ impl Simulator {
                 Due::PauseEnds(id) => (id, Command::PauseEnds),
                 Due::Deadline(call) => {
                     if let Some(OpenCall::State(open)) = self.open.remove(&call) {
-                        self.times_out(&open);
+                        self.times_out(&open)?;
                     }
                     continue;
                 }
@@ -89,9 +89,10 @@ impl Simulator {
             match self.decide(id, &command) {
                 Ok(events) => self.apply(id, events),
                 // What is due by the execution itself is not stale.
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        Ok(())
     }
 
     /// When something comes due that is not due now.

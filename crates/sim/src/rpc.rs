@@ -1,9 +1,11 @@
 //! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
 
+use crate::answers::{Answering, Read};
 use crate::calls::{Call, OpenCall, Sent, context, given_out};
 use crate::locks::{Locked, Locks};
 use crate::{LIMITS, QUOTAS, Result, RpcArguments, Simulator};
 use serde::Serialize;
+use xdb_calls::{Outcome, apply, refused_strictly};
 use xdb_engine::*;
 use xdb_protocol::arguments::{name, name_if_given, payload};
 use xdb_protocol::refusal::{self, Refusal};
@@ -160,29 +162,23 @@ impl Simulator {
             return Err(refusal::worker_refused(rpc_name, status, failure));
         }
         let answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
-        let run = self.run(*id);
-        let warnings = &answer.effects.warnings;
-        if self.definition(run).strict_answers && !warnings.is_empty() {
-            return Err(failed(warnings.join("; ")));
+        let is_strict = || self.definition(self.run(*id)).strict_answers;
+        if let Some(failure) = refused_strictly(&answer.effects.warnings, is_strict) {
+            return Err(refusal::rpc_not_applied(rpc_name, failure));
         }
         let output = answer.output.clone();
         if answer.is_read_only() && rpc.idempotency_key.is_none() {
             return Ok(output);
         }
-        let run = self.run(*id);
-        let (global, local) = &rpc.loading;
-        if Locked::read(run, &self.tables, global, local) != rpc.locked {
-            return Err(refusal::local_attributes_changed(rpc_name));
-        }
-        let attributes = answer.effects.write_global_attributes.clone();
         let command = Command::RpcAnswered { rpc_name: rpc_name.clone(), answer };
-        let events =
-            self.decide(*id, &command).map_err(|rejection| refusal::rejected_rpc(process_id, rpc_name, &rejection))?;
-        if !events.is_empty() {
-            self.tables.update(&self.runs[id], &attributes).map_err(|refused| refused.refusal)?;
+        let read = Read { global: &rpc.loading.0, local: &rpc.loading.1, locked: rpc.locked.as_ref() };
+        match apply(&mut Answering { simulator: self, id: *id, read, raises: true }, &command)? {
+            Outcome::Applied => {}
+            Outcome::Repeat => return Err(refusal::local_attributes_changed(rpc_name)),
+            Outcome::Failed(failure, _) => return Err(refusal::rpc_not_applied(rpc_name, failure)),
+            Outcome::Over(rejection) => return Err(refusal::rejected(process_id, &rejection)),
+            Outcome::Closing { .. } => return Err(Refusal::internal("a process here has all its locks")),
         }
-        self.call_functions(*id, command.function_calls());
-        self.apply(*id, events);
         if let Some(key) = &rpc.idempotency_key {
             let first =
                 FirstAnswer { rpc_name: rpc.rpc_name.clone(), input: rpc.input.clone(), output: output.clone() };
