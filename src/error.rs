@@ -38,15 +38,12 @@ refusals! {
     invalid_argument(name: &str, what: impl std::fmt::Display);
     unknown_word(name: &str, word: &str, known: &[&str]);
     worker_failed(rpc_name: &str, what: impl AsRef<str>);
-    worker_refused(rpc_name: &str, status: u16, failure: Failure);
     key_of_another_rpc(key: &str);
-    local_attributes_changed(rpc_name: &str);
     payload(name: &str, what: impl std::fmt::Display);
     over_quota(what: impl Into<String>);
     paused(what: &str, pause: &Pause);
     rejected(process_id: &str, rejection: &Rejection);
     rejected_start(process_id: &str, rejection: &Rejection);
-    rpc_not_applied(rpc_name: &str, failure: Failure);
 }
 
 pub fn unknown_worker(name: &str) -> PgError {

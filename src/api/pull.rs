@@ -24,10 +24,10 @@ use crate::store::execution::Lock;
 use crate::store::loaded::Loaded;
 use crate::store::pull::{self, Holder, Leased, OfToken, PullRole, TokenLock};
 use crate::store::registry::Registry;
-use crate::store::{StateKey, locks, state};
+use crate::store::{locks, state};
 use crate::{clock, error, guc};
 use std::time::Instant;
-use xdb_calls::{Outcome, Written};
+use xdb_calls::{Outcome, Written, decode_answer};
 use xdb_engine::*;
 use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
 
@@ -184,7 +184,7 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     }
     let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
     let process_id = locked.process_id.clone();
-    let answered = calls::decode_answer(locked.call.api, text.as_bytes());
+    let answered = decode_answer(locked.call.api, text.as_bytes(), &calls::limits());
     let answered = answered.map_err(|what| error::call_not_applied(&process_id, invalid_answer(what)))?;
     let command = answered.command(locked.call.as_attempt());
     apply(caller, locked, &token, &command, answered.queues())?;
@@ -194,20 +194,16 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Leaves to others what is marked as theirs, of what the call has loaded under locks. Before anything is locked.
+/// Leaves alone for a while what the engine wants for calls that were repeated too often, as RPCs leave it: of what the call has loaded
+/// under locks, and before anything is locked.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
-    let key = token.leased.key;
+    let (execution, seq) = token.leased.key;
     let (api, known) = caller.on_system_tables(|spi, registry| {
         let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::None)?;
-        state::states(spi, &mut executions, &[key])?;
+        state::states(spi, &mut executions, &[token.leased.key])?;
         Ok((begun.api, executions))
     })?;
-    let loaded = known.get(&key.0).ok_or_else(error::call_is_lost)?;
-    respect_marks(caller, loaded, key, api)
-}
-
-/// What the engine wants for calls that were repeated too often is left alone for a while, as RPCs leave it.
-fn respect_marks(caller: Caller, loaded: &Loaded, (execution, seq): StateKey, api: Api) -> Result<()> {
+    let loaded = known.get(&execution).ok_or_else(error::call_is_lost)?;
     let Some(state) = loaded.execution.states.get(&seq) else { return Ok(()) };
     let config = loaded.meta.options_of(state);
     let (global, local) = (config.load_global(api), config.load_local(api));

@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use xdb_calls::{Written, refused_strictly};
+use xdb_calls::{Written, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 use xdb_sched::bytes::ByteBudget;
@@ -348,20 +348,12 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
 
 /// The answer of an RPC, or its caller's error.
 fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
-    let failed = |what: String| error::worker_failed(rpc_name, what);
+    let is_strict = target.process_type.definition.strict_answers;
     match outcome {
-        Outcome::Answer { status: 200, body, .. } => {
-            let answer = calls::decode_rpc_answer(&body).map_err(failed)?;
-            let is_strict = || target.process_type.definition.strict_answers;
-            let refused = refused_strictly(&answer.effects.warnings, is_strict);
-            refused.map_or(Ok(answer), |failure| Err(error::rpc_not_applied(rpc_name, failure)))
-        }
         Outcome::Answer { status, retry_after, body } => {
-            // What it says about further attempts is for the caller, who makes them.
-            let (failure, _) = decode_error(status, retry_after, &body);
-            Err(error::worker_refused(rpc_name, status, failure))
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
         }
-        Outcome::Failed { message, .. } => Err(failed(message)),
+        Outcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
 }
 
@@ -395,13 +387,7 @@ fn apply(
     })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
-    match xdb_calls::apply(&mut answering, &command)? {
-        xdb_calls::Outcome::Applied => {}
-        xdb_calls::Outcome::Repeat => return Err(error::local_attributes_changed(rpc_name)),
-        xdb_calls::Outcome::Failed(failure, _) => return Err(error::rpc_not_applied(rpc_name, failure)),
-        xdb_calls::Outcome::Over(rejection) => return Err(error::rejected(process_id, &rejection)),
-        xdb_calls::Outcome::Closing { .. } => return Err(PgError::internal("a session waits for the lock")),
-    }
+    xdb_calls::apply(&mut answering, &command)?.of_rpc(process_id, rpc_name)?;
     caller.on_system_tables(|spi, _| {
         answering::save(spi, &answering.loaded, answering.now)?;
         if let Some(key) = idempotency_key {

@@ -9,7 +9,9 @@
 //! What is no answer (a timer, a failed attempt, a command of a caller) goes the same way, past what concerns answers alone.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use xdb_engine::*;
+use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::{invalid_answer, rejected_answer, with_warnings};
 
 /// Who has the tables: it loads, locks and writes for one execution.
@@ -109,6 +111,19 @@ impl<L> Outcome<L> {
     }
 }
 
+impl Outcome<Infallible> {
+    /// What the caller of an RPC is told of its answer. Where it waits, it has the lock for a close.
+    pub fn of_rpc(self, process_id: &str, rpc_name: &str) -> Result<(), Refusal> {
+        match self {
+            Self::Applied => Ok(()),
+            Self::Repeat => Err(refusal::local_attributes_changed(rpc_name)),
+            Self::Failed(failure, _) => Err(refusal::rpc_not_applied(rpc_name, failure)),
+            Self::Over(rejection) => Err(refusal::rejected(process_id, &rejection)),
+            Self::Closing { .. } => Err(Refusal::internal("an RPC waits for the lock of a close")),
+        }
+    }
+}
+
 /// A failure of an attempt that was answered so, with what was odd about the answer.
 fn warned(command: &Command, failure: Failure) -> Failure {
     Failure { detail: with_warnings(failure.detail, warnings(command)), ..failure }
@@ -119,7 +134,7 @@ fn warnings(command: &Command) -> &[String] {
 }
 
 /// Why an answer with warnings is refused, where the process type is strict.
-pub fn refused_strictly(warnings: &[String], is_strict: impl FnOnce() -> bool) -> Option<Failure> {
+pub(crate) fn refused_strictly(warnings: &[String], is_strict: impl FnOnce() -> bool) -> Option<Failure> {
     (!warnings.is_empty() && is_strict()).then(|| invalid_answer(warnings.join("; ")))
 }
 

@@ -12,5 +12,5 @@
 mod answer;
 mod apply;
 
-pub use answer::{Answered, Attempt, decode_answer, failed_by_policy, read_answer};
-pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply, refused_strictly};
+pub use answer::{Answered, Attempt, decode_answer, failed_by_policy, read_answer, read_rpc_answer};
+pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply};

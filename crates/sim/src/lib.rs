@@ -78,7 +78,7 @@ const QUOTAS: Quotas = Quotas {
     call_timeout: Duration(3_600_000_000),
     ..Quotas::NONE
 };
-const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024 };
+const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
 /// Where a server has its ids and times: processes, their types, tables, queues, and the clock.
 pub struct Simulator {

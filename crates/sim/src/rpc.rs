@@ -5,7 +5,7 @@ use crate::calls::{Call, OpenCall, Sent, context, given_out};
 use crate::locks::{Locked, Locks};
 use crate::{LIMITS, QUOTAS, Result, RpcArguments, Simulator};
 use serde::Serialize;
-use xdb_calls::{Outcome, apply, refused_strictly};
+use xdb_calls::{apply, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::arguments::{name, name_if_given, payload};
 use xdb_protocol::refusal::{self, Refusal};
@@ -151,34 +151,21 @@ impl Simulator {
         body: &str,
     ) -> Result<Option<Json>> {
         let OpenRpc { process_id, execution: id, rpc_name, .. } = &rpc;
-        let failed = |what: String| refusal::worker_failed(rpc_name, what);
         if self.now > rpc.deadline {
             let seconds = rpc.timeout.as_std().as_secs_f64();
-            return Err(failed(format!("timed out after {seconds} s while waiting for the answer of the worker")));
+            let what = format!("timed out after {seconds} s while waiting for the answer of the worker");
+            return Err(refusal::worker_failed(rpc_name, what));
         }
-        if status != 200 {
-            // What it says about further attempts is for the caller, who makes them.
-            let (failure, _) = decode_error(status, retry_after, body.as_bytes());
-            return Err(refusal::worker_refused(rpc_name, status, failure));
-        }
-        let answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
-        let is_strict = || self.definition(self.run(*id)).strict_answers;
-        if let Some(failure) = refused_strictly(&answer.effects.warnings, is_strict) {
-            return Err(refusal::rpc_not_applied(rpc_name, failure));
-        }
+        let is_strict = self.definition(self.run(*id)).strict_answers;
+        let answer = read_rpc_answer(rpc_name, (status, retry_after), body.as_bytes(), &LIMITS, is_strict)?;
         let output = answer.output.clone();
         if answer.is_read_only() && rpc.idempotency_key.is_none() {
             return Ok(output);
         }
         let command = Command::RpcAnswered { rpc_name: rpc_name.clone(), answer };
         let read = Read { global: &rpc.loading.0, local: &rpc.loading.1, locked: rpc.locked.as_ref() };
-        match apply(&mut Answering { simulator: self, id: *id, read, raises: true }, &command)? {
-            Outcome::Applied => {}
-            Outcome::Repeat => return Err(refusal::local_attributes_changed(rpc_name)),
-            Outcome::Failed(failure, _) => return Err(refusal::rpc_not_applied(rpc_name, failure)),
-            Outcome::Over(rejection) => return Err(refusal::rejected(process_id, &rejection)),
-            Outcome::Closing { .. } => return Err(Refusal::internal("a process here has all its locks")),
-        }
+        apply(&mut Answering { simulator: self, id: *id, read, raises: true }, &command)?
+            .of_rpc(process_id, rpc_name)?;
         if let Some(key) = &rpc.idempotency_key {
             let first =
                 FirstAnswer { rpc_name: rpc.rpc_name.clone(), input: rpc.input.clone(), output: output.clone() };
