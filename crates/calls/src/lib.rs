@@ -5,7 +5,7 @@
 //! | file | what it is for |
 //! |---|---|
 //! | `answer.rs` | what was answered, as the command that the engine decides about |
-//! | `apply.rs` | what follows from an answer: one function, over what a driver loads, locks and writes |
+//! | `apply.rs` | what follows from an answer: `apply`, and the trait `Driver` of what loads, locks and writes |
 //!
 //! Nothing here touches a table, a socket or a clock.
 
