@@ -1,4 +1,4 @@
-//! What becomes of a call that was answered.
+//! What becomes of a call that was answered: the driver of `xdb_calls::apply` in memory.
 
 use crate::calls::{OpenCall, OpenState};
 use crate::locks::Locked;
