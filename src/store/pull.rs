@@ -69,8 +69,8 @@ statements! {
     NUMBER = "SELECT pg_catalog.nextval('xdb.pull_lease') AS number";
     LOOK_OF_TOKEN = under_token("");
     // The lease is looked at again when the lock is there.
-    STEP_OF_TOKEN = under_token("FOR NO KEY UPDATE OF p");
-    OPEN_OF_TOKEN = under_token("FOR KEY SHARE OF p");
+    STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
+    OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
     // In one statement, because every step begins with it.
     UNDER_LEASE = format!("SELECT {}, y.type_id, y.version, y.xmin::text AS xmin, \
             NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
@@ -92,7 +92,7 @@ fn under_token(lock: &str) -> String {
         FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
             JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} AND w.url IS NULL \
-            AND ($5 OR pg_catalog.pg_has_role($4, w.role, 'USAGE')) {lock}",
+            AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')){lock}",
         execution::columns()
     )
 }
