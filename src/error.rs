@@ -38,16 +38,13 @@ refusals! {
     invalid_argument(name: &str, what: impl std::fmt::Display);
     unknown_word(name: &str, word: &str, known: &[&str]);
     worker_failed(rpc_name: &str, what: impl AsRef<str>);
-    worker_refused(rpc_name: &str, status: u16, failure: Failure);
     key_of_another_rpc(key: &str);
-    local_attributes_changed(rpc_name: &str);
     payload(name: &str, what: impl std::fmt::Display);
     over_quota(what: impl Into<String>);
     paused(what: &str, pause: &Pause);
     request_too_large(bytes: usize, most: usize);
     rejected(process_id: &str, rejection: &Rejection);
     rejected_start(process_id: &str, rejection: &Rejection);
-    rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection);
 }
 
 pub fn unknown_worker(name: &str) -> PgError {
@@ -78,18 +75,17 @@ pub fn call_has_changed(process_id: &str) -> PgError {
         .hint("Roll back, give the call back with xdb.fail_call(token), and claim again.")
 }
 
-/// As the answer of an RPC that can't be applied.
-pub fn call_not_applied(process_id: &str, what: impl AsRef<str>) -> PgError {
-    PgError::new(sqlstate(b"XD010"), format!("the answer to a call of process \"{process_id}\" can't be applied"))
-        .detail(sentence(what.as_ref()))
-}
-
-/// The answer to a call that a worker has fetched names what is not registered: by its word the worker knows that time may help.
-pub fn call_not_registered(process_id: &str, rejection: &Rejection) -> PgError {
-    let hint = format!(
+/// As the answer of an RPC that can't be applied. Where it names what is not registered, the worker knows by a word that time may help.
+pub fn call_not_applied(process_id: &str, failure: Failure) -> PgError {
+    let error =
+        PgError::new(sqlstate(b"XD010"), format!("the answer to a call of process \"{process_id}\" can't be applied"))
+            .detail(sentence(&failure.detail));
+    if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
+        return error;
+    }
+    error.of_datatype(failure.error_type).hint(format!(
         "Roll back, and call xdb.fail_call() with the errorType \"{NOT_REGISTERED}\": the call is made again, and costs no attempt."
-    );
-    call_not_applied(process_id, rejection.to_string()).of_datatype(Some(NOT_REGISTERED.to_owned())).hint(hint)
+    ))
 }
 
 /// An RPC of a worker that fetches its calls.

@@ -33,8 +33,11 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::convert::Infallible;
 use std::time::{self, Instant};
+use xdb_calls::{CloseLock, Driver, Outcome};
 use xdb_engine::*;
+use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
@@ -377,7 +380,7 @@ impl Poll {
         let fingerprint = attributes.are_locked.then(|| {
             let locked = if loads.global.locks() { attributes.global.as_str() } else { "" };
             let versions = local.iter().map(|(name, entry)| (name, &entry.version));
-            pull::fingerprint(locked, &locks::versions_of(&loads.local, versions))
+            token_fingerprint(locked, &locks::versions_of(&loads.local, versions))
         });
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
         let origin = calls::origin(call.loaded)?;
@@ -508,26 +511,47 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
     let now = clock::now();
     for (begun, failure, further) in attempts {
         let id = begun.key.0;
-        let Some(entry) = loaded.get(&id) else { continue };
-        let command = begun.record(0).as_attempt().failed(failure, further);
-        let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
-        if Event::closes(&events) {
-            if execution::lock_for_close(spi, &[id])?.is_empty() {
+        if loaded.contains_key(&id) {
+            let command = begun.record(0).as_attempt().failed(failure, further);
+            let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
+            if matches!(outcome, Outcome::Closing { .. }) {
                 // Somebody publishes to it: in a later claim.
                 loaded.remove(&id);
-                continue;
             }
-            state::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
-            let decided = loaded.get(&id).map(|entry| entry.decide(&command, now, random()));
-            let Some(Ok(again)) = decided else { continue };
-            events = again;
-        }
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.apply(events, now)?;
         }
     }
     answering::save_fetched(spi, &loaded, now)?;
     Ok(loaded.values().any(|entry| !entry.events.is_empty()))
+}
+
+/// An attempt of a call that has failed, of an execution that a claim has locked.
+struct Failing<'a> {
+    spi: &'a Spi,
+    loaded: &'a mut BTreeMap<ExecutionId, Loaded>,
+    id: ExecutionId,
+    now: Timestamp,
+}
+
+impl Driver for Failing<'_> {
+    type Error = PgError;
+    type Later = Infallible;
+
+    fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+        let entry = self.loaded.get(&self.id);
+        Ok(entry.map_or(Err(Rejection::Stale), |entry| entry.decide(command, self.now, random())))
+    }
+
+    fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {
+        if execution::lock_for_close(self.spi, &[self.id])?.is_empty() {
+            return Ok(CloseLock::Missing);
+        }
+        state::states_with_unrecorded_attempts(self.spi, self.loaded, &[self.id])?;
+        Ok(CloseLock::Taken)
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Result<()> {
+        self.loaded.get_mut(&self.id).map_or(Ok(()), |entry| entry.apply(events, self.now))
+    }
 }
 
 impl Begun {

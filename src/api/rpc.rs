@@ -1,6 +1,6 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
-use super::answering::{self, Answering};
+use super::answering::{self, Answering, TablesInSession};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
@@ -20,11 +20,11 @@ use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
 use crate::transport::Outcome;
 use crate::{clock, error, guc};
-use pgrx::pg_sys;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+use xdb_calls::{Written, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 use xdb_sched::bytes::ByteBudget;
@@ -293,22 +293,12 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
 
 /// The answer of an RPC, or its caller's error.
 fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
-    let failed = |what: String| error::worker_failed(rpc_name, what);
+    let is_strict = target.process_type.definition.strict_answers;
     match outcome {
-        Outcome::Answer { status: 200, body, .. } => {
-            let answer = calls::decode_rpc_answer(&body).map_err(failed)?;
-            let warnings = &answer.effects.warnings;
-            match target.process_type.definition.strict_answers && !warnings.is_empty() {
-                true => Err(failed(warnings.join("; "))),
-                false => Ok(answer),
-            }
-        }
         Outcome::Answer { status, retry_after, body } => {
-            // What it says about further attempts is for the caller, who makes them.
-            let (failure, _) = decode_error(status, retry_after, &body);
-            Err(error::worker_refused(rpc_name, status, failure))
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
         }
-        Outcome::Failed { message, .. } => Err(failed(message)),
+        Outcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
 }
 
@@ -322,31 +312,29 @@ fn apply(
     tables: &mut Tables,
     read: Read,
 ) -> Result<()> {
-    let idempotency_key = invocation.idempotency_key;
+    let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
     if answer.is_read_only() && idempotency_key.is_none() {
         return Ok(());
     }
     let output = answer.output.clone();
-    let attributes = answer.effects.write_global_attributes.clone();
-    let functions = answer.effects.call_functions.clone();
-    let (loaded, now) =
-        caller.on_system_tables(|spi, registry| decide(spi, registry, caller.role, invocation, id, answer, read))?;
+    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
+    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
+    let (lock, local_size) = (if closes { Lock::Close } else { Lock::Step }, Some(read.size));
+    let tables = CallersTables { caller, context, tables, read };
+    let mut answering = caller.on_system_tables(|spi, registry| {
+        let mut loaded = answering::lock(spi, registry, process_id, id, lock)?;
+        loaded.values_mut().for_each(|entry| entry.acting_as = Some(caller.role));
+        let (command, now) = (&command, clock::now());
+        let queues = Vec::new();
+        let mut answering = Answering { caller, id, loaded, command, queues, lock, local_size, now, tables };
+        answering.load(spi, false)?;
+        Ok(answering)
+    })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
-    let changed = loaded.values().find(|entry| !entry.events.is_empty()).map(|entry| &entry.meta);
-    if let Some(meta) = changed.filter(|_| !attributes.is_empty() || !functions.is_empty()) {
-        refuse_superuser(caller, !functions.is_empty() || uses_tables(meta, |name| attributes.contains_key(name)))?;
-        caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
-        let definition = meta.definition();
-        let look_up = || Calls::look_up(&definition, &functions, || Ok(context.to_owned()));
-        let calls = caller.on_system_tables(|_, _| look_up())?;
-        Caller::on_users_tables(|spi| {
-            tables.update(spi, meta, &attributes)?;
-            calls.run()
-        })?;
-    }
+    xdb_calls::apply(&mut answering, &command)?.of_rpc(process_id, rpc_name)?;
     caller.on_system_tables(|spi, _| {
-        answering::save(spi, &loaded, now)?;
+        answering::save(spi, &answering.loaded, answering.now)?;
         if let Some(key) = idempotency_key {
             process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
         }
@@ -354,34 +342,33 @@ fn apply(
     })
 }
 
-/// Loads the execution under its lock, and decides about the answer in memory.
-fn decide(
-    spi: &spi::Spi,
-    registry: &mut Registry,
-    role: pg_sys::Oid,
-    invocation: &Invocation<'_>,
-    id: ExecutionId,
-    answer: RpcAnswer,
+/// The application's tables, for the answer to an RPC.
+struct CallersTables<'a> {
+    caller: Caller,
+    /// What functions are told of the call.
+    context: &'a str,
+    tables: &'a mut Tables,
     read: Read,
-) -> Result<(BTreeMap<ExecutionId, Loaded>, Timestamp)> {
-    let Invocation { process_id, rpc_name, .. } = *invocation;
-    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
-    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
-    let lock = if closes { Lock::Close } else { Lock::Step };
-    let mut loaded = answering::lock(spi, registry, process_id, id, lock)?;
-    // Under the lock: the times of events are in their order.
-    let now = clock::now();
-    if let Some((loading, versions)) = &read.locked
-        && versions_now(spi, id, loading)? != *versions
-    {
-        return Err(error::local_attributes_changed(rpc_name));
+}
+
+impl TablesInSession for CallersTables<'_> {
+    /// Rows are locked since they were loaded.
+    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
+        let Some((loading, versions)) = &self.read.locked else { return Ok(true) };
+        let now = self.caller.on_system_tables(|spi, _| versions_now(spi, loaded.before.id, loading))?;
+        Ok(now == *versions)
     }
-    if let Some(entry) = loaded.get_mut(&id) {
-        entry.acting_as = Some(role);
+
+    fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {
+        let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
+        let is_written = |name: &str| attributes.contains_key(name);
+        refuse_superuser(self.caller, !functions.is_empty() || uses_tables(meta, is_written))?;
+        self.caller.look_up(self.tables, &meta.mapping, TableUse::Update, is_written)?;
+        let look_up = || Calls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
+        let calls = self.caller.on_system_tables(|_, _| look_up())?;
+        Caller::on_users_tables(|spi| {
+            self.tables.update(spi, meta, attributes)?;
+            calls.run()
+        })
     }
-    let local_size = Some(read.size);
-    let answering = Answering { id, command: &command, queues: Vec::new(), lock, local_size, without_arrivals: false };
-    let decided = answering.decide(spi, registry, &mut loaded, now)?;
-    decided.map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
-    Ok((loaded, now))
 }

@@ -33,11 +33,11 @@ use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Worker};
 use crate::transport::{FailureKind, Outcome, Request};
 use std::sync::Arc;
-use xdb_calls::failed_by_policy;
 pub use xdb_calls::{
     Answered, Asker, Attributes, CallOf, CallRequest, Facts, Loads, Maker, Marked, Origin, OutgoingCall, Paused, Unfit,
     Verdict, eligible, too_large,
 };
+use xdb_calls::{decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 
@@ -108,43 +108,20 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
     let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
-    decode_answer(api, text.as_bytes()).unwrap_or_else(invalid)
+    decode_answer(api, text.as_bytes(), &limits()).unwrap_or_else(invalid)
 }
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
-    let body = match outcome {
-        Outcome::Answer { status: 200, body, .. } => body,
-        Outcome::Answer { status, retry_after, body } => {
-            let (failure, further) = decode_error(*status, *retry_after, body);
-            return Answered::Failed(failure, further);
-        }
-        Outcome::Failed { kind, message } => return failed_by_policy(transport_failure(*kind, message)),
-    };
-    decode_answer(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+    match outcome {
+        Outcome::Answer { status, retry_after, body } => read_answer(api, *status, *retry_after, body, &limits()),
+        Outcome::Failed { kind, message } => failed_by_policy(transport_failure(*kind, message)),
+    }
 }
 
-/// Refuses the body of an answer that is too large, of workers and functions alike. What comes over HTTP is not even read so far.
-fn check_answer_size(body: &[u8]) -> std::result::Result<(), String> {
-    let most = guc::max_response_bytes();
-    let too_large = || format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len());
-    if body.len() > most { Err(too_large()) } else { Ok(()) }
-}
-
-/// Reads the body of an answer to an RPC that is no failure; or says what is wrong with it.
-pub fn decode_rpc_answer(body: &[u8]) -> std::result::Result<RpcAnswer, String> {
-    check_answer_size(body)?;
-    decode_rpc(body, &limits())
-}
-
-/// The same of a state's call.
-pub fn decode_answer(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
-    check_answer_size(body)?;
-    xdb_calls::decode_answer(api, body, &limits())
-}
-
-fn limits() -> Limits {
-    Limits { max_payload_bytes: guc::max_payload_bytes() }
+/// What answers may not exceed, of workers and functions alike. More than that does not even come in over HTTP.
+pub fn limits() -> Limits {
+    Limits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
 }
 
 fn transport_failure(kind: FailureKind, message: &str) -> Failure {

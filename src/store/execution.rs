@@ -104,12 +104,15 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for.
+/// What is loaded of an execution `p`. Results are only added to, and request ids only looked for.
+pub(super) fn columns() -> String {
+    select_but::<Process>("p", &["results", "request_id", "purge_at"])
+}
+
 fn of_ids(lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "purge_at"]);
     format!(
-        "SELECT {columns} FROM xdb.process_execution p \
-         WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
+        "SELECT {} FROM xdb.process_execution p WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}",
+        columns()
     )
 }
 
@@ -325,6 +328,15 @@ pub fn executions(
     lock: Lock,
 ) -> Result<BTreeMap<ExecutionId, Loaded>> {
     let rows = spi.rows(lock.statement(), &[array(ids)], read_execution)?;
+    with_types(spi, registry, rows)
+}
+
+/// Executions that were read, with their types and mappings.
+pub(super) fn with_types(
+    spi: &Spi,
+    registry: &mut Registry,
+    rows: Vec<(Meta, Execution)>,
+) -> Result<BTreeMap<ExecutionId, Loaded>> {
     let mut loaded = BTreeMap::new();
     for (mut meta, execution) in rows {
         meta.process_type = match registry.process_type(spi, meta.type_id, meta.owner)? {
@@ -347,7 +359,7 @@ pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>
     spi.first(Lock::None.statement(), &[array([id])], read)
 }
 
-fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
+pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     let mut execution = Execution::new(row.get("execution_id")?);
     let shard = row.get("shard")?;
     execution.process_id = row.get("process_id")?;

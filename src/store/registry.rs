@@ -503,9 +503,20 @@ impl Registry {
 
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
+        let current = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
+        self.process_type_of(spi, name, current)
+    }
+
+    /// The same, of a version that was read a moment ago.
+    pub(super) fn process_type_of(
+        &mut self,
+        spi: &Spi,
+        name: &str,
+        mut read: Option<RowVersion>,
+    ) -> Result<Option<Arc<ProcessType>>> {
         let mut missing = None;
         loop {
-            let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
+            let Some(current) = read else { return Ok(None) };
             if missing == Some(current.id) {
                 // Its worker is not there.
                 return Ok(None);
@@ -527,6 +538,7 @@ impl Registry {
             }
             // Another one may have taken its place meanwhile.
             missing = Some(current.id);
+            read = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
         }
     }
 
@@ -551,7 +563,7 @@ impl Registry {
     }
 }
 
-fn read_version(row: &Row) -> Result<RowVersion> {
+pub(super) fn read_version(row: &Row) -> Result<RowVersion> {
     Ok(RowVersion { id: row.get("type_id")?, version: row.get("version")?, xmin: row.get("xmin")? })
 }
 

@@ -5,6 +5,7 @@
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
 //! come first changes from turn to turn, where the time is too short: see [`xdb_sched::budget`].
 
+use super::item::ItemOutcome;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::SlowTables;
@@ -52,6 +53,18 @@ impl<T> Used<T> {
             Self::OverBudget => Used::OverBudget,
             Self::Refused(error) => Used::Refused(error),
         }
+    }
+}
+
+impl<T> From<Used<T>> for xdb_calls::Used<T, ItemOutcome> {
+    fn from(used: Used<T>) -> Self {
+        Self::Later(match used {
+            Used::Done(value) => return Self::Done(value),
+            Used::Refused(error) => return Self::Refused(refused(&error)),
+            Used::Busy(relation) => ItemOutcome::TableBusy(relation),
+            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
+            Used::OverBudget => ItemOutcome::OverBudget,
+        })
     }
 }
 

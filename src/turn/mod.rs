@@ -19,7 +19,7 @@
 //! | `backlog.rs` | answers that wait to be applied, and executions that are left alone for a while |
 //! | `transaction.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
-//! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
+//! | `load.rs`, `decide.rs`, `save.rs` | from items to rows; `decide.rs` has the driver of `xdb_calls::apply` |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
 //! | `priorities.rs` | the scans where some processes have priorities |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |

@@ -1053,11 +1053,6 @@ PREPARE statement AS
 UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
--- xdb::store::pull::KEEP_ONE_OPEN
-PREPARE statement AS
-SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE;
-DEALLOCATE statement;
-
 -- xdb::store::pull::KEEP_OPEN
 PREPARE statement AS
 SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED;
@@ -1083,6 +1078,11 @@ PREPARE statement AS
 SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED;
 DEALLOCATE statement;
 
+-- xdb::store::pull::LOOK_OF_TOKEN
+PREPARE statement AS
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE'));
+DEALLOCATE statement;
+
 -- xdb::store::pull::NEXT_DUE
 PREPARE statement AS
 SELECT min(n.due_at) AS next FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at > $3 ORDER BY t.due_at LIMIT 1) AS n;
@@ -1093,14 +1093,19 @@ PREPARE statement AS
 SELECT pg_catalog.nextval('xdb.pull_lease') AS number;
 DEALLOCATE statement;
 
--- xdb::store::pull::OF_TOKEN
+-- xdb::store::pull::OPEN_OF_TOKEN
 PREPARE statement AS
-SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id, w.role, w.role_name, p.process_id, t.lease_number = $3 AND w.url IS NULL AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AS is_leased FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2;
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')) FOR KEY SHARE OF p;
 DEALLOCATE statement;
 
 -- xdb::store::pull::OVER
 PREPARE statement AS
 SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d ORDER BY CASE WHEN l.lane < 16 THEN 26 ELSE l.lane END, d.due_at, d.execution_id, d.seq LIMIT $4;
+DEALLOCATE statement;
+
+-- xdb::store::pull::STEP_OF_TOKEN
+PREPARE statement AS
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')) FOR NO KEY UPDATE OF p;
 DEALLOCATE statement;
 
 -- xdb::store::pull::STILL_OVER
@@ -1110,7 +1115,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::UNDER_LEASE
 PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
+SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, y.type_id, y.version, y.xmin::text AS xmin, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq LEFT JOIN xdb.process_type y ON y.process_type = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
 -- xdb::store::pull::WORKER

@@ -74,16 +74,29 @@ pub enum Command {
 }
 
 impl Command {
+    /// What an answer does besides its decision. None for what is no answer, and for an attempt that changes nothing.
+    pub fn effects(&self) -> Option<&Effects> {
+        match self {
+            Self::WaitUntilAnswered { answer, .. } => Some(&answer.effects),
+            Self::ExecuteAnswered { answer, .. } => Some(&answer.effects),
+            Self::RpcAnswered { answer, .. } => Some(&answer.effects),
+            Self::CallFailed(failed) => failed.applied.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Functions that it calls, in their order.
     pub fn function_calls(&self) -> &[FunctionCall] {
         match self {
             Self::Start(start) => &start.call_functions,
-            Self::WaitUntilAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::ExecuteAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::RpcAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.call_functions,
-            _ => &[],
+            _ => self.effects().map_or(&[], |effects| &effects.call_functions),
         }
+    }
+
+    /// Whether it closes the execution only if there are no messages.
+    pub fn is_conditional_close(&self) -> bool {
+        let Self::ExecuteAnswered { answer, .. } = self else { return false };
+        matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
     /// The name of the command, as in the history.
@@ -115,11 +128,7 @@ impl Command {
     pub fn publishes(&self) -> &[Publish] {
         match self {
             Self::MessagesArrived(publishes) => publishes,
-            Self::WaitUntilAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::ExecuteAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::RpcAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.publish_to_local_queue,
-            _ => &[],
+            _ => self.effects().map_or(&[], |effects| &effects.publish_to_local_queue),
         }
     }
 }
@@ -398,6 +407,11 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    /// Whether it is late, doubled or stolen: nothing is wrong with it, and the call that it answers is over.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Stale | Self::NotRunning(_))
+    }
+
     /// Whether it names something that is not registered. A deployment makes such answers: the worker is of another version than the
     /// registration, or than the start of the execution, from which its global attributes are.
     pub fn is_unregistered(&self) -> bool {

@@ -19,6 +19,8 @@ use xdb_engine::*;
 pub struct Limits {
     /// Of each input, message, attribute and output.
     pub max_payload_bytes: usize,
+    /// Of all of it.
+    pub max_answer_bytes: usize,
 }
 
 /// How much of a worker's error is kept.
@@ -292,6 +294,10 @@ fn decode<T>(
     limits: &Limits,
     read: impl FnOnce(Reader<'_>, &str) -> Read<T>,
 ) -> Result<(T, Vec<String>), String> {
+    if body.len() > limits.max_answer_bytes {
+        let most = limits.max_answer_bytes;
+        return Err(format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len()));
+    }
     let text = std::str::from_utf8(body).map_err(|error| format!("the answer is not UTF-8: {error}"))?;
     if text.trim_ascii().is_empty() {
         return Err("the answer is empty".to_owned());

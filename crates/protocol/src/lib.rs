@@ -52,7 +52,7 @@ pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
     CallContext, EXECUTE_PATH, Handler, RPC_PATH, RequestBody, StartContext, WAIT_UNTIL_PATH, call_id, fingerprint,
-    object, request_key, rpc_call_id,
+    object, request_key, rpc_call_id, token_fingerprint,
 };
 pub use scan::PayloadError;
 pub use start::{GivenStart, StartRequest};

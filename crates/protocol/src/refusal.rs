@@ -212,15 +212,12 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// The answer of an RPC that the engine refuses.
-pub fn rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection) -> Refusal {
-    match rejection {
-        Rejection::NotRunning(_) => rejected(process_id, rejection),
-        other if other.is_unregistered() => {
-            let refusal = worker_failed(rpc_name, other.to_string());
-            let hint = "Register the version of the process type that the worker has, and call again.";
-            Refusal { datatype: Some(NOT_REGISTERED.to_owned()), ..refusal.hint(hint) }
-        }
-        other => worker_failed(rpc_name, other.to_string()),
+/// The answer of an RPC that can't be applied.
+pub fn rpc_not_applied(rpc_name: &str, failure: Failure) -> Refusal {
+    let refusal = worker_failed(rpc_name, failure.detail);
+    if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
+        return refusal;
     }
+    let hint = "Register the version of the process type that the worker has, and call again.";
+    Refusal { datatype: failure.error_type, ..refusal.hint(hint) }
 }

@@ -2,6 +2,8 @@
 //! `RawValue` would parse them once more, which takes twenty times as long as all of it for a payload of a megabyte.)
 
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::iter;
 use xdb_engine::*;
 
 /// Where the calls of states and RPCs go, after the worker's URL.
@@ -41,8 +43,18 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
 /// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
 /// other values is never taken for the one to these.
 pub fn fingerprint(global: &str, local: &str) -> u64 {
-    let parts = [global.as_bytes(), local.as_bytes()];
-    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    hash([global, local].into_iter())
+}
+
+/// Stands for what a call has loaded under locks, in the token of a worker that fetches it: global attributes, and the versions of
+/// local ones.
+pub fn token_fingerprint(global: &str, versions: &BTreeMap<String, String>) -> u64 {
+    hash(iter::once(global).chain(versions.iter().flat_map(|(name, version)| [name.as_str(), version])))
+}
+
+/// The hash of texts that are told from each other by their lengths.
+fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    let bytes = texts.flat_map(|text| (text.len() as u64).to_le_bytes().into_iter().chain(text.bytes()));
     let hash = fnv1a_128(bytes);
     (hash >> 64) as u64 ^ hash as u64
 }

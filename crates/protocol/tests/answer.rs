@@ -11,7 +11,7 @@ fn failure_of(status: u16, body: &[u8]) -> Failure {
     decode_error(status, None, body).0
 }
 
-const LIMITS: Limits = Limits { max_payload_bytes: 1000 };
+const LIMITS: Limits = Limits { max_payload_bytes: 1000, max_answer_bytes: usize::MAX };
 
 fn wait_until(body: &str) -> Result<WaitUntilAnswer, String> {
     decode_wait_until(body.as_bytes(), &LIMITS)

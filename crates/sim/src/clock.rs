@@ -23,7 +23,7 @@ impl Simulator {
         };
         let before = self.now;
         let reached = loop {
-            self.fire();
+            self.fire()?;
             if self.due_now() > 0 {
                 break target.map_or(self.now > before, |target| self.now == target);
             }
@@ -46,21 +46,22 @@ impl Simulator {
     }
 
     /// Carries out everything that is due now.
-    fn fire(&mut self) {
+    fn fire(&mut self) -> Result<()> {
         loop {
             let is_due = |at: &Timestamp| *at <= self.now;
             let timer = self.timers().find(|(at, ..)| is_due(at));
             if let Some((_, id, command)) = timer {
                 // What is due by the execution itself is not stale.
-                let Ok(events) = self.decide(id, &command) else { return };
+                let Ok(events) = self.decide(id, &command) else { break };
                 self.apply(id, events);
                 continue;
             }
-            let Some((_, number)) = self.deadlines().find(|(at, _)| is_due(at)) else { return };
+            let Some((_, number)) = self.deadlines().find(|(at, _)| is_due(at)) else { break };
             if let Some(OpenCall::State(open)) = self.open.remove(&number) {
-                self.times_out(&open);
+                self.times_out(&open)?;
             }
         }
+        Ok(())
     }
 
     /// When something comes due that is not due now.

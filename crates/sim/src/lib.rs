@@ -54,7 +54,7 @@ const QUOTAS: Quotas = Quotas {
     call_timeout: Duration(3_600_000_000),
     ..Quotas::NONE
 };
-const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024 };
+const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
 /// A call of a function that a database would have made.
 #[derive(Serialize)]

@@ -1,11 +1,12 @@
 //! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
 
+use crate::answers::{Answering, Read};
 use crate::calls::{Call, MAX_REQUEST_BYTES, OpenCall, origin};
 use crate::line::Given;
 use crate::locks::{Locked, wanted};
 use crate::{LIMITS, QUOTAS, Result, Simulator};
 use serde::Serialize;
-use xdb_calls::OutgoingCall;
+use xdb_calls::{OutgoingCall, apply, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
@@ -107,41 +108,22 @@ impl Simulator {
         body: &str,
     ) -> Result<Option<Json>> {
         let OpenRpc { execution: id, asked: (rpc_name, _), .. } = &rpc;
-        let failed = |what: String| refusal::worker_failed(rpc_name, what);
         if self.now > rpc.deadline {
             let seconds = rpc.timeout.as_std().as_secs_f64();
-            return Err(failed(format!("timed out after {seconds} s while waiting for the answer of the worker")));
+            let what = format!("timed out after {seconds} s while waiting for the answer of the worker");
+            return Err(refusal::worker_failed(rpc_name, what));
         }
-        if status != 200 {
-            // What it says about further attempts is for the caller, who makes them.
-            let (failure, _) = decode_error(status, retry_after, body.as_bytes());
-            return Err(refusal::worker_refused(rpc_name, status, failure));
-        }
-        let answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
-        let run = self.run(*id);
-        let warnings = &answer.effects.warnings;
-        if self.definition(run).strict_answers && !warnings.is_empty() {
-            return Err(failed(warnings.join("; ")));
-        }
+        let is_strict = self.definition(self.run(*id)).strict_answers;
+        let answer = read_rpc_answer(rpc_name, (status, retry_after), body.as_bytes(), &LIMITS, is_strict)?;
         let output = answer.output.clone();
         if answer.is_read_only() && rpc.idempotency_key.is_none() {
             return Ok(output);
         }
-        let run = self.run(*id);
-        let (global, local) = &rpc.loading;
-        if Locked::read(run, &self.tables, global, local) != rpc.locked {
-            return Err(refusal::local_attributes_changed(rpc_name));
-        }
-        let attributes = answer.effects.write_global_attributes.clone();
         let command = Command::RpcAnswered { rpc_name: rpc_name.clone(), answer };
-        let process_id = &run.execution.process_id;
-        let events =
-            self.decide(*id, &command).map_err(|rejection| refusal::rejected_rpc(process_id, rpc_name, &rejection))?;
-        if !events.is_empty() {
-            self.tables.update(&self.runs[id], &attributes).map_err(|refused| refused.refusal)?;
-        }
-        self.call_functions(*id, command.function_calls());
-        self.apply(*id, events);
+        let process_id = self.run(*id).execution.process_id.clone();
+        let read = Read { global: &rpc.loading.0, local: &rpc.loading.1, locked: rpc.locked.as_ref() };
+        apply(&mut Answering { simulator: self, id: *id, read, raises: true }, &command)?
+            .of_rpc(&process_id, rpc_name)?;
         if let Some(key) = &rpc.idempotency_key {
             self.rpc_answers.insert((*id, key.clone()), (rpc.asked.clone(), output.clone()));
         }

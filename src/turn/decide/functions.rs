@@ -35,28 +35,11 @@ const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 /// must not keep the others' locks.
 const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
-/// Why a call was undone.
-enum Undone {
-    /// It was an attempt.
-    Failed(Failure, Further),
-    /// Somebody publishes to the process, which is to close: with the condition that there are no messages, or without.
-    Closing(bool),
-    /// It is made again later, and was no attempt.
-    Later(ItemOutcome),
-    /// There is nothing more to be called.
-    Over,
-}
+/// What became of a call that is undone: it was an attempt, or is made again later, or there is nothing more to be called.
+type Undone = Outcome<ItemOutcome>;
 
-impl Undone {
-    fn invalid(what: String) -> Self {
-        Self::Failed(Failure { status: None, ..invalid_answer(what) }, Further::ByPolicy)
-    }
-
-    fn rejected(rejection: &Rejection, answered: &Answered) -> Self {
-        let (failure, further) = rejected_answer(rejection);
-        Self::Failed(answered.warn(Failure { status: None, ..failure }), further)
-    }
-}
+/// There is nothing more to be called.
+const OVER: Undone = Undone::Over(Rejection::Stale);
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
@@ -91,7 +74,7 @@ impl Decider<'_, '_, '_> {
                 let item = Item::Answer(record.clone(), Answered::Failed(failure, further));
                 self.decide(number, &item, failed, false)
             }
-            Some(Undone::Closing(conditional)) => {
+            Some(Undone::Closing { conditional }) => {
                 self.decided.still_closing.push((record.key.0, conditional));
                 self.decided.outcomes[number] = ItemOutcome::Locked;
                 Ok(())
@@ -104,7 +87,7 @@ impl Decider<'_, '_, '_> {
                 self.decided.outcomes[number] = outcome;
                 Ok(())
             }
-            Some(Undone::Over) => Ok(()),
+            Some(Undone::Over(_) | Undone::Applied | Undone::Repeat) => Ok(()),
         }
     }
 
@@ -179,9 +162,9 @@ impl Decider<'_, '_, '_> {
     fn made(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
         let (spi, id) = (self.turn.spi, record.key.0);
         self.app.next_item();
-        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Some(Undone::Over)) };
+        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Some(OVER)) };
         let (meta, definition) = (loaded.meta.clone(), loaded.meta.definition());
-        let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(Undone::Over)) };
+        let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(OVER)) };
         let Some(name) = definition.function_of(&state.id.state_id, record.api) else {
             // It was registered otherwise meanwhile.
             return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
@@ -216,9 +199,6 @@ impl Decider<'_, '_, '_> {
         if let Answered::Failed(failure, further) = answered {
             return Ok(Some(Undone::Failed(failure, further)));
         }
-        if definition.strict_answers && !answered.warnings().is_empty() {
-            return Ok(Some(Undone::invalid(answered.warnings().join("; "))));
-        }
         self.applied(record, &answered, size)
     }
 
@@ -231,7 +211,7 @@ impl Decider<'_, '_, '_> {
     ) -> Result<std::result::Result<(String, Size), Undone>> {
         let id = record.key.0;
         let loaded = self.decided.executions.get(&id).filter(|_| state.call(record.api).is_some());
-        let Some(loaded) = loaded else { return Ok(Err(Undone::Over)) };
+        let Some(loaded) = loaded else { return Ok(Err(OVER)) };
         let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
@@ -248,12 +228,10 @@ impl Decider<'_, '_, '_> {
                 local.extend(attributes.iter().map(|(key, value)| (key.clone(), value.as_str().to_owned())));
             }
         }
-        let global = match self.app.load(&loaded.meta, &loads.global, loads.global.lock_type)? {
+        let global = match self.app.load(&loaded.meta, &loads.global, loads.global.lock_type)?.into() {
             Used::Done(object) => object,
-            Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked(relation) => return Ok(Err(Undone::Later(ItemOutcome::RowLocked(relation)))),
-            Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
-            Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
+            Used::Refused(failure) => return Ok(Err(Undone::Failed(failure, Further::ByPolicy))),
+            Used::Later(outcome) => return Ok(Err(Undone::Later(outcome))),
         };
         let attributes = calls::attributes(&loads, global, local.iter())?;
         let origin = calls::origin(loaded)?;
@@ -264,10 +242,9 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Decides about an answer and applies it, users' tables and functions first.
-    // Long because it is what `decide` does for all others, in one go.
+    /// Applies an answer, or says why it has to be undone.
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
-        let (turn, now, id) = (self.turn, self.decided.now, record.key.0);
+        let (spi, id) = (self.turn.spi, record.key.0);
         let mut queues = queue::QueueDemand::new();
         // Calls come one after the other in a transaction: each takes what those before have left.
         let of = self.decided.executions.get(&id);
@@ -276,53 +253,24 @@ impl Decider<'_, '_, '_> {
             *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
         let with_id: Vec<_> = inbox::ids_of(id, answered.publishes()).collect();
-        queue::queues(turn.spi, &mut self.decided.executions, &queues)?;
-        inbox::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
-        let command = answered.command(record.as_attempt());
-        let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
-        loaded.prepare(turn.spi, &command)?;
-        let mut events = match loaded.decide(&command, now, random()) {
-            Ok(events) => events,
-            Err(Rejection::Stale | Rejection::NotRunning(_)) => return Ok(Some(Undone::Over)),
-            Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
-        };
-        if let Some(why) = attribute::refusal_of(turn.spi, id, Some(size), &events)? {
-            return Ok(Some(Undone::invalid(why.message.clone())));
+        queue::queues(spi, &mut self.decided.executions, &queues)?;
+        inbox::message_ids(spi, &mut self.decided.executions, &with_id)?;
+        let record = CallRecord { local_size: size, ..record.clone() };
+        let close = Close::AtOnce;
+        let mut deciding = Deciding { decider: self, id, item: None, record: Some(&record), offered: None, close };
+        match xdb_calls::apply(&mut deciding, &answered.command(record.as_attempt()))? {
+            Outcome::Applied => Ok(None),
+            Outcome::Failed(failure, further) => Ok(Some(Undone::Failed(Failure { status: None, ..failure }, further))),
+            undone => Ok(Some(undone)),
         }
-        if Event::closes(&events) {
-            let conditional = is_conditional_close(&command);
-            match self.close_with(id, conditional)? {
-                None => {}
-                undone => return Ok(undone),
-            }
-            let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
-            events = match loaded.decide(&command, now, random()) {
-                Ok(events) => events,
-                Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
-            };
-        }
-        let item = Item::Answer(record.clone(), answered.clone());
-        match self.write_tables(&item, &command, &events)? {
-            Used::Done(()) => {}
-            Used::Busy(relation) => return Ok(Some(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked(relation) => return Ok(Some(Undone::Later(ItemOutcome::RowLocked(relation)))),
-            Used::OverBudget => return Ok(Some(Undone::Later(ItemOutcome::OverBudget))),
-            Used::Refused(error) => {
-                return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
-            }
-        }
-        if let Some(loaded) = self.decided.executions.get_mut(&id) {
-            loaded.apply(events, now)?;
-        }
-        Ok(None)
     }
 
     /// Takes the lock that a close needs, and loads what it looks at. It waits for nobody: what the function has done would be locked
     /// as long.
-    fn close_with(&mut self, id: ExecutionId, conditional: bool) -> Result<Option<Undone>> {
+    pub(super) fn lock_one_for_close(&mut self, id: ExecutionId, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
         let (turn, ids) = (self.turn, [id]);
         if execution::lock_for_close(turn.spi, &ids)?.is_empty() {
-            return Ok(Some(Undone::Closing(conditional)));
+            return Ok(CloseLock::Missing);
         }
         state::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
         if conditional {
@@ -331,9 +279,9 @@ impl Decider<'_, '_, '_> {
             let found = inbox::arrivals(turn.spi, of.as_slice())?;
             let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
             if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
-                return Ok(Some(Undone::Later(ItemOutcome::Behind)));
+                return Ok(CloseLock::Later(ItemOutcome::Behind));
             }
         }
-        Ok(None)
+        Ok(CloseLock::Taken)
     }
 }
