@@ -55,6 +55,7 @@ mod query;
 mod registration;
 mod rpc;
 mod rpc_client;
+mod rpc_deadline;
 mod rpc_locks;
 mod rpc_pause;
 mod start;
