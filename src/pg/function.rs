@@ -248,7 +248,7 @@ impl Value {
 /// Calls the body of a function and gives Postgres its value or its error.
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
-        memory::replenish()?;
+        let _reserve = memory::Reserve::new()?;
         // SAFETY: Postgres is calling.
         let args = unsafe { Args::new(info) };
         let value = body(&args)?;
