@@ -11,7 +11,7 @@ const SHORTEST_NAMED: Duration = Duration::from_millis(10);
 
 pub(super) struct Deadline {
     at: Instant,
-    /// How long the RPC has waited, by what it waited for.
+    /// How long the waits took that are over, by what they were for.
     waits: BTreeMap<&'static str, Duration>,
 }
 
@@ -27,9 +27,9 @@ impl Deadline {
     /// Runs `body`, which waits for `what` until the deadline at most.
     pub fn wait<T>(&mut self, what: &'static str, body: impl FnOnce(Instant) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
-        let done = body(self.at);
+        let done = body(self.at).map_err(|error| self.explain(error))?;
         *self.waits.entry(what).or_default() += begun.elapsed();
-        done.map_err(|error| self.explain(error))
+        Ok(done)
     }
 
     /// How long the call may take.
@@ -40,15 +40,16 @@ impl Deadline {
         }
     }
 
-    /// If the deadline has passed, adds to the error which waits took the time.
+    /// If the deadline has passed, adds to the error which waits took the time before.
     pub fn explain(&self, error: PgError) -> PgError {
         let named = self.waits.iter().filter(|(_, took)| **took >= SHORTEST_NAMED);
         let named: Vec<_> = named.map(|(what, took)| format!("{:.2} s for {what}", took.as_secs_f64())).collect();
         if named.is_empty() || !is_over(self.at) {
             return error;
         }
-        let before = error.detail.as_ref().map(|detail| format!("{detail} ")).unwrap_or_default();
-        error.detail(format!("{before}Of its timeout the RPC waited {}.", named.join(" and ")))
+        let detail =
+            error.detail.as_ref().map(|detail| format!("{}. ", detail.trim_end_matches('.'))).unwrap_or_default();
+        error.detail(format!("{detail}Before that, the RPC waited {}.", named.join(" and ")))
     }
 }
 
