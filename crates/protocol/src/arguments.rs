@@ -6,30 +6,30 @@ use crate::refusal::{self, Refusal};
 use std::collections::BTreeMap;
 use xdb_engine::{Command, Json, Pause, PauseMode, StateExecutionId, StopType, TableMapping, Timestamp};
 
-type Result<T> = std::result::Result<T, Refusal>;
+type Checked<T> = std::result::Result<T, Refusal>;
 
 /// Longest reason of a stop or a pause.
 const MAX_REASON_BYTES: usize = 10_000;
 
 /// An argument that must be given.
-pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
+pub fn needed<T>(argument: &str, value: Option<T>) -> Checked<T> {
     value.ok_or_else(|| refusal::missing(argument))
 }
 
 /// A name: given, not empty, and not endless.
-pub fn name(argument: &str, value: Option<String>) -> Result<String> {
+pub fn name(argument: &str, value: Option<String>) -> Checked<String> {
     let value = needed(argument, value)?;
     check_length(argument, "it", &value, MAX_NAME_BYTES)?;
     Ok(value)
 }
 
 /// A name that need not be given.
-pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
+pub fn name_if_given(argument: &str, value: Option<String>) -> Checked<Option<String>> {
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
 /// The reason of a stop or a pause, if there is one.
-fn reason(value: Option<String>) -> Result<Option<String>> {
+fn reason(value: Option<String>) -> Checked<Option<String>> {
     match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
         Some(length) => {
             let what = format_args!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
@@ -40,7 +40,7 @@ fn reason(value: Option<String>) -> Result<Option<String>> {
 }
 
 /// What stops a process.
-pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
+pub fn stop(stop_type: Option<String>, why: Option<String>) -> Checked<Command> {
     let word = needed("stop_type", stop_type)?;
     let known = StopType::parse(&word);
     let stop_type = known.ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?;
@@ -48,7 +48,7 @@ pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
 }
 
 /// A pause that begins now.
-pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>, now: Timestamp) -> Result<Pause> {
+pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>, now: Timestamp) -> Checked<Pause> {
     let word = needed("mode", mode)?;
     let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
     let pause = Pause { mode, until, reason: reason(why)? };
@@ -65,7 +65,7 @@ pub fn request_without_id(options: &str) -> Refusal {
 }
 
 /// A start that may be merged into another one has nothing that could not be.
-pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Result<()> {
+pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Checked<()> {
     let refused = |argument: &str| {
         let what = "a start with options.correlationKey has none: it may be merged into another one";
         Err(refusal::invalid_argument(&format!("{place}{argument}"), what))
@@ -78,7 +78,7 @@ pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) 
 }
 
 /// `what` of the argument has at least one byte, and at most so many.
-fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
+fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked<()> {
     match text.len() {
         0 => Err(refusal::invalid_argument(argument, format_args!("{what} must not be empty"))),
         length if length > limit => {
@@ -90,17 +90,17 @@ fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<
 }
 
 /// A payload. An absent one and JSON null are both nothing.
-pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<Option<Json>> {
+pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<Option<Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(None) };
     check(argument, text, max_bytes).map(Some)
 }
 
-fn check(argument: &str, text: &str, max_bytes: usize) -> Result<Json> {
+fn check(argument: &str, text: &str, max_bytes: usize) -> Checked<Json> {
     check_payload(text, max_bytes).map_err(|what| refusal::payload(argument, what))
 }
 
 /// A JSON object of payloads.
-pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<BTreeMap<String, Json>> {
+pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<BTreeMap<String, Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(BTreeMap::new()) };
     let members: BTreeMap<String, Json> =
         serde_json::from_str(text).map_err(|_| refusal::invalid_argument(argument, "it must be a JSON object"))?;
@@ -112,7 +112,7 @@ pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<
 }
 
 /// The id of a state execution.
-pub fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
+pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
     // The longest id of a state, a hyphen, and the digits of the largest number.
     const LIMIT: usize = MAX_NAME_BYTES + 1 + 10;
@@ -133,7 +133,7 @@ pub fn row_keys(
     mapping: &[TableMapping],
     single: Option<&str>,
     named: &BTreeMap<String, BTreeMap<String, Json>>,
-) -> Result<Vec<Vec<String>>> {
+) -> Checked<Vec<Vec<String>>> {
     if mapping.is_empty() {
         let what = "the process type maps no table";
         return match single.is_some() {
@@ -169,7 +169,7 @@ pub fn row_keys(
 }
 
 /// The values of one table's key columns, in their order.
-fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Result<Vec<String>> {
+fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Checked<Vec<String>> {
     match (named, single) {
         (Some(columns), _) => {
             let values = table.primary_key.iter().filter_map(|column| columns.get(column));
