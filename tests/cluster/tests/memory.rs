@@ -216,8 +216,6 @@ fn a_session_keeps_no_memory_in_reserve() {
     app.pause();
     app.db().start("p", "asked").go();
     let mut db = app.db();
-    // What the server itself keeps of tables and functions that were looked up.
-    db.run("SELECT * FROM xdb.processes, xdb.process_types, xdb.workers");
     let pid: i32 = db.one("SELECT pg_backend_pid()");
     let promised = || size(pid, "VmData");
     let before = promised();
