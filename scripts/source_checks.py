@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks of the Rust sources' text, for scripts/lint: `rooms` and `sizes`."""
+"""Checks of the Rust sources' text, for scripts/lint: `rooms`, `sizes` and `names`."""
 
 import re
 import sys
@@ -26,6 +26,9 @@ SQL_OF_TESTS = "src/pg/tests.rs"
 SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|MERGE|TRUNCATE|CREATE|ALTER|DROP|COPY|SET CONSTRAINTS|LOCK TABLE)\s"
 )
+
+# Declared more than once with one meaning, and why.
+SAME_MEANING = {}
 
 LONGEST_FUNCTION = 60
 WIDEST_STRUCT = 15
@@ -203,8 +206,33 @@ def sizes():
     return problems
 
 
+def names():
+    """Types that are declared more than once: a name says which thing it is, whichever file a reader is in."""
+    places = {}
+    # As it is written at the beginning of an item: what a trait or an implementation names for it is no type of its own.
+    declared = re.compile(r"^(?P<indent> *)(?:pub(?:\([^)]*\))? +)?(?:unsafe +)?(?:struct|enum|union|trait|type) +(\w+)", re.MULTILINE)
+    for source in sources("src/**/*.rs", "crates/*/src/**/*.rs"):
+        if str(source.path) == SQL_OF_TESTS:
+            continue
+        inner = [source.block(found.end()) for found in re.finditer(r"\b(?:trait|impl)\b[^;{]*", source.code)]
+        for found in declared.finditer(source.code):
+            if not any(block and block[0] < found.start() < block[1] for block in inner):
+                places.setdefault(found[2], []).append(source.place(found.start(2)))
+    problems = [
+        f"{name} is declared {len(all)} times: {', '.join(all)}"
+        for name, all in sorted(places.items())
+        if len(all) > 1 and name not in SAME_MEANING
+    ]
+    for name in SAME_MEANING:
+        if len(places.get(name, [])) < 2:
+            problems.append(f"{name}: not declared twice any more; take it out of scripts/source_checks.py")
+    if problems:
+        problems.append("Name each type by what it is.")
+    return problems
+
+
 def main():
-    problems = {"rooms": rooms, "sizes": sizes}[sys.argv[1]]()
+    problems = {"rooms": rooms, "sizes": sizes, "names": names}[sys.argv[1]]()
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -57,6 +57,11 @@ pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
         .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
 }
 
+/// The waits before the call took all of the time.
+pub fn no_time_to_call(rpc_name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" had no time left for its call"))
+}
+
 /// What a token stands for is not the caller's to end.
 pub fn call_is_lost() -> PgError {
     PgError::new(sqlstate(b"XD025"), "the call is not yours any more")

@@ -93,7 +93,7 @@ settings! {
         c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
         c"Their steps would write users' tables with all rights. Default off.";
     RPC_TIMEOUT_MS: i32 = 10_000, 1..=3_600_000, Userset, MS,
-        c"xdb.rpc_timeout", c"Longest time that an RPC waits for its worker, where neither call nor definition says otherwise.",
+        c"xdb.rpc_timeout", c"Longest time until the worker of an RPC has answered, waits included, where neither call nor definition says.",
         c"The caller's transaction stays open meanwhile. Default 10s.";
     TRACEPARENT: Text = Some(c""), Userset, NONE,
         c"xdb.traceparent", c"Trace context of what the session does, as the header traceparent of W3C has it.",

@@ -51,7 +51,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let (merged, mut order): (Vec<_>, Vec<_>) =
         (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
-    let bulk = Bulk { caller, requests: &requests, order: &order };
+    let bulk = BulkStart { caller, requests: &requests, order: &order };
     let mut started = caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids))?;
     if !merged.is_empty() {
         started.extend(bulk.merge_or_begin(&merged, &mut ids)?);
@@ -64,14 +64,14 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
 }
 
-struct Bulk<'a> {
+struct BulkStart<'a> {
     caller: Caller,
     requests: &'a [StartRequest],
     /// Those without a correlation key, by their process ids.
     order: &'a [usize],
 }
 
-impl Bulk<'_> {
+impl BulkStart<'_> {
     /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
     fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let mut types = BTreeMap::new();

@@ -77,7 +77,7 @@ struct Bulk {
 }
 
 /// What became of one process: how many calls, events and other things followed; or why none did.
-type Outcome = std::result::Result<usize, PgError>;
+type ItemResult = std::result::Result<usize, PgError>;
 
 impl Bulk {
     /// A row for each element, in their order: the process id, what was done, and the error where nothing was.
@@ -105,7 +105,7 @@ impl Bulk {
         &self,
         process_ids: &'p [String],
         mut prepare: impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
-    ) -> Result<HashMap<&'p str, Outcome>> {
+    ) -> Result<HashMap<&'p str, ItemResult>> {
         let mut outcomes = HashMap::new();
         let mut found = self.find(process_ids, &mut outcomes)?;
         found.sort_unstable();
@@ -138,7 +138,7 @@ impl Bulk {
     fn find<'p>(
         &self,
         process_ids: &'p [String],
-        outcomes: &mut HashMap<&'p str, Outcome>,
+        outcomes: &mut HashMap<&'p str, ItemResult>,
     ) -> Result<Vec<(ExecutionId, &'p str)>> {
         let mut ids: Vec<_> = process_ids.iter().map(String::as_str).collect();
         ids.sort_unstable();
@@ -159,7 +159,7 @@ impl Bulk {
 }
 
 /// An error of XDB is the outcome of one process. Every other error fails the statement.
-fn answer(outcome: Result<usize>) -> Result<Outcome> {
+fn answer(outcome: Result<usize>) -> Result<ItemResult> {
     match outcome {
         Err(error) if !error.sqlstate().starts_with("XD") => Err(error),
         outcome => Ok(outcome),

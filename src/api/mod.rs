@@ -19,7 +19,7 @@
 //! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
-//! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, how it locks what it loads, waits for the end of a pause, and reaches the worker |
+//! | `rpc.rs`, `rpc_deadline.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, the deadline of all its waits, how it locks what it loads, waits for the end of a pause, and reaches the worker |
 //! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs`, `owners_tables.rs` | no function: the driver of `xdb_calls::apply` in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
@@ -55,6 +55,7 @@ mod query;
 mod registration;
 mod rpc;
 mod rpc_client;
+mod rpc_deadline;
 mod rpc_locks;
 mod rpc_pause;
 mod start;

@@ -1,6 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::answering::{self, Answering, TablesInSession};
+use super::rpc_deadline::{self, Deadline, locked_by};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
@@ -23,7 +24,6 @@ use crate::{clock, error, guc};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 use xdb_calls::{Written, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
@@ -34,17 +34,18 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
     let input = payload("input", json(args, 2, "input")?)?;
-    let timeout = arguments::rpc_timeout(args.interval(3), guc::MAX_CALL_TIMEOUT)?;
+    let asked = arguments::rpc_timeout(args.interval(3), guc::MAX_CALL_TIMEOUT)?;
+    let mut asked = asked.map(|timeout| Deadline::after(timeout.as_std()));
     let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
     let key = idempotency_key.as_deref().map(|key| (key, digest(&rpc_name, input.as_ref())));
-    let mut target = match find(caller, &process_id, execution, &rpc_name, key)? {
+    let mut target = match find(caller, &process_id, execution, &rpc_name, key, asked.as_mut())? {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
-    let timeout = target.begin(caller, &process_id, &rpc_name, timeout)?;
+    let mut deadline = target.begin(caller, &process_id, &rpc_name, asked)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
     let loads = target.loads();
     let Loads { global: loading, local: loading_local } = &loads;
@@ -55,13 +56,16 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         execution: id,
         global: loading,
         local: loading_local,
-        deadline: Instant::now() + timeout,
+        deadline: deadline.at(),
     };
-    lock_process(caller, &locking, &process_id)?;
+    deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
     let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
     let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, loading, loading.lock_type));
-    let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? };
+    let global = match loading.locks() {
+        true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
+        false => load()?,
+    };
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }
@@ -70,10 +74,10 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         process_id: &process_id,
         rpc_name: &rpc_name,
         input: input.as_ref(),
-        timeout,
+        timeout: deadline.left_for_call(&rpc_name)?,
         idempotency_key: idempotency_key.as_deref(),
     };
-    let (answer, context) = call(&target, &invocation, &attributes)?;
+    let (answer, context) = call(&target, &invocation, &attributes).map_err(|error| deadline.explain(error))?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
@@ -112,16 +116,22 @@ fn find(
     execution: Option<ExecutionId>,
     rpc_name: &str,
     key: Option<(&str, String)>,
+    asked: Option<&mut Deadline>,
 ) -> Result<Target> {
     caller.on_system_tables(|spi, registry| {
         let found = caller.find(spi, process_id, execution)?;
-        if let Some((key, digest)) = key
-            && let Some(first) = process::claim_rpc_key(spi, found.id, key, &digest, clock::now())?
-        {
-            return match first.digest == digest {
-                true => Ok(Target::Answered(first.output)),
-                false => Err(error::key_of_another_rpc(key)),
+        if let Some((key, digest)) = key {
+            let claim = || process::claim_rpc_key(spi, found.id, key, &digest, clock::now());
+            let used = || format!("a session that uses idempotency key \"{key}\"");
+            let first = match asked {
+                Some(deadline) => deadline.wait("an idempotency key", |at| locked_by(at, rpc_name, used, claim))?,
+                None => claim()?,
             };
+            match first {
+                Some(first) if first.digest == digest => return Ok(Target::Answered(first.output)),
+                Some(_) => return Err(error::key_of_another_rpc(key)),
+                None => {}
+            }
         }
         let target = target(spi, registry, process_id, rpc_name, found.id)?;
         Ok(Target::ToCall(Box::new(target)))
@@ -131,7 +141,9 @@ fn find(
 /// Locks the process of an RPC that wants to be alone with it: before the call, so that nothing of it changes meanwhile.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
     if locking.is_wanted() {
-        locking.respect_marks(caller)?;
+        // The other half of the time is for the locks and the call.
+        let until = rpc_deadline::halfway(locking.deadline);
+        Locking { deadline: until, ..*locking }.respect_marks(caller)?;
         wake::note_locked_attributes();
     }
     if locking.excludes() {
@@ -179,7 +191,7 @@ struct Invocation<'a> {
     process_id: &'a str,
     rpc_name: &'a str,
     input: Option<&'a Json>,
-    /// For the wait for locks, and for the call.
+    /// What the waits before the call have left of the RPC's.
     timeout: std::time::Duration,
     idempotency_key: Option<&'a str>,
 }
@@ -223,29 +235,26 @@ fn target(
 }
 
 impl ToCall {
-    /// Waits until the pause is over, if it is in one. Says how long the call may take.
-    fn begin(
-        &mut self,
-        caller: Caller,
-        process_id: &str,
-        rpc_name: &str,
-        asked: Option<Duration>,
-    ) -> Result<std::time::Duration> {
+    /// Waits until the pause is over, if it is in one. Gives the deadline: the one that the caller asked for, or its own from now on.
+    fn begin(&mut self, caller: Caller, process_id: &str, rpc_name: &str, asked: Option<Deadline>) -> Result<Deadline> {
         refuse_superuser(caller, self.config.function.is_some())?;
-        let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
+        let id = self.loaded.before.id;
+        let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
         let is_paused = matches!(self.verdict(), Verdict::Held(_));
-        if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
+        let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
+        if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // It may have been registered with a function meanwhile.
             refuse_superuser(caller, self.config.function.is_some())?;
         }
-        Ok(timeout)
+        Ok(deadline)
     }
 
-    fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
+    /// How long the RPC may take where its caller does not say.
+    fn timeout(&self) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
-        asked.or(own).unwrap_or(default).as_std()
+        own.unwrap_or(default).as_std()
     }
 
     fn loads(&self) -> Loads {

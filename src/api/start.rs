@@ -142,9 +142,9 @@ pub(super) fn begin(
     let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
     let keys = keys(&to_start.mapping, request)?;
     let latest = match lock_process_id(spi, caller, request, id)? {
-        Locked::Repeated(repeated) => return Ok(StartResult::Repeated(repeated)),
-        Locked::New => None,
-        Locked::Known(latest) => Some(latest),
+        LockedId::Repeated(repeated) => return Ok(StartResult::Repeated(repeated)),
+        LockedId::New => None,
+        LockedId::Known(latest) => Some(latest),
     };
     if let Some(repeated) = repeated(spi, caller, request)? {
         return Ok(StartResult::Repeated(repeated));
@@ -162,7 +162,7 @@ pub(super) fn begin(
     Ok(StartResult::New(Box::new(loaded)))
 }
 
-enum Locked {
+enum LockedId {
     New,
     /// With the id's latest execution.
     Known(ExecutionId),
@@ -171,21 +171,21 @@ enum Locked {
 }
 
 /// Locks the process id, unless it is another role's: nobody waits for others' processes, nor learns of their locks.
-fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<Locked> {
+fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<LockedId> {
     let process_id = &request.start.process_id;
     loop {
         if process::claim_new_id(spi, process_id, id)? {
-            return Ok(Locked::New);
+            return Ok(LockedId::New);
         }
         if let Some(found) = process::find(spi, process_id, None)?
             && !caller.may_drive(found.owner)?
         {
             let repeated = repeated(spi, caller, request)?;
-            return repeated.map(Locked::Repeated).ok_or_else(|| of_another(process_id));
+            return repeated.map(LockedId::Repeated).ok_or_else(|| of_another(process_id));
         }
         // None: the row that stood in the way was deleted meanwhile; try again.
         if let Some(latest) = process::lock_known_id(spi, process_id)? {
-            return Ok(Locked::Known(latest));
+            return Ok(LockedId::Known(latest));
         }
     }
 }

@@ -63,7 +63,7 @@ impl Ports {
 
 /// How far the trust in a name reaches.
 #[derive(PartialEq, Eq)]
-enum Class {
+enum Reach {
     Ordinary,
     Loopback,
     /// Only a CIDR entry permits it.
@@ -123,9 +123,9 @@ impl HostPolicy {
             self.suffixes.iter().any(|(suffix, ports)| is_below(suffix) && ports.permit(port))
         };
         match class(address) {
-            Class::Special => false,
-            Class::Loopback => has_name() || (host.ends_with(".localhost") && has_suffix()),
-            Class::Ordinary => has_name() || has_suffix(),
+            Reach::Special => false,
+            Reach::Loopback => has_name() || (host.ends_with(".localhost") && has_suffix()),
+            Reach::Ordinary => has_name() || has_suffix(),
         }
     }
 
@@ -185,31 +185,31 @@ fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
     Ok(network)
 }
 
-fn class(address: IpAddr) -> Class {
+fn class(address: IpAddr) -> Reach {
     match address {
         IpAddr::V4(v4) => class_v4(v4),
         IpAddr::V6(v6) => class_v6(v6),
     }
 }
 
-fn class_v4(v4: Ipv4Addr) -> Class {
+fn class_v4(v4: Ipv4Addr) -> Reach {
     let first = v4.octets()[0];
     if v4.is_loopback() {
-        Class::Loopback
+        Reach::Loopback
     } else if first == 0 || first >= 224 || v4.is_link_local() || METADATA_V4.contains(&v4) {
-        Class::Special
+        Reach::Special
     } else {
-        Class::Ordinary
+        Reach::Ordinary
     }
 }
 
-fn class_v6(v6: Ipv6Addr) -> Class {
+fn class_v6(v6: Ipv6Addr) -> Reach {
     let segments = v6.segments();
     if v6.is_loopback() {
-        return Class::Loopback;
+        return Reach::Loopback;
     }
     if v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local() || v6 == METADATA_V6 {
-        return Class::Special;
+        return Reach::Special;
     }
     // Translators and tunnels lead to the IPv4 address inside: NAT64, 6to4, the old compatible form.
     let inner = match segments {
@@ -219,7 +219,7 @@ fn class_v6(v6: Ipv6Addr) -> Class {
     };
     match inner {
         Some((high, low)) => class_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))),
-        None => Class::Ordinary,
+        None => Reach::Ordinary,
     }
 }
 

@@ -137,14 +137,14 @@ const ALL_ROWS: usize = 0;
 /// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
 #[derive(Clone, Copy)]
 pub struct Spi {
-    tables: Tables,
+    tables: TablesOf,
     /// Statements see the database with the snapshot that is active, not each with one of its own and what this transaction wrote.
     with_active_snapshot: bool,
 }
 
 /// Whose tables statements use, which decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tables {
+enum TablesOf {
     /// System tables alone: planned once, see [`index_plans`].
     System,
     /// As the server thinks best; triggers may run other statements meanwhile.
@@ -155,7 +155,7 @@ enum Tables {
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: results are copied out before it is finished.
     check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
-    let result = body(&Spi { tables: Tables::System, with_active_snapshot: false })?;
+    let result = body(&Spi { tables: TablesOf::System, with_active_snapshot: false })?;
     // SAFETY: as above.
     check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
@@ -171,7 +171,7 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 impl Spi {
     /// The same connection, for statements that use tables of the users.
     pub fn on_users_tables(&self) -> Self {
-        Self { tables: Tables::Users, ..*self }
+        Self { tables: TablesOf::Users, ..*self }
     }
 
     /// Runs a statement and returns how many rows it touched.
@@ -254,7 +254,7 @@ impl Spi {
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
+        let _planning = (self.tables == TablesOf::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
         let code =
@@ -296,8 +296,8 @@ impl Spi {
         let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
         let options = match self.tables {
-            Tables::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
-            Tables::Users => 0,
+            TablesOf::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
+            TablesOf::Users => 0,
         };
         // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
         unsafe {

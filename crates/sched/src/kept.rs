@@ -9,14 +9,14 @@ use std::hash::Hash;
 pub struct Kept<K, V> {
     most: usize,
     weight: usize,
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, KeptValue<V>>,
     /// By when each was used last, counted in uses.
     by_use: BTreeMap<u64, K>,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct KeptValue<V> {
     value: V,
     weight: usize,
     used: u64,
@@ -43,7 +43,7 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         self.remove(&key);
         self.uses += 1;
         self.weight += weight;
-        self.entries.insert(key, Entry { value, weight, used: self.uses });
+        self.entries.insert(key, KeptValue { value, weight, used: self.uses });
         self.by_use.insert(self.uses, key);
         let mut gone = Vec::new();
         while self.weight > self.most

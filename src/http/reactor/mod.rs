@@ -22,9 +22,9 @@ use rustls::{ClientConfig, RootCertStore};
 use super::hosts::HostPolicy;
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Authorities, Failure, Notifier, lock};
+use super::{Authorities, HttpFailure, Notifier, lock};
 use crate::transport::{FailureKind, Outcome, Reply, Request};
-use round::Round;
+use round::ReactorRound;
 
 const STACK: usize = 512 * 1024;
 /// Beyond this, a timeout is no different from none, and sums of times can't overflow.
@@ -71,10 +71,10 @@ pub struct Connections {
 /// it: an answer, a failure, the end of its time or a panic. Its time runs from [`submit`](Reactor::submit), so a
 /// lease given for a little more than its timeout covers a wait in line, too.
 pub struct Reactor {
-    shared: Arc<Shared>,
+    shared: Arc<ReactorShared>,
 }
 
-struct Shared {
+struct ReactorShared {
     names: Names,
     notifier: Arc<Notifier>,
     waker: Arc<Waker>,
@@ -104,7 +104,7 @@ struct Trust {
 struct SharedState {
     next_id: u64,
     /// The calls that are not finished.
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, OpenRequest>,
     /// Those of them that the reactor has not yet seen.
     submitted: Vec<Job>,
     /// Tags of calls that are of no use any more.
@@ -116,7 +116,7 @@ struct SharedState {
     has_ended: bool,
 }
 
-struct Open {
+struct OpenRequest {
     tag: u64,
     since: Instant,
 }
@@ -156,7 +156,7 @@ impl Reactor {
             })
         };
         let client = Authorities::default().client(&means.roots).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReactorShared {
             names: Names::new(HostPolicy::default(), means.lookup, on_arrival),
             notifier,
             waker,
@@ -170,7 +170,7 @@ impl Reactor {
             waiting: AtomicUsize::default(),
             state: Mutex::default(),
         });
-        let end = End(shared.clone());
+        let end = AtThreadEnd(shared.clone());
         spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
         Ok(Reactor { shared })
     }
@@ -184,7 +184,7 @@ impl Reactor {
         for request in requests {
             state.next_id += 1;
             let id = state.next_id;
-            state.open.insert(id, Open { tag: request.tag, since: now });
+            state.open.insert(id, OpenRequest { tag: request.tag, since: now });
             state.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
         let is_new = was_empty && !state.submitted.is_empty();
@@ -264,13 +264,13 @@ impl Drop for Reactor {
 impl SharedState {
     /// Ends all open calls that the reactor has or had; whether there were any.
     fn fail_open(&mut self, reason: &str) -> bool {
-        let waiting: HashMap<u64, Open> =
+        let waiting: HashMap<u64, OpenRequest> =
             self.submitted.iter().filter_map(|job| Some((job.id, self.open.remove(&job.id)?))).collect();
         let failed = mem::replace(&mut self.open, waiting);
         let any = !failed.is_empty();
         self.finished.extend(failed.into_values().map(|open| Reply {
             tag: open.tag,
-            outcome: Failure::new(FailureKind::Panic, reason).into(),
+            outcome: HttpFailure::new(FailureKind::Panic, reason).into(),
             elapsed: open.since.elapsed(),
         }));
         any
@@ -284,7 +284,7 @@ impl SharedState {
     }
 }
 
-impl Shared {
+impl ReactorShared {
     /// What was submitted, and what was cancelled; None: the thread is to end.
     fn take_submitted(&self) -> Option<(Vec<Job>, Vec<u64>)> {
         let mut state = lock(&self.state);
@@ -292,8 +292,8 @@ impl Shared {
     }
 
     /// What connections are made with over TLS.
-    fn client(&self) -> Result<Arc<ClientConfig>, Failure> {
-        self.trust().client.map_err(|why| Failure::new(FailureKind::NotTried, why))
+    fn client(&self) -> Result<Arc<ClientConfig>, HttpFailure> {
+        self.trust().client.map_err(|why| HttpFailure::new(FailureKind::NotTried, why))
     }
 
     fn trust(&self) -> Trust {
@@ -326,9 +326,9 @@ fn wake(waker: &Waker) {
 }
 
 /// What is done when the thread ends, however it does.
-struct End(Arc<Shared>);
+struct AtThreadEnd(Arc<ReactorShared>);
 
-impl Drop for End {
+impl Drop for AtThreadEnd {
     fn drop(&mut self) {
         if lock(&self.0.state).end() {
             self.0.notifier.notify();
@@ -338,10 +338,10 @@ impl Drop for End {
 
 /// The thread. What panics outside of a single call takes all calls with it that were under way; a new round of
 /// the same thread goes on with those that come then.
-fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
+fn serve(shared: &ReactorShared, poll: &mut Poll, registry: &Registry) {
     let mut done = Vec::new();
     loop {
-        let round = AssertUnwindSafe(|| Round::new(shared, poll, registry, &mut done).run());
+        let round = AssertUnwindSafe(|| ReactorRound::new(shared, poll, registry, &mut done).run());
         let message = match catch_unwind(round) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => {

@@ -2,7 +2,7 @@
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
-use super::{Locked, shared, with_lock};
+use super::{UnderLock, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub enum Wakeup {
 
 // Wide because it is a piece of shared memory, whose words are written one by one by whoever knows them.
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct SlotCell {
     /// Zero: the slot is free. Written last at allocation.
     database: AtomicU32,
     role: AtomicU32,
@@ -57,7 +57,7 @@ pub(super) struct Cell {
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
     /// Length and text.
-    last_error: Locked<(u32, [u8; ERROR_BYTES])>,
+    last_error: UnderLock<(u32, [u8; ERROR_BYTES])>,
 }
 
 /// Runners that a database may have at the same time.
@@ -190,7 +190,7 @@ static MINE: AtomicU32 = AtomicU32::new(0);
 pub struct Slot(u8);
 
 impl Slot {
-    fn cell(self) -> &'static Cell {
+    fn cell(self) -> &'static SlotCell {
         // A Slot is only made from shared memory that exists.
         match shared() {
             Some(shared) => &shared.slots[self.0 as usize],
