@@ -257,7 +257,7 @@ impl CallState {
         self.last_failure = Some(LastFailure { api, attempt, at, failure });
     }
 
-    pub(crate) fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
+    fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
         self.failed_attempts = last.attempt;
         self.not_before = not_before;
         if let Some(error) = &last.failure.app_database_error {
@@ -265,5 +265,21 @@ impl CallState {
             self.generation += 1;
         }
         self.last_failure = Some(last);
+    }
+
+    fn raise_incident(&mut self, last: LastFailure) {
+        let (attempt, not_before) = (last.attempt, self.not_before);
+        self.note_failure(last, not_before);
+        // However many there were, the attempt that raises an incident is in the history.
+        self.recorded_attempts = attempt;
+        self.incident = true;
+    }
+
+    /// The next attempt is the first one that the policy counts. What the worker was told may be mended since, so it shall not
+    /// answer from memory.
+    fn resolve_incident(&mut self) {
+        self.incident = false;
+        self.resolved_attempts = self.failed_attempts;
+        self.generation += 1;
     }
 }

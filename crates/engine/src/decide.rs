@@ -198,7 +198,7 @@ impl Draft<'_> {
     }
 
     fn wait_until_answered(&mut self, seq: StateSeq, answer: &WaitUntilAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::WaitUntil)?;
+        self.open_call(seq, Api::WaitUntil)?;
         self.check_effects(&answer.effects)?;
         let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
         if commands > most {
@@ -248,7 +248,7 @@ impl Draft<'_> {
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::Execute)?;
+        self.open_call(seq, Api::Execute)?;
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
         self.check_threads(&answer.decision, 1)?;
@@ -586,10 +586,6 @@ impl Draft<'_> {
             let LastFailure { attempt: last_attempt, at, failure, .. } = last;
             self.emit(Event::AttemptsFolded { seq, api, count, last_attempt, at, failure });
         }
-    }
-
-    fn check_call(&self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
-        self.open_call(seq, api).map(drop)
     }
 
     /// The call that an answer or a failure is about.

@@ -142,14 +142,9 @@ pub struct StateConfig {
     pub execute_function: Option<String>,
 }
 
-/// A timeout of a call that is longer than it may be.
+/// A timeout of a call that is longer than it may be, in words: keys with dots between them, the timeout and the limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LongerCall {
-    /// Where it stands: keys with dots between them.
-    at: String,
-    seconds: f64,
-    limit: Duration,
-}
+pub struct LongerCall(String);
 
 impl LongerCall {
     /// Of a timeout that somebody asks for.
@@ -159,24 +154,20 @@ impl LongerCall {
 
     pub(crate) fn at(key: &str, seconds: Option<f64>, limit: Duration) -> Option<Self> {
         let seconds = seconds.filter(|seconds| Duration::from_seconds(*seconds) > limit)?;
-        Some(Self { at: key.to_owned(), seconds, limit })
+        let limit = limit.as_std().as_secs_f64();
+        // Nobody reads hundreds of zeros.
+        let seconds = if seconds < 1e15 { seconds.to_string() } else { format!("{seconds:e}") };
+        Some(Self(format!("{key} is {seconds} seconds; the limit is {limit}")))
     }
 
-    pub(crate) fn under(mut self, key: &str) -> Self {
-        self.at = format!("{key}.{}", self.at);
-        self
+    pub(crate) fn under(self, key: &str) -> Self {
+        Self(format!("{key}.{self}"))
     }
 }
 
 impl std::fmt::Display for LongerCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { at, seconds, limit } = self;
-        let limit = limit.as_std().as_secs_f64();
-        // Nobody reads hundreds of zeros.
-        match *seconds < 1e15 {
-            true => write!(f, "{at} is {seconds} seconds; the limit is {limit}"),
-            false => write!(f, "{at} is {seconds:e} seconds; the limit is {limit}"),
-        }
+        f.write_str(&self.0)
     }
 }
 
