@@ -499,7 +499,7 @@ impl<'a> Round<'a> {
                 },
             };
             if let Some(answer) = answer {
-                let Answer { status, body, reusable } = answer.map_err(Problem::Fault)?;
+                let Answer { status, body, reusable } = answer?;
                 let is_sent = head.is_empty();
                 self.answered(index, Answer { status, body, reusable: reusable && is_sent });
                 return Ok(());
