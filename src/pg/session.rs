@@ -4,6 +4,7 @@ use super::catch::{Result, run_caught};
 use super::extension::{self, Installed};
 use super::identity::clean_session;
 use super::latch;
+use super::raw::memory_context;
 use super::settings;
 use super::shmem::{self, EngineState, Role, Slot};
 use super::spi::{self, Spi};
@@ -70,13 +71,7 @@ impl Session {
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();
             let Installed { oid, version } = installed?;
-            let memory = pg_sys::AllocSetContextCreateInternal(
-                pg_sys::TopMemoryContext,
-                c"xdb turn".as_ptr(),
-                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-            );
+            let memory = memory_context(pg_sys::TopMemoryContext, c"xdb turn");
             pg_sys::MemoryContextSwitchTo(memory);
             Some(Session { database, role, extension: oid, extension_version: version, slot, gate, memory })
         }
