@@ -14,11 +14,6 @@ const DAY: i64 = 86_400_000_000;
 
 static NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
-/// How far the clock of processes is from the real one, in microseconds.
-pub fn current() -> i64 {
-    shmem::clock_offset()
-}
-
 /// Defines the setting.
 pub fn define() {
     // SAFETY: the hooks neither panic nor keep what they are given.

@@ -6,7 +6,7 @@ use super::identity::clean_session;
 use super::latch;
 use super::raw::memory_context;
 use super::settings;
-use super::shmem::{self, EngineState, Role, Slot};
+use super::shmem::{self, Role, Slot};
 use super::spi::{self, Spi};
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::CStr;
@@ -171,12 +171,6 @@ impl Session {
         waited
     }
 
-    /// Whether this process shall end: the engine is switched off, or a statement needs the database for itself. It is ended
-    /// soon if it doesn't.
-    pub fn asked_to_leave(&self) -> bool {
-        self.slot.asked_to_leave()
-    }
-
     /// Sees to it that these runners run, and that those with less than `at_once` calls under way look for more. To be called
     /// in each turn of the scheduler.
     pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
@@ -189,12 +183,5 @@ impl Session {
             }
         }
         self.slot.want_runners(missing);
-    }
-
-    /// Shows what the engine is doing.
-    pub fn set_state(&self, state: EngineState) {
-        if self.slot.state() != state {
-            self.slot.set_state(state);
-        }
     }
 }
