@@ -1,4 +1,5 @@
 use crate::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The state that a process starts in, if it starts in any.
@@ -64,23 +65,17 @@ impl Execution {
                 });
             }
             Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
-            Event::GlobalMessagesTaken { seq, command, messages } => self.with_state(*seq, |state| {
-                if let Phase::Waiting(wait) = &mut state.phase
-                    && let Some(command) = wait.commands.get_mut(*command as usize)
-                {
+            Event::GlobalMessagesTaken { seq, command, messages } => {
+                if let Some(command) = command_of(&mut self.states, *seq, *command) {
                     command.status = CommandStatus::Completed;
                     command.global_messages.clone_from(messages);
                 }
-            }),
+            }
             Event::TimerSkipped { seq, command } => {
                 self.timers = self.timers.saturating_sub(1);
-                self.with_state(*seq, |state| {
-                    if let Phase::Waiting(wait) = &mut state.phase
-                        && let Some(command) = wait.commands.get_mut(*command as usize)
-                    {
-                        command.status = CommandStatus::Skipped;
-                    }
-                });
+                if let Some(command) = command_of(&mut self.states, *seq, *command) {
+                    command.status = CommandStatus::Skipped;
+                }
             }
             Event::WaitCompleted { seq } => {
                 let left = self.states.get(seq).map_or(0, |state| state.open_timers().count());
@@ -219,10 +214,7 @@ impl Execution {
     }
 
     fn complete_command(&mut self, seq: StateSeq, position: u32, numbers: &[u64]) {
-        let Some(Phase::Waiting(wait)) = self.states.get_mut(&seq).map(|state| &mut Arc::make_mut(state).phase) else {
-            return;
-        };
-        let Some(command) = wait.commands.get_mut(position as usize) else { return };
+        let Some(command) = command_of(&mut self.states, seq, position) else { return };
         command.status = CommandStatus::Completed;
         if command.kind.fire_at().is_some() {
             self.timers = self.timers.saturating_sub(1);
@@ -246,6 +238,18 @@ impl Execution {
             state.phase = state.phase.ended(status, failure);
             state.ended_at = Some(at);
         });
+    }
+}
+
+/// A command that a state waits for.
+fn command_of(
+    states: &mut BTreeMap<StateSeq, Arc<StateExecution>>,
+    seq: StateSeq,
+    position: u32,
+) -> Option<&mut WaitCommand> {
+    match &mut Arc::make_mut(states.get_mut(&seq)?).phase {
+        Phase::Waiting(wait) => wait.commands.get_mut(position as usize),
+        _ => None,
     }
 }
 

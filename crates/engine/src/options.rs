@@ -171,6 +171,13 @@ impl std::fmt::Display for LongerCall {
     }
 }
 
+fn of_api<T>(api: Api, wait_until: T, execute: T) -> T {
+    match api {
+        Api::WaitUntil => wait_until,
+        Api::Execute => execute,
+    }
+}
+
 /// The call timeout where none is set.
 pub const DEFAULT_CALL_TIMEOUT_SECONDS: f64 = 10.0;
 
@@ -202,25 +209,16 @@ impl StateConfig {
 
     /// The function of the database that is called in place of a worker, if there is one.
     pub fn function(&self, api: Api) -> Option<&str> {
-        match api {
-            Api::WaitUntil => self.wait_until_function.as_deref(),
-            Api::Execute => self.execute_function.as_deref(),
-        }
+        of_api(api, &self.wait_until_function, &self.execute_function).as_deref()
     }
 
     pub(crate) fn timeout_seconds_mut(&mut self, api: Api) -> &mut Option<f64> {
-        match api {
-            Api::WaitUntil => &mut self.wait_until_api_timeout_seconds,
-            Api::Execute => &mut self.execute_api_timeout_seconds,
-        }
+        of_api(api, &mut self.wait_until_api_timeout_seconds, &mut self.execute_api_timeout_seconds)
     }
 
     /// How long a call may take.
     pub fn timeout(&self, api: Api) -> Duration {
-        let set = match api {
-            Api::WaitUntil => self.wait_until_api_timeout_seconds,
-            Api::Execute => self.execute_api_timeout_seconds,
-        };
+        let set = of_api(api, self.wait_until_api_timeout_seconds, self.execute_api_timeout_seconds);
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
@@ -240,28 +238,18 @@ impl StateConfig {
 
     /// How a failed call is repeated.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
-        let set = match api {
-            Api::WaitUntil => &self.wait_until_api_retry_policy,
-            Api::Execute => &self.execute_api_retry_policy,
-        };
-        set.clone().unwrap_or_default()
+        of_api(api, &self.wait_until_api_retry_policy, &self.execute_api_retry_policy).clone().unwrap_or_default()
     }
 
     /// Which global attributes a call gets: the option of its API, else that of both.
     pub fn load_global(&self, api: Api) -> Loading {
-        let own = match api {
-            Api::WaitUntil => &self.wait_until_load_global_attributes,
-            Api::Execute => &self.execute_load_global_attributes,
-        };
+        let own = of_api(api, &self.wait_until_load_global_attributes, &self.execute_load_global_attributes);
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
     /// Which local attributes a call gets, likewise.
     pub fn load_local(&self, api: Api) -> Loading {
-        let own = match api {
-            Api::WaitUntil => &self.wait_until_load_local_attributes,
-            Api::Execute => &self.execute_load_local_attributes,
-        };
+        let own = of_api(api, &self.wait_until_load_local_attributes, &self.execute_load_local_attributes);
         own.as_ref().or(self.load_local_attributes.as_ref()).cloned().unwrap_or_default()
     }
 }
