@@ -5,7 +5,7 @@
 //! processes, and nothing shifts it: leases, and what the breakers of workers show. What is deleted for good because it is old
 //! goes by [`behind`].
 
-use crate::pg::{clock_offset, param::from_postgres, raw};
+use crate::pg::{param::from_postgres, raw, shmem};
 use xdb_engine::Timestamp;
 
 /// The time of processes, not that of the transaction's start. The same in every session of the server at any moment;
@@ -16,7 +16,7 @@ pub fn now() -> Timestamp {
 
 /// How far it is from the real one, in microseconds.
 pub fn offset() -> i64 {
-    clock_offset::current()
+    shmem::clock_offset()
 }
 
 /// The time on the wall.

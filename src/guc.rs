@@ -1,7 +1,6 @@
 //! Settings. Each is documented in `docs/settings.md`.
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
-use std::collections::HashSet;
 use std::ffi::CString;
 use xdb_engine::{Duration, Quotas};
 
@@ -172,13 +171,6 @@ pub fn retention() -> Option<Duration> {
 }
 
 /// The names in a list as `xdb.databases` has it; none means all. `None` if it can't be read.
-///
-/// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
-pub fn listed_databases(list: &str) -> Option<HashSet<String>> {
-    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { crate::pg::names::split(list) };
-    if list.contains('"') {
-        return as_sql.map(HashSet::from_iter);
-    }
-    let as_written = list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    Some(as_written.chain(as_sql.into_iter().flatten()).collect())
+pub fn listed_databases(list: &str) -> Option<Vec<String>> {
+    if list.trim().is_empty() { Some(Vec::new()) } else { crate::pg::names::split(list) }
 }

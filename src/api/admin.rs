@@ -147,39 +147,31 @@ pub fn status(_: &Args) -> Result<Value> {
         })?;
         Ok((reasons, Some(backlog), oldest_due, slow::names(spi)?, ownerless))
     })?;
-    let started_at = moment(main.started_at);
-    if !sees_figures {
-        let (pid, state, started_at) = (Value::of(main.pid), Value::of(main.state.as_str()), Value::of(started_at));
-        let reason = Value::of((!reasons.is_empty()).then(|| reasons.join("; ")));
-        let none = || Value::Null;
-        let row = vec![pid, state, none(), none(), none(), none(), started_at, none(), none(), none(), none(), reason];
-        return Ok(Value::Rows(vec![row]));
-    }
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
     let in_flight = main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>();
     let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
-    if reasons.is_empty() {
+    if sees_figures && reasons.is_empty() {
         reasons.extend(without_authorities().or_else(|| short_of_connections(waiting)));
     }
     Ok(Value::Rows(vec![row![
         main.pid,
         main.state.as_str(),
-        in_flight as i32,
+        sees_figures.then_some(in_flight as i32),
         backlog,
         oldest_due,
-        main.calls_per_second,
-        started_at,
-        main.epoch,
-        slow_objects,
-        main.last_error,
-        moment(main.last_error_at),
+        sees_figures.then_some(main.calls_per_second),
+        moment(main.started_at),
+        sees_figures.then_some(main.epoch),
+        sees_figures.then_some(slow_objects),
+        main.last_error.filter(|_| sees_figures),
+        moment(main.last_error_at).filter(|_| sees_figures),
         (!reasons.is_empty()).then(|| reasons.join("; ")),
-        running.len() as i32,
-        runner_error,
-        ownerless,
+        sees_figures.then_some(running.len() as i32),
+        runner_error.filter(|_| sees_figures),
+        sees_figures.then_some(ownerless),
     ]]))
 }
 

@@ -52,7 +52,7 @@ fn stopped(spi: &Spi) -> Result<String> {
     let list = guc::text(&guc::DATABASES);
     match guc::listed_databases(&list) {
         None => return Ok(format!("xdb.databases can't be read: {list}")),
-        Some(names) if !names.is_empty() && !names.contains(&*process::database_name()) => {
+        Some(names) if !names.is_empty() && !names.iter().any(|name| **name == *process::database_name()) => {
             return Ok("xdb.databases does not name this database".to_owned());
         }
         Some(_) => {}

@@ -276,19 +276,6 @@ impl Caller {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
-    /// The same, to be changed: a function that answers a call of the process says in its answer what becomes of it.
-    fn find_to_change(
-        self,
-        spi: &Spi,
-        process_id: &str,
-        execution: Option<ExecutionId>,
-        function: &str,
-    ) -> Result<FoundExecution> {
-        let found = self.find(spi, process_id, execution)?;
-        refuse_own_step(found.id, function)?;
-        Ok(found)
-    }
-
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.
     fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
         match found {
@@ -298,7 +285,7 @@ impl Caller {
     }
 }
 
-/// Refuses to change the process of which a function answers a call right now.
+/// Refuses to change the process of which a function answers a call right now: its answer says what becomes of the process.
 fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     match pg::process::in_step_of() {
         Some(own) if own == execution.0 => Err(error::own_step(function)),

@@ -1,6 +1,6 @@
 //! Pausing processes and process types, and what a pause refuses.
 
-use super::manage::command;
+use super::manage::Change;
 use super::{Caller, name};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
@@ -13,19 +13,17 @@ use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
 
 pub fn pause_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.pause_process()")?;
+    let change = Change::by(c"xdb.pause_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
     let pause = Command::Pause(asked(args)?);
-    command(caller, "xdb.pause_process()", Lock::Step, &process_id, args.execution_id(4), |_, _, _, _| Ok(pause))?;
+    change.one(&process_id, args.execution_id(4), |_, _, _, _| Ok((0, pause)))?;
     Ok(Value::Void)
 }
 
 pub fn resume_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.resume_process()")?;
+    let change = Change::by(c"xdb.resume_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
-    command(caller, "xdb.resume_process()", Lock::Step, &process_id, args.execution_id(1), |_, _, _, _| {
-        Ok(Command::Resume)
-    })?;
+    change.one(&process_id, args.execution_id(1), |_, _, _, _| Ok((0, Command::Resume)))?;
     Ok(Value::Void)
 }
 

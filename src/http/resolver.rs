@@ -77,12 +77,7 @@ impl Names {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    /// Whether a connection to `address` for `host` may (still) be used.
-    pub fn permits(&self, host: &str, address: SocketAddr) -> bool {
-        self.policy().permits(host, address.ip(), address.port())
-    }
-
-    /// The same, with what to tell when it is not permitted.
+    /// Whether a connection to `address` for `host` may (still) be used, or what to tell when it is not permitted.
     pub fn check(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         self.policy().filter(host, &[address.ip()], address.port()).map(drop)
     }

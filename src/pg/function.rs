@@ -181,9 +181,14 @@ fn moment(at: i64) -> Option<Timestamp> {
 
 /// Reads a text as an `interval`, as [`Args::interval`] gives one.
 pub fn read_interval(text: &str) -> Result<Option<Duration>> {
+    Ok(length(&read_as_interval(text)?))
+}
+
+/// Reads a text as an `interval`. In the postmaster too: nothing is looked up.
+pub(super) fn read_as_interval(text: &str) -> Result<pg_sys::Interval> {
     let interval = read(raw::interval_in, text)?.cast_mut_ptr::<pg_sys::Interval>();
     // SAFETY: what interval_in gives.
-    Ok(length(unsafe { &*interval }))
+    Ok(unsafe { *interval })
 }
 
 /// Reads a text as a `timestamptz`, as [`Args::time`] gives one.

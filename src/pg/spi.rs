@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 mod raw {
     use pgrx::pg_sys;
@@ -35,11 +36,13 @@ mod raw {
 pub struct Statement {
     pub name: &'static str,
     text: LazyLock<String>,
+    /// Those that this session keeps.
+    plans: Plans,
 }
 
 impl Statement {
     pub const fn new(name: &'static str, text: fn() -> String) -> Self {
-        Self { name, text: LazyLock::new(text) }
+        Self { name, text: LazyLock::new(text), plans: Plans([const { AtomicPtr::new(std::ptr::null_mut()) }; 2]) }
     }
 
     pub fn text(&self) -> &str {
@@ -91,34 +94,20 @@ impl<'a> Sql<'a> {
 }
 
 thread_local! {
-    /// Plans that this session keeps, of statements by their address.
-    static STATEMENTS: RefCell<HashMap<*const Statement, Plans>> = RefCell::new(HashMap::new());
-    /// The same of other texts.
+    /// Plans that this session keeps, of texts.
     static PLANS: RefCell<HashMap<String, Plans>> = RefCell::new(HashMap::new());
     /// Kept plans that run now, one within the other.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The plans of a text.
-#[derive(Clone, Copy, Default)]
-struct Plans {
-    as_it_stands: Option<pg_sys::SPIPlanPtr>,
-    /// See [`one_row`].
-    of_one_row: Option<pg_sys::SPIPlanPtr>,
-}
+/// The plans of a text, by [`Form`]. Null: not made yet. (A statement is static, so its plans are atomic.)
+#[derive(Default)]
+struct Plans([AtomicPtr<pg_sys::_SPI_plan>; 2]);
 
-impl Plans {
-    fn of(&mut self, form: Form) -> &mut Option<pg_sys::SPIPlanPtr> {
-        match form {
-            Form::AsItStands => &mut self.as_it_stands,
-            Form::OfOneRow => &mut self.of_one_row,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Form {
     AsItStands,
+    /// See [`one_row`].
     OfOneRow,
 }
 
@@ -265,23 +254,21 @@ impl Spi {
     }
 
     fn plan(&self, form: Form, sql: Sql, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
+        let of_form = |plans: &Plans| plans.0[form as usize].load(Ordering::Relaxed);
         let kept = match sql {
-            Sql::System(statement) => {
-                STATEMENTS.with_borrow(|plans| plans.get(&std::ptr::from_ref(statement)).copied())
-            }
-            Sql::Text(text) => PLANS.with_borrow(|plans| plans.get(text).copied()),
+            Sql::System(statement) => of_form(&statement.plans),
+            Sql::Text(text) => PLANS.with_borrow(|plans| plans.get(text).map_or(std::ptr::null_mut(), of_form)),
         };
-        if let Some(plan) = kept.and_then(|mut plans| *plans.of(form)) {
-            return Ok(plan);
+        if !kept.is_null() {
+            return Ok(kept);
         }
         let plan = self.prepare(form, sql, params)?;
+        let keep = |plans: &Plans| plans.0[form as usize].store(plan, Ordering::Relaxed);
         match sql {
-            Sql::System(statement) => STATEMENTS.with_borrow_mut(|plans| {
-                *plans.entry(statement).or_default().of(form) = Some(plan);
-            }),
+            Sql::System(statement) => keep(&statement.plans),
             Sql::Text(text) => PLANS.with_borrow_mut(|plans| {
                 make_room(plans);
-                *plans.entry(text.to_owned()).or_default().of(form) = Some(plan);
+                keep(plans.entry(text.to_owned()).or_default());
             }),
         }
         Ok(plan)
@@ -363,10 +350,9 @@ fn c_string(sql: &str) -> Result<CString> {
 fn make_room(plans: &mut HashMap<String, Plans>) {
     // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
     if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
-        for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
-            // SAFETY: no plan runs.
-            unsafe { pg_sys::SPI_freeplan(old) };
-        }
+        let old = plans.drain().flat_map(|(_, plans)| plans.0.map(AtomicPtr::into_inner));
+        // SAFETY: no plan runs.
+        old.filter(|plan| !plan.is_null()).for_each(|plan| _ = unsafe { pg_sys::SPI_freeplan(plan) });
     }
 }
 

@@ -34,7 +34,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         return wait_for_update(session, &mismatch);
     }
     let (epoch, after_crash) = loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         match begin(session, role) {
@@ -69,7 +69,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
     loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         follow_settings(session, &reactor, &mut followed);
@@ -93,7 +93,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         });
         reactor.cancel(memory.take_useless());
         connections.follow(session, &reactor, memory.in_flight());
-        session.set_state(match memory.ownership() {
+        session.slot.set_state(match memory.ownership() {
             Ownership::Copy { .. } => EngineState::Copy,
             Ownership::Unused => EngineState::Unused,
             Ownership::Own if memory.is_paused() => EngineState::Paused,
@@ -125,7 +125,7 @@ fn rest(
     let until = Instant::now() + timeout;
     loop {
         let Some(next_duty) = duties.after_turn(session, memory, progress) else { return false };
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return true;
         }
         let left = until.saturating_duration_since(Instant::now()).min(duties.want_turn_in());
@@ -147,9 +147,9 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
         return ExitReason::Left;
     }
     pgrx::log!("xdb: nothing runs in this database: {mismatch}");
-    session.set_state(EngineState::OtherSchema);
+    session.slot.set_state(EngineState::OtherSchema);
     loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         session.slot.take_wake();

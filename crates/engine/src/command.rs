@@ -1,3 +1,4 @@
+use crate::types::names;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -99,31 +100,6 @@ impl Command {
         matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
-    /// The name of the command, as in the history.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Start(_) => "Start",
-            Self::MergeStart { .. } => "MergeStart",
-            Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
-            Self::ExecuteAnswered { .. } => "ExecuteAnswered",
-            Self::CallFailed(_) => "CallFailed",
-            Self::CallRepeated { .. } => "CallRepeated",
-            Self::TimerFired { .. } => "TimerFired",
-            Self::ProcessTimeout => "ProcessTimeout",
-            Self::MessagesArrived(_) => "MessagesArrived",
-            Self::GlobalMessagesArrived { .. } => "GlobalMessagesArrived",
-            Self::RpcAnswered { .. } => "RpcAnswered",
-            Self::Pause(_) => "Pause",
-            Self::Resume => "Resume",
-            Self::PauseEnds => "PauseEnds",
-            Self::Stop { .. } => "Stop",
-            Self::Fail { .. } => "Fail",
-            Self::SetLocalAttributes(_) => "SetLocalAttributes",
-            Self::SkipTimer { .. } => "SkipTimer",
-            Self::RetryNow(_) => "RetryNow",
-        }
-    }
-
     /// Messages that it brings into local queues, unless their ids were received before.
     pub fn publishes(&self) -> &[Publish] {
         match self {
@@ -132,6 +108,12 @@ impl Command {
         }
     }
 }
+
+names! { Command {
+    Start, MergeStart, WaitUntilAnswered, ExecuteAnswered, CallFailed, CallRepeated, TimerFired, ProcessTimeout,
+    MessagesArrived, GlobalMessagesArrived, RpcAnswered, Pause, Resume, PauseEnds, Stop, Fail, SetLocalAttributes,
+    SkipTimer, RetryNow,
+} }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {

@@ -94,59 +94,39 @@ impl Draft<'_> {
 
     fn command(&mut self, command: &Command) -> Result<(), Rejection> {
         match command {
-            Command::Start(start) => self.start(start),
-            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before),
-            Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
-            Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
-            Command::CallFailed(failed) => self.call_failed(failed),
-            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api),
-            Command::TimerFired { seq, command } => self.timer_fired(*seq, *command),
-            Command::ProcessTimeout => {
-                if self.execution.timeout_at.is_none_or(|at| at > self.context.now) {
-                    return Err(Rejection::Stale);
-                }
-                self.close(ProcessStatus::Timeout, None);
-                Ok(())
+            Command::Start(start) => self.start(start)?,
+            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before)?,
+            Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer)?,
+            Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer)?,
+            Command::CallFailed(failed) => self.call_failed(failed)?,
+            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api)?,
+            Command::TimerFired { seq, command } => self.timer_fired(*seq, *command)?,
+            Command::ProcessTimeout if self.execution.timeout_at.is_none_or(|at| at > self.context.now) => {
+                return Err(Rejection::Stale);
             }
+            Command::ProcessTimeout => self.close(ProcessStatus::Timeout, None),
             Command::MessagesArrived(messages) => {
                 self.receive(Publisher::Client, messages);
                 self.serve_waiting_states();
-                Ok(())
             }
-            Command::GlobalMessagesArrived { seq } => self.global_messages_arrived(*seq),
-            Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer),
+            Command::GlobalMessagesArrived { seq } => self.global_messages_arrived(*seq)?,
+            Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer)?,
             Command::SetLocalAttributes(attributes) => {
                 self.check_attributes(attributes, &BTreeMap::new())?;
                 self.write_attributes(attributes, &BTreeMap::new());
-                Ok(())
             }
-            Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref()),
-            Command::RetryNow(states) => {
-                self.retry_now(states);
-                Ok(())
+            Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref())?,
+            Command::RetryNow(states) => self.retry_now(states),
+            Command::Pause(pause) => self.pause(pause),
+            Command::Resume => self.resume(),
+            Command::PauseEnds => self.pause_ends()?,
+            Command::Stop { stop_type: StopType::Terminate, reason } => {
+                self.close(ProcessStatus::Terminated, reason.clone());
             }
-            Command::Pause(pause) => {
-                self.pause(pause);
-                Ok(())
-            }
-            Command::Resume => {
-                self.resume();
-                Ok(())
-            }
-            Command::PauseEnds => self.pause_ends(),
-            Command::Stop { stop_type, reason } => {
-                let status = match stop_type {
-                    StopType::Terminate => ProcessStatus::Terminated,
-                    StopType::Fail => ProcessStatus::Failed,
-                };
-                self.close(status, reason.clone());
-                Ok(())
-            }
-            Command::Fail { reason } => {
-                self.close(ProcessStatus::Failed, Some(reason.clone()));
-                Ok(())
-            }
+            Command::Stop { stop_type: StopType::Fail, reason } => self.close(ProcessStatus::Failed, reason.clone()),
+            Command::Fail { reason } => self.close(ProcessStatus::Failed, Some(reason.clone())),
         }
+        Ok(())
     }
 
     fn start(&mut self, start: &Start) -> Result<(), Rejection> {
@@ -198,7 +178,7 @@ impl Draft<'_> {
     }
 
     fn wait_until_answered(&mut self, seq: StateSeq, answer: &WaitUntilAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::WaitUntil)?;
+        self.open_call(seq, Api::WaitUntil)?;
         self.check_effects(&answer.effects)?;
         let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
         if commands > most {
@@ -248,7 +228,7 @@ impl Draft<'_> {
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::Execute)?;
+        self.open_call(seq, Api::Execute)?;
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
         self.check_threads(&answer.decision, 1)?;
@@ -586,10 +566,6 @@ impl Draft<'_> {
             let LastFailure { attempt: last_attempt, at, failure, .. } = last;
             self.emit(Event::AttemptsFolded { seq, api, count, last_attempt, at, failure });
         }
-    }
-
-    fn check_call(&self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
-        self.open_call(seq, api).map(drop)
     }
 
     /// The call that an answer or a failure is about.

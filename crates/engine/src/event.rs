@@ -1,3 +1,4 @@
+use crate::types::names;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -239,37 +240,12 @@ impl Event {
         }
         serde_json::from_str(&format!("{{\"{name}\":{details}}}")).map_err(|error| format!("event {name}: {error}"))
     }
-
-    /// The name of the event, as in the history.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Event::ProcessStarted { .. } => "ProcessStarted",
-            Event::StateStarted { .. } => "StateStarted",
-            Event::StartMerged { .. } => "StartMerged",
-            Event::WaitStarted { .. } => "WaitStarted",
-            Event::CommandCompleted { .. } => "CommandCompleted",
-            Event::GlobalMessagesTaken { .. } => "GlobalMessagesTaken",
-            Event::TimerSkipped { .. } => "TimerSkipped",
-            Event::WaitCompleted { .. } => "WaitCompleted",
-            Event::StateCompleted { .. } => "StateCompleted",
-            Event::AttemptFailed { .. } => "AttemptFailed",
-            Event::AttemptsFolded { .. } => "AttemptsFolded",
-            Event::CallRepeated { .. } => "CallRepeated",
-            Event::RetryRequested { .. } => "RetryRequested",
-            Event::IncidentRaised { .. } => "IncidentRaised",
-            Event::StateFailed { .. } => "StateFailed",
-            Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
-            Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",
-            Event::MessagesReceived { .. } => "MessagesReceived",
-            Event::GlobalMessagesPublished { .. } => "GlobalMessagesPublished",
-            Event::RpcApplied { .. } => "RpcApplied",
-            Event::CompletionRequested {} => "CompletionRequested",
-            Event::ResultGiven { .. } => "ResultGiven",
-            Event::ProcessPaused { .. } => "ProcessPaused",
-            Event::ProcessResumed {} => "ProcessResumed",
-            Event::ProcessClosed { .. } => "ProcessClosed",
-            Event::CommandRejected { .. } => "CommandRejected",
-            Event::Snapshot(_) => "Snapshot",
-        }
-    }
 }
+
+names! { Event {
+    ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
+    WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
+    StateFailed, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
+    RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed, CommandRejected,
+    Snapshot,
+} }

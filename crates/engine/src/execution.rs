@@ -13,20 +13,28 @@ pub const PRIORITIES: std::ops::RangeInclusive<i8> = -10..=10;
 ///
 /// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
 /// of a wide process much may be loaded.
+///
+/// What is stored of it in a [`Snapshot`] is what can't be had from elsewhere.
 // Wide because this is the whole of what a history gives back: each field is a column or a table of the schema.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Execution {
+    #[serde(skip)]
     pub id: ExecutionId,
     pub process_id: String,
     pub process_type: String,
+    #[serde(skip, default = "running")]
     pub status: ProcessStatus,
     pub started_at: Timestamp,
+    #[serde(skip)]
     pub closed_at: Option<Timestamp>,
     /// When the process times out.
     pub timeout_at: Option<Timestamp>,
     /// Why it was stopped or failed.
+    #[serde(skip)]
     pub reason: Option<String>,
     /// Number of the event that comes next, from 1.
+    #[serde(skip)]
     pub next_event: u64,
     /// Ordinal of the state execution that comes next, from 1.
     pub next_state: u32,
@@ -35,10 +43,13 @@ pub struct Execution {
     /// Last number given out per state id.
     pub state_numbers: BTreeMap<String, u32>,
     /// Threads that have not ended.
+    #[serde(skip)]
     pub live_threads: u32,
     /// Messages that were received and not yet taken.
+    #[serde(skip)]
     pub queued: Queued,
     /// Timers that states wait for.
+    #[serde(skip)]
     pub timers: u32,
     /// A graceful completion was requested; it stays requested.
     pub completing: bool,
@@ -46,6 +57,7 @@ pub struct Execution {
     /// Received and not yet taken, oldest first.
     pub queues: BTreeMap<String, VecDeque<Arc<Message>>>,
     /// (queue, message id) of messages that were received.
+    #[serde(skip)]
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
@@ -53,6 +65,10 @@ pub struct Execution {
     pub pause: Option<Pause>,
     /// The order of its due calls among those of its owner to the same worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
+}
+
+fn running() -> ProcessStatus {
+    ProcessStatus::Running
 }
 
 impl Execution {
@@ -253,10 +269,7 @@ impl StateExecution {
 
     /// The call that is to be made or repeated, if the state is at one.
     pub fn call(&self, api: Api) -> Option<&CallState> {
-        match (&self.phase, api) {
-            (Phase::WaitUntil(call), Api::WaitUntil) | (Phase::Execute { call, .. }, Api::Execute) => Some(call),
-            _ => None,
-        }
+        self.current_call().filter(|(at, _)| *at == api).map(|(_, call)| call)
     }
 
     pub(crate) fn call_mut(&mut self, api: Api) -> Option<&mut CallState> {

@@ -62,7 +62,6 @@
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `pause.rs` | processes whose calls are not made for a while |
-//! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `merge.rs` | what becomes of a start that is merged into another one |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
@@ -74,7 +73,6 @@ mod definition;
 mod event;
 mod execution;
 mod global_queues;
-mod incident;
 mod json;
 mod merge;
 mod options;

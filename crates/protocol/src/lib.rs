@@ -1,5 +1,4 @@
-//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions; and
-//! the setting `xdb.now`.
+//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions.
 //!
 //! ```text
 //!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
@@ -24,7 +23,6 @@
 
 mod answer;
 pub mod arguments;
-mod clock_offset;
 mod config;
 mod definition;
 mod fields;
@@ -42,7 +40,6 @@ pub use answer::{
     decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
     unregistered, with_warnings,
 };
-pub use clock_offset::parse_clock_offset;
 pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent,
     parse_definition, parse_start_options,

@@ -5,9 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ureq_proto::client::state::{RecvBody, RecvResponse};
 use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestResult};
-use ureq_proto::http::{HeaderMap, HeaderValue, StatusCode, header};
+use ureq_proto::http::{HeaderValue, StatusCode, header};
 use ureq_proto::{BodyMode, Error, http};
 
+use super::phase::Problem;
 use crate::http::hosts::WorkerUrl;
 use crate::http::signature::signature;
 use crate::http::{HEADER_LIMIT, HttpFailure};
@@ -82,23 +83,6 @@ pub struct Answer {
     pub reusable: bool,
 }
 
-/// Why what was received is no answer.
-pub enum AnswerFault {
-    NotHttp(Error),
-    HeadersTooLarge,
-    BodyTooLarge(usize),
-    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
-    Encoded(String),
-    /// The connection ended in the middle.
-    Lost,
-}
-
-impl From<Error> for AnswerFault {
-    fn from(error: Error) -> Self {
-        AnswerFault::NotHttp(error)
-    }
-}
-
 /// The bytes of a request up to its body, and what reads its answer. `space` is room to write in, of
 /// [`HEADER_LIMIT`] bytes.
 pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(Vec<u8>, Exchange), HttpFailure> {
@@ -119,7 +103,8 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
         (header::ACCEPT, HeaderValue::from_static("application/json")),
     ];
     if let Some(headers) = message.headers_mut() {
-        own.into_iter().for_each(|(name, value)| add_missing(headers, name, value));
+        // What the worker's own headers say takes precedence.
+        own.into_iter().for_each(|(name, value)| _ = headers.entry(name).or_insert(value));
     }
     // What a request is refused for may quote its headers: nothing of it is told.
     let unwritable =
@@ -130,14 +115,11 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
 }
 
 /// The head of a request, and what reads the answer.
-type Written = (Vec<u8>, Call<RecvResponse>);
-
-/// What the worker's own headers say takes precedence.
-fn add_missing(headers: &mut HeaderMap, name: http::HeaderName, value: HeaderValue) {
-    headers.entry(name).or_insert(value);
-}
-
-fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Option<Written>, Error> {
+fn write(
+    message: http::Request<()>,
+    body: usize,
+    space: &mut [u8],
+) -> Result<Option<(Vec<u8>, Call<RecvResponse>)>, Error> {
     let mut call = Call::new(message)?.proceed();
     let mut head = Vec::with_capacity(512);
     while !call.can_proceed() {
@@ -158,7 +140,7 @@ fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Op
 
 impl Exchange {
     /// Takes in what was received. `limit` is the largest body, `space` room to work in.
-    pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, AnswerFault> {
+    pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, Problem> {
         if self.pending.is_empty() {
             let used = self.process(data, limit, space)?;
             self.pending.extend_from_slice(&data[used..]);
@@ -172,31 +154,31 @@ impl Exchange {
         let answer = self.answer(false)?;
         // A line between chunks, or a trailer, whose end does not come.
         if answer.is_none() && self.pending.len() > HEADER_LIMIT {
-            return Err(AnswerFault::HeadersTooLarge);
+            return Err(Problem::HeadersTooLarge);
         }
         Ok(answer)
     }
 
     /// The peer has sent its last byte, in good order.
-    pub fn end(&mut self) -> Result<Answer, AnswerFault> {
-        self.answer(true)?.ok_or(AnswerFault::Lost)
+    pub fn end(&mut self) -> Result<Answer, Problem> {
+        self.answer(true)?.ok_or(Problem::Lost)
     }
 
-    fn process(&mut self, input: &[u8], limit: usize, space: &mut [u8]) -> Result<usize, AnswerFault> {
+    fn process(&mut self, input: &[u8], limit: usize, space: &mut [u8]) -> Result<usize, Problem> {
         let mut used = 0;
         while let ReceiveState::Head(call) = &mut self.state {
             let (taken, response) = call.try_response(&input[used..], false)?;
             // What has not been taken is the beginning of headers.
             let size = if taken > 0 { taken } else { input.len() - used };
             if size > HEADER_LIMIT {
-                return Err(AnswerFault::HeadersTooLarge);
+                return Err(Problem::HeadersTooLarge);
             }
             used += taken;
             match response {
                 Some(response) => {
                     match encoding(&response) {
                         Some(encoding) if response.status() == StatusCode::OK => {
-                            return Err(AnswerFault::Encoded(encoding));
+                            return Err(Problem::Encoded(encoding));
                         }
                         encoding => self.unread = encoding,
                     }
@@ -211,10 +193,10 @@ impl Exchange {
         loop {
             let (taken, given) = call.read(&input[used..], space)?;
             used += taken;
-            body.try_reserve(given).map_err(|_| AnswerFault::BodyTooLarge(body.len()))?;
+            body.try_reserve(given).map_err(|_| Problem::BodyTooLarge(body.len()))?;
             body.extend_from_slice(&space[..given]);
             if body.len() > *limit {
-                return Err(AnswerFault::BodyTooLarge(*limit));
+                return Err(Problem::BodyTooLarge(*limit));
             }
             if taken == 0 && given == 0 {
                 return Ok(used);
@@ -223,14 +205,14 @@ impl Exchange {
     }
 
     /// The headers are complete.
-    fn begin_body(&mut self, status: Status, limit: usize) -> Result<(), AnswerFault> {
+    fn begin_body(&mut self, status: Status, limit: usize) -> Result<(), Problem> {
         let ReceiveState::Head(call) = mem::replace(&mut self.state, ReceiveState::Over) else { return Ok(()) };
         self.state = match call.proceed() {
             Some(RecvResponseResult::RecvBody(call)) => {
                 let mode = call.body_mode();
                 let announced = if let BodyMode::LengthDelimited(length) = mode { length } else { 0 };
                 if announced > limit as u64 {
-                    return Err(AnswerFault::BodyTooLarge(limit));
+                    return Err(Problem::BodyTooLarge(limit));
                 }
                 let body = Vec::with_capacity(announced.min(TRUSTED_LENGTH) as usize);
                 ReceiveState::Body { call, status, body, limit, until_close: mode == BodyMode::CloseDelimited }
@@ -247,7 +229,7 @@ impl Exchange {
     }
 
     /// The answer, if it is whole. `ended` says that nothing more comes.
-    fn answer(&mut self, ended: bool) -> Result<Option<Answer>, AnswerFault> {
+    fn answer(&mut self, ended: bool) -> Result<Option<Answer>, Problem> {
         let whole = match &self.state {
             ReceiveState::Empty { .. } => true,
             ReceiveState::Body { until_close: true, .. } => ended,

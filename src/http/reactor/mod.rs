@@ -24,6 +24,7 @@ use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
 use super::{Authorities, HttpFailure, Notifier, lock};
 use crate::transport::{FailureKind, Outcome, Reply, Request};
+pub use phase::reason;
 use round::ReactorRound;
 
 const STACK: usize = 512 * 1024;
@@ -112,8 +113,6 @@ struct SharedState {
     finished: Vec<Reply>,
     /// The thread is to end.
     stop: bool,
-    /// There is no thread any more.
-    has_ended: bool,
 }
 
 struct OpenRequest {
@@ -170,8 +169,8 @@ impl Reactor {
             waiting: AtomicUsize::default(),
             state: Mutex::default(),
         });
-        let end = AtThreadEnd(shared.clone());
-        spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
+        let served = shared.clone();
+        spawn("xdb http", STACK, move || serve(&served, &mut poll, &registry))?;
         Ok(Reactor { shared })
     }
 
@@ -188,13 +187,9 @@ impl Reactor {
             state.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
         let is_new = was_empty && !state.submitted.is_empty();
-        let has_failed = state.has_ended && state.end();
         drop(state);
         if is_new {
             wake(&shared.waker);
-        }
-        if has_failed {
-            shared.notifier.notify();
         }
     }
 
@@ -262,11 +257,10 @@ impl Drop for Reactor {
 }
 
 impl SharedState {
-    /// Ends all open calls that the reactor has or had; whether there were any.
+    /// Ends all open calls; whether there were any.
     fn fail_open(&mut self, reason: &str) -> bool {
-        let waiting: HashMap<u64, OpenRequest> =
-            self.submitted.iter().filter_map(|job| Some((job.id, self.open.remove(&job.id)?))).collect();
-        let failed = mem::replace(&mut self.open, waiting);
+        self.submitted.clear();
+        let failed = mem::take(&mut self.open);
         let any = !failed.is_empty();
         self.finished.extend(failed.into_values().map(|open| Reply {
             tag: open.tag,
@@ -274,13 +268,6 @@ impl SharedState {
             elapsed: open.since.elapsed(),
         }));
         any
-    }
-
-    /// There is no thread any more, and nobody shall wait for one; whether somebody does.
-    fn end(&mut self) -> bool {
-        self.has_ended = true;
-        self.submitted.clear();
-        self.fail_open("the thread that makes calls has ended")
     }
 }
 
@@ -325,30 +312,15 @@ fn wake(waker: &Waker) {
     let _ = waker.wake();
 }
 
-/// What is done when the thread ends, however it does.
-struct AtThreadEnd(Arc<ReactorShared>);
-
-impl Drop for AtThreadEnd {
-    fn drop(&mut self) {
-        if lock(&self.0.state).end() {
-            self.0.notifier.notify();
-        }
-    }
-}
-
-/// The thread. What panics outside of a single call takes all calls with it that were under way; a new round of
-/// the same thread goes on with those that come then.
+/// The thread. What panics outside of a single call takes all calls with it that there are; a new round of the same thread goes on
+/// with those that come then.
 fn serve(shared: &ReactorShared, poll: &mut Poll, registry: &Registry) {
     let mut done = Vec::new();
     loop {
         let round = AssertUnwindSafe(|| ReactorRound::new(shared, poll, registry, &mut done).run());
         let message = match catch_unwind(round) {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => {
-                // Nobody would take these up, either.
-                drop(shared.take_submitted());
-                format!("the thread that makes calls failed: {error}")
-            }
+            Ok(Err(error)) => format!("the thread that makes calls failed: {error}"),
             Err(panic) => {
                 let message = panic_message(panic.as_ref());
                 // Its destructor may panic in turn.

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::exchange::AnswerFault;
+use ureq_proto::Error;
+
 use crate::http::hosts::WorkerUrl;
 use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::FailureKind;
@@ -27,7 +28,19 @@ pub enum AttemptPhase {
 pub enum Problem {
     Known(HttpFailure),
     Io(io::Error),
-    Fault(AnswerFault),
+    NotHttp(Error),
+    HeadersTooLarge,
+    BodyTooLarge(usize),
+    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
+    Encoded(String),
+    /// The connection ended in the middle of the answer.
+    Lost,
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Problem::NotHttp(error)
+    }
 }
 
 impl From<io::Error> for Problem {
@@ -41,8 +54,7 @@ impl Problem {
     pub fn is_lost(&self) -> bool {
         match self {
             Problem::Io(error) => is_lost(error),
-            Problem::Fault(fault) => matches!(fault, AnswerFault::Lost),
-            Problem::Known(_) => false,
+            problem => matches!(problem, Problem::Lost),
         }
     }
 
@@ -52,16 +64,14 @@ impl Problem {
         let is_lost = self.is_lost();
         let (kind, message) = match self {
             Problem::Known(failure) => return failure,
-            Problem::Fault(AnswerFault::NotHttp(error)) => {
-                (Transport, format!("the answer of {target} is not HTTP: {error}"))
-            }
-            Problem::Fault(AnswerFault::HeadersTooLarge) => {
+            Problem::NotHttp(error) => (Transport, format!("the answer of {target} is not HTTP: {error}")),
+            Problem::HeadersTooLarge => {
                 (TooLarge, format!("the answer of {target} has headers larger than {HEADER_LIMIT} bytes"))
             }
-            Problem::Fault(AnswerFault::BodyTooLarge(limit)) => {
+            Problem::BodyTooLarge(limit) => {
                 (TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
             }
-            Problem::Fault(AnswerFault::Encoded(encoding)) => {
+            Problem::Encoded(encoding) => {
                 let what = "the engine reads only answers that are not compressed";
                 let whose = "the worker, or a proxy before it, must not compress them";
                 (
@@ -73,7 +83,7 @@ impl Problem {
                 (Transport, format!("{target} and the engine could not agree on TLS: {}", reason(&error)))
             }
             Problem::Io(error) if !is_lost => (Transport, format!("the call to {target} failed: {}", reason(&error))),
-            Problem::Io(_) | Problem::Fault(AnswerFault::Lost) => {
+            Problem::Io(_) | Problem::Lost => {
                 let when = match phase {
                     AttemptPhase::Receiving => "in the middle of its answer",
                     AttemptPhase::Sending => "while the request was sent",

@@ -58,14 +58,6 @@ pub struct ReactorRound<'a> {
     space: Box<[u8]>,
 }
 
-/// The connection for which a call leaves the line.
-enum NextConnection {
-    /// An idle connection.
-    Idle(usize),
-    /// One that is to be made.
-    New,
-}
-
 impl<'a> ReactorRound<'a> {
     /// Takes nothing that could be short: after a panic it has to be there again.
     pub fn new(shared: &'a ReactorShared, poll: &'a mut Poll, registry: &'a Registry, done: &'a mut Vec<Done>) -> Self {
@@ -210,9 +202,12 @@ impl<'a> ReactorRound<'a> {
         while let Some((index, id)) = self.line.front().copied() {
             let is_here = |call: &PendingCall| call.id == id && matches!(call.place, CallPlace::InLine { .. });
             if self.calls.get(index).is_some_and(is_here) {
-                let Some(next) = self.next_connection(index, most) else { return };
+                let idle = self.take_idle(index);
+                if idle.is_none() && !self.has_place(most) {
+                    return;
+                }
                 self.line.pop_front();
-                self.guarded(index, |round| round.begin(index, next));
+                self.guarded(index, |round| round.begin(index, idle));
                 if self.blocked_until.is_some() {
                     return;
                 }
@@ -222,42 +217,40 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// What a call can be made over, if it can be made now.
-    fn next_connection(&mut self, index: usize, most: usize) -> Option<NextConnection> {
+    /// Whether there may be one more connection. Idle ones make way.
+    fn has_place(&mut self, most: usize) -> bool {
+        while self.connections.len() + self.reserved >= most {
+            if !self.connections.close_oldest_idle() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An idle connection over which a call can be made.
+    fn take_idle(&mut self, index: usize) -> Option<usize> {
         let trust = self.trust(&self.calls.get(index)?.url);
         let call = self.calls.get_mut(index)?;
         if call.origin.trust != trust {
             call.origin = Rc::new(Origin { trust, ..Origin::clone(&call.origin) });
         }
-        if !call.needs_new
-            && let Some(connection) =
-                self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
-        {
-            return Some(NextConnection::Idle(connection));
+        if call.needs_new {
+            return None;
         }
-        while self.connections.len() + self.reserved >= most {
-            if !self.connections.close_oldest_idle() {
-                return None;
-            }
-        }
-        Some(NextConnection::New)
+        self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
     }
 
-    /// A call leaves the line.
-    fn begin(&mut self, index: usize, next: NextConnection) -> Result<(), Problem> {
+    /// A call leaves the line, for an idle connection or for one that is to be made.
+    fn begin(&mut self, index: usize, idle: Option<usize>) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         call.started.get_or_insert(self.now);
-        match next {
-            NextConnection::Idle(connection) => {
-                // As a new one that has just been made: however the call ends from here on, the connection ends with it.
-                call.place = CallPlace::Handshaking { connection };
-                if let Some(taken) = self.connections.get(connection) {
-                    taken.call = Some(index);
-                }
-                self.exchange(index, connection, false)
-            }
-            NextConnection::New => self.resolve(index),
+        let Some(connection) = idle else { return self.resolve(index) };
+        // As a new one that has just been made: however the call ends from here on, the connection ends with it.
+        call.place = CallPlace::Handshaking { connection };
+        if let Some(taken) = self.connections.get(connection) {
+            taken.call = Some(index);
         }
+        self.exchange(index, connection, false)
     }
 
     fn resolve(&mut self, index: usize) -> Result<(), Problem> {
@@ -500,7 +493,7 @@ impl<'a> ReactorRound<'a> {
                 },
             };
             if let Some(answer) = answer {
-                let Answer { status, body, reusable } = answer.map_err(Problem::Fault)?;
+                let Answer { status, body, reusable } = answer?;
                 let is_sent = head.is_empty();
                 self.answered(index, Answer { status, body, reusable: reusable && is_sent });
                 return Ok(());

@@ -459,7 +459,8 @@ impl Slot {
         self.set_latch();
     }
 
-    /// Whether the scheduler was asked to leave.
+    /// Whether the process was asked to leave: the engine is switched off, or a statement needs the database for itself. It is ended soon if
+    /// it doesn't.
     pub fn asked_to_leave(self) -> bool {
         self.cell().leave.load(Ordering::SeqCst) != 0
     }
