@@ -1,6 +1,5 @@
 //! What a process has to do besides its turns.
 
-use super::main_loop::in_transaction;
 use super::maintenance::Maintenance;
 use super::sums::Counting;
 use crate::clock;
@@ -90,7 +89,7 @@ impl Duties {
 
 /// Whether calls wait for runners, if only for the time when their table may be used.
 fn is_needed(session: &mut Session) -> bool {
-    let waiting = in_transaction(session, |spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
+    let waiting = session.between_turns(|spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
     waiting.unwrap_or(true)
 }
 
@@ -120,7 +119,7 @@ impl Runners {
             return;
         }
         let database = session.database;
-        let retired = in_transaction(session, |spi| {
+        let retired = session.between_turns(|spi| {
             execution::unmark_closing(spi, None)?;
             engine::retire_runners(spi, |role| !is_running(database, role))?;
             crash::point("retire-runner");

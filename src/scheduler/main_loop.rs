@@ -11,7 +11,6 @@ use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
-use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
 use crate::store::{crashes, engine, execution};
@@ -194,17 +193,6 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         }
         (epoch, in_hand.is_some())
     }))
-}
-
-/// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
-    match session.transaction(body) {
-        Ok(done) => done.ok(),
-        Err(error) => {
-            log_error("the scheduler could not look after itself", &error);
-            None
-        }
-    }
 }
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {

@@ -8,7 +8,7 @@
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::SlowTables;
-use super::transaction::{Mode, Turn};
+use super::types::{Mode, Turn};
 use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};

@@ -10,7 +10,7 @@ use super::owners::{self, NamedRole, Unfit};
 use super::role::{RUNNERS_CALLS, Role, function_runners, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;

@@ -7,7 +7,7 @@ use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
 use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
-use super::transaction::{Started, Turn};
+use super::types::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;

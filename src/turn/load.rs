@@ -2,7 +2,7 @@
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::Answered;
 use crate::clock;
 use crate::pg::catch::Result;

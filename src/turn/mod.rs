@@ -18,6 +18,7 @@
 //! | `memory.rs` | what a process keeps between its turns; all of it may be lost |
 //! | `backlog.rs` | answers that wait to be applied, and executions that are left alone for a while |
 //! | `transaction.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
+//! | `types.rs` | what all phases know of the turn |
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
@@ -55,9 +56,11 @@ mod scans;
 mod settle;
 mod slow_tables;
 mod transaction;
+mod types;
 
 pub use app_tables::refused;
 pub use memory::Memory;
 pub use owners::why_unfit;
 pub use role::RUNNERS_CALLS;
-pub use transaction::{Progress, take_turn};
+pub use transaction::take_turn;
+pub use types::Progress;

@@ -6,7 +6,7 @@ use super::claim::{Claims, Leased, config};
 use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::shmem::held_up::{self, LockOn};

@@ -8,7 +8,7 @@ use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::owners;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};

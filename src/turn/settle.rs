@@ -7,7 +7,7 @@ use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
 use super::save::Saved;
 use super::scans::Fetched;
-use super::transaction::{Progress, Started};
+use super::types::{Progress, Started};
 use crate::calls::{Answered, CallRecord};
 use crate::clock;
 use crate::pg::catch::Result;
