@@ -56,6 +56,14 @@ impl Quotas {
     }
 }
 
+impl Queued {
+    /// Whether there are as many as `times` the limits.
+    pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
+        self.messages as usize >= quotas.queue_messages.saturating_mul(times)
+            || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
+    }
+}
+
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
 pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) -> Result<Vec<Event>, Rejection> {
     if execution.exists() && !execution.is_running() {

@@ -58,10 +58,9 @@
 //! |---|---|
 //! | `command.rs`, `event.rs` | everything that can be asked, and everything that can happen |
 //! | `execution.rs` | what there is between two events |
-//! | `decide.rs`, `global_queues.rs` | what follows from a command |
+//! | `decide.rs`; `global_queues.rs`, `pause.rs` | what follows from a command; of global queues, of pauses |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
-//! | `pause.rs` | processes whose calls are not made for a while |
 //! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `merge.rs` | what becomes of a start that is merged into another one |
@@ -94,10 +93,8 @@ pub use global_queues::*;
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
 pub use options::*;
-pub use pause::{Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
 pub use types::*;
-pub use wait::taken_at_once;

@@ -2,38 +2,7 @@
 //! are taken in.
 
 use crate::decide::Draft;
-use crate::words;
-use crate::{Event, Execution, Rejection, Timestamp};
-use serde::{Deserialize, Serialize};
-
-words! {
-    /// What becomes of the requests of callers during a pause.
-    PauseMode {
-        /// They are accepted, and what follows of them waits.
-        Wait = "WAIT",
-        /// They are refused.
-        Reject = "REJECT",
-    }
-}
-
-/// A pause of a process or of a process type.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Pause {
-    pub mode: PauseMode,
-    /// When it ends by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-impl Pause {
-    /// Whether it is over by itself.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        self.until.is_some_and(|until| until <= now)
-    }
-}
+use crate::{Event, Execution, Pause, Rejection, Timestamp};
 
 impl Execution {
     /// The timer that ends the pause.
