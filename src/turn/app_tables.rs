@@ -62,6 +62,7 @@ fn table_lock(access: Access) -> u32 {
 }
 
 /// What a process knows of users' tables. It outlasts the turns.
+#[derive(Default)]
 pub struct KnownTables {
     /// Which are locked or contended.
     pub health: TableHealth,

@@ -3,16 +3,18 @@
 use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
+use super::next::{Next, Progress, Why};
 use super::role::apply_timeout;
 use super::settle::TurnOutcome;
-use super::types::{Progress, Scope, Started, Turn};
+use super::types::{Scope, Started, Turn};
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
-    log_error, run_caught,
+    debug, log_error, run_caught,
 };
 use crate::pg::session::{Begun, Session};
+use crate::pg::shmem::ExitReason;
 use crate::pg::{crash, identity, in_hand, spi};
 use crate::store::claim as store_claim;
 use crate::store::engine;
@@ -49,16 +51,17 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
                 crash::point("function-committed");
                 memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
             }
-            let progress = memory.settle(session, items, *outcome, submit);
+            let mut next = memory.settle(session, items, *outcome, submit);
             // What was not claimed yet is to be claimed at once.
-            if scope.claim == 0 { Progress::More } else { progress }
+            next.now_if(scope.claim == 0, Why::Calls);
+            Ok(next)
         }
         Ok(Transacted::Not(progress)) => {
             memory.backlog.keep_all(items);
             return progress;
         }
         Err(error) => {
-            pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
+            debug(|| format!("a turn with {} items failed and is made again in parts: {error}", items.len()));
             crash::point("turn-again");
             memory.scans.failed();
             if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {
@@ -71,10 +74,11 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     if memory.role.calls_functions() && !memory.backlog.lines().any(|line| line.worker == NO_WORKER) {
         session.slot.end_functions();
     }
-    if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
+    if memory.role.keeps_risky_apart() && progress.is_ok() {
         let risky = memory.backlog.take_risky();
         if !risky.is_empty() {
-            progress = apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Progress::More);
+            progress =
+                apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Ok(Next::now(Why::Answers)));
         }
     }
     progress
@@ -123,7 +127,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
         match transact(memory, session, &mut Vec::new(), scope) {
             Ok(Transacted::Done(outcome)) => {
                 memory.settle(session, Vec::new(), *outcome, submit);
-                return Progress::More;
+                return Ok(Next::now(Why::Calls));
             }
             Ok(Transacted::Not(progress)) => return progress,
             Err(error) if limit == 1 => {
@@ -136,7 +140,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
             Err(_) => {}
         }
     }
-    Progress::Later
+    Ok(Next::retry())
 }
 
 /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
@@ -193,9 +197,9 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
     }
     match begun? {
         Begun::Ready => {}
-        Begun::Gone => return Ok(Transacted::Not(Progress::Gone)),
-        Begun::Changed => return Ok(Transacted::Not(Progress::Changed)),
-        Begun::Busy => return Ok(Transacted::Not(Progress::Later)),
+        Begun::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
+        Begun::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
+        Begun::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
     }
     let done = run_caught(|| spi::connect(|spi| phases(memory, spi, items, scope))).and_then(|outcome| {
         if matches!(outcome, Transacted::Done(_)) {
@@ -228,11 +232,11 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     let Some(mut started) = begin(memory, spi, scope, items)? else {
         // Another scheduler has begun; every lease of this one is void.
-        return Ok(Transacted::Not(Progress::Changed));
+        return Ok(Transacted::Not(Err(ExitReason::Restart)));
     };
     let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
-    let work = gathering.gather(&started, items)?;
+    let mut work = gathering.gather(&started, items)?;
     if work.moved.held.is_some() {
         started.turn.calls_were_freed()?;
     }
@@ -244,7 +248,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
-    let claims = claiming.claim(&mut room, &work, &saved)?;
+    let claims = claiming.claim(&mut room, &mut work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.

@@ -12,21 +12,6 @@ use xdb_engine::Timestamp;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
-/// How a turn went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// There is more to do at once.
-    More,
-    /// Nothing until something happens.
-    Idle,
-    /// The extension has been dropped.
-    Gone,
-    /// The extension has changed, or another scheduler has begun.
-    Changed,
-    /// Somebody is at work on the extension, or the turn failed: try again soon.
-    Later,
-}
-
 /// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
 /// without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
