@@ -223,9 +223,8 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
                 let mut registered = self.registry.registered_workers();
-                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
-                for level in &turn.levels {
-                    more |= claim::adopt_orphans(turn.spi, *level, &registered)?;
+                for lane in turn.levels.iter().copied().chain([SCHEDULERS_LANE]) {
+                    more |= claim::adopt_orphans(turn.spi, lane, &registered)?;
                 }
                 registered.push(NO_WORKER);
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;

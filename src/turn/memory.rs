@@ -132,15 +132,13 @@ impl Memory {
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
-        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::NotTried, .. }) {
-            // Nobody has heard of it: it goes back into line, and is no attempt.
+        if let Outcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome {
             shmem::call::not_made(session.database, session.role, record.worker_id);
-            self.backlog.defer(record.key.0, Patience::Long);
-            self.backlog.yielding.insert(record.key);
-            return;
-        }
-        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::Cancelled, .. }) {
-            shmem::call::not_made(session.database, session.role, record.worker_id);
+            if kind == FailureKind::NotTried {
+                // Nobody has heard of it: it goes back into line, and is no attempt.
+                self.backlog.defer(record.key.0, Patience::Long);
+                self.backlog.yielding.insert(record.key);
+            }
             return;
         }
         let answered = calls::decode(record.api, &reply.outcome);

@@ -48,8 +48,8 @@ impl Next {
 
     /// At this moment, if there is one.
     pub fn at(at: Option<Instant>, why: Why) -> Self {
-        let in_micros = |at: Instant| at.saturating_duration_since(Instant::now()).as_micros() as i64;
-        Self::due(at.map(|at| Timestamp(clock::now().0.saturating_add(in_micros(at)))), why)
+        let by_their_clock = |at: Instant| Timestamp(clock::on_the_wall(at).0.saturating_add(clock::offset()));
+        Self::due(at.map(by_their_clock), why)
     }
 
     /// After a turn that could not be made.

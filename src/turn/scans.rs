@@ -53,6 +53,7 @@ pub struct Fetched {
 }
 
 /// What follows from pauses of process types.
+#[derive(Default)]
 pub struct Pauses {
     /// When the next one ends by itself, if one does; None: nobody has looked.
     pub next_end: Option<Option<Timestamp>>,
@@ -60,22 +61,11 @@ pub struct Pauses {
     pub walk: Walk,
 }
 
-impl Default for Pauses {
-    fn default() -> Self {
-        Self { next_end: None, walk: Walk::Begins }
-    }
-}
-
 /// A scan for what stands in lines of owners.
+#[derive(Default)]
 pub struct ScanByOwner<T> {
     pub due: DueScan<Owner, T>,
     pub owners: DueOwners<T>,
-}
-
-impl<T> Default for ScanByOwner<T> {
-    fn default() -> Self {
-        Self { due: DueScan::default(), owners: DueOwners::default() }
-    }
 }
 
 impl<T: Ord + Copy> ScanByOwner<T> {

@@ -203,32 +203,22 @@ impl Memory {
                         self.backlog.done(&record.key);
                     }
                     self.backlog.went_well(&id);
+                    continue;
                 }
-                ItemOutcome::Locked => {
-                    self.backlog.defer_put_off(id, &self.registry);
-                    self.backlog.keep(item);
-                }
-                ItemOutcome::Behind => self.backlog.keep(item),
-                ItemOutcome::OverBudget => {
-                    had_no_time = true;
+                ItemOutcome::GivenAway => continue,
+                ItemOutcome::Behind => {}
+                ItemOutcome::Locked => self.backlog.defer_put_off(id, &self.registry),
+                ItemOutcome::OverBudget | ItemOutcome::NextTurn => {
+                    had_no_time |= outcome == ItemOutcome::OverBudget;
                     self.backlog.put_off(id);
-                    self.backlog.keep(item);
                 }
-                ItemOutcome::NextTurn => {
-                    self.backlog.put_off(id);
-                    self.backlog.keep(item);
-                }
-                ItemOutcome::RowLocked(_) => {
-                    self.backlog.defer(id, Patience::Long);
-                    self.backlog.keep(item);
-                }
+                ItemOutcome::RowLocked(_) => self.backlog.defer(id, Patience::Long),
                 ItemOutcome::TableBusy(relation) => {
                     let until = self.tables.health.busy_until(relation).unwrap_or_else(Instant::now);
                     self.backlog.defer_until(id, until);
-                    self.backlog.keep(item);
                 }
-                ItemOutcome::GivenAway => {}
             }
+            self.backlog.keep(item);
         }
         // A turn in such a rest has spent nothing: nobody rests after it.
         if had_no_time && !self.backlog.rests(self.seen.began_at) {

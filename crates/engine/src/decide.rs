@@ -728,4 +728,27 @@ impl Draft<'_> {
         }
         Ok(())
     }
+
+    /// Pauses, or changes the pause.
+    fn pause(&mut self, pause: &Pause) {
+        if self.execution.pause.as_ref() != Some(pause) {
+            let Pause { mode, until, reason } = pause.clone();
+            self.emit(Event::ProcessPaused { mode, until, reason });
+        }
+    }
+
+    fn resume(&mut self) {
+        if self.execution.pause.is_some() {
+            self.emit(Event::ProcessResumed {});
+        }
+    }
+
+    /// The timer of a pause came due.
+    fn pause_ends(&mut self) -> Result<(), Rejection> {
+        if !self.execution.pause.as_ref().is_some_and(|pause| pause.is_over(self.context.now)) {
+            return Err(Rejection::Stale);
+        }
+        self.emit(Event::ProcessResumed {});
+        Ok(())
+    }
 }

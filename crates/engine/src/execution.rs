@@ -57,6 +57,11 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// The timer that ends the pause.
+    pub fn pause_ends_at(&self) -> Option<Timestamp> {
+        self.pause.as_ref()?.until
+    }
+
     /// Before its first event.
     pub fn new(id: ExecutionId) -> Self {
         Self {

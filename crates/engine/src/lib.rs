@@ -58,7 +58,7 @@
 //! |---|---|
 //! | `command.rs`, `event.rs` | everything that can be asked, and everything that can happen |
 //! | `execution.rs` | what there is between two events |
-//! | `decide.rs`; `global_queues.rs`, `pause.rs` | what follows from a command; of global queues, of pauses |
+//! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `incident.rs` | a call that stands still because its retries are spent |
@@ -77,7 +77,6 @@ mod incident;
 mod json;
 mod merge;
 mod options;
-mod pause;
 mod replay;
 mod retry;
 mod types;
