@@ -120,14 +120,6 @@ impl Memory {
         self.scans.woken();
     }
 
-    /// Executions that were left alone for a while are looked for again, from the head, when that is over.
-    pub(super) fn deferrals_end(&mut self) {
-        let first = self.backlog.executions.next(self.seen.began_at);
-        if first.is_some_and(|until| until <= Instant::now()) {
-            self.scans.woken();
-        }
-    }
-
     /// Notes what a worker answered.
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };

@@ -1,4 +1,4 @@
-//! When the next turn is due. Each phase of a turn says so, and the earliest counts.
+//! When the next turn is due, and why. Each phase of a turn says it, and the earliest counts.
 
 use crate::clock;
 use crate::pg::shmem::ExitReason;

@@ -41,7 +41,10 @@ enum Transacted {
 
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    memory.deferrals_end();
+    // Executions that were left alone for a while are looked for again, from the head, when that is over.
+    if memory.backlog.executions.next(memory.seen.began_at).is_some_and(|until| until <= Instant::now()) {
+        memory.woken();
+    }
     let mut items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
     let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
     let (began, calls) = (Instant::now(), items.iter().any(Item::is_uncalled));
