@@ -122,7 +122,7 @@ fn the_next_turn_is_shown_and_logged_with_its_reason() {
     shows("poll", 60);
     db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '30 minutes')");
     shows("calls", 30);
-    db.run("SELECT xdb.pause_process_type('one', until => now() + interval '20 minutes')");
+    app.superuser().run("SELECT xdb.pause_process_type('one', until => now() + interval '20 minutes')");
     shows("pauses", 20);
     db.run("SELECT xdb.pause_process('later', until => now() + interval '10 minutes')");
     shows("timers", 10);
