@@ -170,9 +170,9 @@ COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so lo
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
     last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
-    ownerless_processes bigint)
+    ownerless_processes bigint, next_turn_at timestamptz, next_turn_why text)
     LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
-COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns.';
+COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns. next_turn_at and next_turn_why: when the scheduler looks for work again if nothing wakes it before, and for which work.';
 
 CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';

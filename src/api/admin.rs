@@ -23,6 +23,7 @@ use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownType, ShownWorker};
 use crate::store::registry::{self, MissingType};
 use crate::store::{adopt, crashes, engine, owners, pull, slow, subscription, usage, versions};
+use crate::turn::Why;
 use std::time::Duration;
 use xdb_engine::Timestamp;
 
@@ -153,6 +154,7 @@ pub fn status(_: &Args) -> Result<Value> {
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
     let in_flight = main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>();
     let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
+    let next_turn_at = moment(main.next_turn_at).filter(|_| sees_figures);
     if sees_figures && reasons.is_empty() {
         reasons.extend(without_authorities().or_else(|| short_of_connections(waiting)));
     }
@@ -172,6 +174,8 @@ pub fn status(_: &Args) -> Result<Value> {
         sees_figures.then_some(running.len() as i32),
         runner_error.filter(|_| sees_figures),
         sees_figures.then_some(ownerless),
+        next_turn_at,
+        next_turn_at.and(Why::WORDS.get(main.next_turn_why as usize).copied()),
     ]]))
 }
 

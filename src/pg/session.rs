@@ -1,6 +1,6 @@
 //! An engine process and its database: the connection, and the frame of each transaction.
 
-use super::catch::{Result, run_caught};
+use super::catch::{Result, log_error, run_caught};
 use super::extension::{self, Installed};
 use super::identity::clean_session;
 use super::latch;
@@ -144,6 +144,17 @@ impl Session {
             self.abort();
         }
         done
+    }
+
+    /// The same between turns, for what an engine process does besides. None when that was not possible: it is tried again.
+    pub fn between_turns<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
+        match self.transaction(body) {
+            Ok(done) => done.ok(),
+            Err(error) => {
+                log_error("the scheduler could not look after itself", &error);
+                None
+            }
+        }
     }
 
     /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.

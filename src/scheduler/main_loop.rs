@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use crate::guc;
 use crate::http::{FollowedSettings, Notifier, Reactor};
-use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, debug, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::in_hand;
@@ -11,17 +11,13 @@ use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
-use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
 use crate::store::{crashes, engine, execution};
 use crate::transport::Reply;
-use crate::turn::{Memory, Progress, take_turn};
+use crate::turn::{Memory, Next, RETRY, take_turn};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How long to wait after a turn that could not be made.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// How often a scheduler that waits for an update looks by itself whether there was one.
 const UPDATE_POLL: Duration = Duration::from_secs(1);
@@ -100,14 +96,13 @@ pub fn run(session: &mut Session) -> ExitReason {
             Ownership::Own => EngineState::Running,
         });
         memory.show(session);
-        let timeout = match progress {
-            Progress::Gone => return ExitReason::Gone,
-            Progress::Changed => return ExitReason::Restart,
-            Progress::More => Duration::ZERO,
-            Progress::Later => RETRY,
-            Progress::Idle => memory.idle_for(),
+        let next = match progress {
+            Ok(next) => next,
+            Err(reason) => return reason,
         };
-        if !rest(session, &memory, &mut duties, &wait_set, (progress, timeout)) {
+        session.slot.set_next_turn(next.wait(), next.why as u32);
+        debug(|| format!("the next turn is due in {:?}: {}", next.wait(), next.why));
+        if !rest(session, &memory, &mut duties, &wait_set, next) {
             return ExitReason::Left;
         }
     }
@@ -115,16 +110,10 @@ pub fn run(session: &mut Session) -> ExitReason {
 
 /// Waits until there is a reason for a turn: somebody wakes this process, a worker has answered, or so much time has passed. Duties
 /// that come due meanwhile are none: turns that they bring along would hide wake-ups that are lost. False: the process is not needed any more.
-fn rest(
-    session: &mut Session,
-    memory: &Memory,
-    duties: &mut Duties,
-    wait_set: &WaitSet,
-    (progress, timeout): (Progress, Duration),
-) -> bool {
-    let until = Instant::now() + timeout;
+fn rest(session: &mut Session, memory: &Memory, duties: &mut Duties, wait_set: &WaitSet, next: Next) -> bool {
+    let until = Instant::now() + next.wait();
     loop {
-        let Some(next_duty) = duties.after_turn(session, memory, progress) else { return false };
+        let Some(next_duty) = duties.after_turn(session, memory, next) else { return false };
         if session.slot.asked_to_leave() {
             return true;
         }
@@ -194,17 +183,6 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         }
         (epoch, in_hand.is_some())
     }))
-}
-
-/// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
-    match session.transaction(body) {
-        Ok(done) => done.ok(),
-        Err(error) => {
-            log_error("the scheduler could not look after itself", &error);
-            None
-        }
-    }
 }
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {

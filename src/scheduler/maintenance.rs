@@ -1,6 +1,5 @@
 //! What a scheduler does besides its turns: what is old goes.
 
-use super::main_loop::in_transaction;
 use crate::pg::catch::Result;
 use crate::pg::session::Session;
 use crate::pg::spi::Spi;
@@ -115,7 +114,7 @@ impl Maintenance {
             return;
         }
         let began = Instant::now();
-        let done = in_transaction(session, |spi| self.scan(spi, retention));
+        let done = session.between_turns(|spi| self.scan(spi, retention));
         self.scanned = Instant::now();
         let (more, again) = match done {
             Some(scan) => {

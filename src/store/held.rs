@@ -161,9 +161,10 @@ pub type HeldPlace = (WorkerId, TaskPlace);
 const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0)));
 
 /// How far a walk through the held calls has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
     /// At its beginning. It begins again when somebody had locked a call that is to go.
+    #[default]
     Begins,
     /// What comes after this is to be looked through.
     After {

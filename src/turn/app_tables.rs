@@ -9,7 +9,7 @@ use super::item::ItemOutcome;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::SlowTables;
-use super::transaction::{Mode, Turn};
+use super::types::{Mode, Turn};
 use crate::calls::{self, CallOf, Facts, Maker, Marked, Unfit, Verdict, eligible};
 use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
@@ -78,6 +78,7 @@ fn table_lock(access: Access) -> u32 {
 }
 
 /// What a process knows of users' tables. It outlasts the turns.
+#[derive(Default)]
 pub struct KnownTables {
     /// Which are locked or contended.
     pub health: TableHealth,

@@ -6,11 +6,12 @@ use super::backlog::Backlog;
 use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
+use super::next::{Next, Why};
 use super::owners::UnfitOwners;
 use super::role::{RUNNERS_CALLS, Role, function_runners, lane_of, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{Maker, Paused, Verdict};
 use crate::guc;
 use crate::pg::catch::Result;
@@ -54,6 +55,7 @@ pub struct Leased {
 }
 
 /// What was claimed.
+#[derive(Default)]
 pub struct Claims {
     pub leased: Vec<Leased>,
     pub executions: BTreeMap<ExecutionId, Loaded>,
@@ -62,7 +64,7 @@ pub struct Claims {
     /// Lines without any due call that nobody has, if this turn has scanned.
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
-    pub more: bool,
+    pub next: Next,
 }
 
 /// The parts of a scheduler's memory that claiming reads and writes.
@@ -110,15 +112,8 @@ struct Verdicts {
 
 impl Claiming<'_, '_> {
     /// Leases due calls, of each owner and worker as many as there is room for.
-    pub fn claim(&mut self, room: &mut Room, work: &Work, saved: &Saved) -> Result<Claims> {
-        let mut claims = Claims {
-            leased: Vec::new(),
-            executions: BTreeMap::new(),
-            failed: Vec::new(),
-            drained: None,
-            ends: ScanEnds::new(self.turn.began_at),
-            more: false,
-        };
+    pub fn claim(&mut self, room: &mut Room, work: &mut Work, saved: &Saved) -> Result<Claims> {
+        let mut claims = Claims { ends: std::mem::take(&mut work.ends), ..Claims::default() };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
         let idle = work.nothing_due && !made_due && self.scans.are_idle();
@@ -135,15 +130,16 @@ impl Claiming<'_, '_> {
         if self.turn.is_careful && !saved.executions.is_empty() {
             busy.extend(saved.executions.keys());
             claims.ends.left_out = true;
-            claims.more = true;
+            claims.next.now_if(true, Why::Calls);
         }
         let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
         let found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
-        claims.more |= found.emptied && found.unfinished.iter().any(|line| room.has(*line));
+        claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         // The room of the next turn has places for them.
-        claims.more |= self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
+        let others_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
+        claims.next.now_if(others_call, Why::Calls);
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
@@ -175,10 +171,10 @@ impl Claiming<'_, '_> {
         let (functions, other) = (any(true), any(false));
         let takes_functions = functions && !(other && self.scans.claimed_functions);
         self.scans.claimed_functions = takes_functions;
-        claims.more |= functions && other;
+        claims.next.now_if(functions && other, Why::Calls);
         candidates.retain(|call| is_function(call) == takes_functions);
         if takes_functions {
-            claims.more |= self.take_one_owner(candidates, &mut claims.drained);
+            claims.next.now_if(self.take_one_owner(candidates, &mut claims.drained), Why::Calls);
         } else {
             candidates.truncate(1);
         }
@@ -237,7 +233,7 @@ impl Claiming<'_, '_> {
     fn leave(&mut self, aside: Vec<(Due, bool)>, claims: &mut Claims) {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
-            claims.more = true;
+            claims.next.now_if(true, Why::Calls);
             claims.ends.left(due.line, due.due_at);
             if let Some(drained) = &mut claims.drained {
                 drained.remove(&due.line);
@@ -393,7 +389,7 @@ impl Claiming<'_, '_> {
         }
         // Who gets nowhere is not found again at once.
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
-        claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
+        claims.next.now_if(progress && unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         self.write(&verdicts, &mut claims, now)?;
         let held = self.hold(&verdicts, &found, &mut claims, now)?;
         let is_taken = |key: &StateKey| {
@@ -498,7 +494,7 @@ impl Claiming<'_, '_> {
             Some(wants) if is_for_function => {
                 if self.locks.leaves_alone(due.key, &wants) {
                     self.backlog.defer(due.key.0, Patience::Short);
-                    claims.more = true;
+                    claims.next.now_if(true, Why::Calls);
                     return None;
                 }
             }
@@ -509,7 +505,7 @@ impl Claiming<'_, '_> {
                         verdicts.parked.insert(due.key, wants.names());
                     }
                     // The room that was meant for it is there for others.
-                    claims.more = true;
+                    claims.next.now_if(true, Why::Calls);
                     return None;
                 }
                 LockResult::Full => {
@@ -567,7 +563,7 @@ impl Claiming<'_, '_> {
             return Ok(held);
         }
         // There may be more of them in these lines, and they stand before others.
-        claims.more |= !held.is_empty();
+        claims.next.now_if(!held.is_empty(), Why::Pauses);
         let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || of_types.found.contains(&due.key);
         for due in found.iter().filter(is_paused).filter(|due| !held.contains(&due.key)) {
             self.backlog.defer(due.key.0, Patience::Short);
@@ -583,12 +579,12 @@ impl Claiming<'_, '_> {
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         // They may be in a line that nobody knows yet.
         claims.ends.left_out |= !verdicts.elsewhere.is_empty();
-        claims.more |= !verdicts.elsewhere.is_empty();
+        claims.next.now_if(!verdicts.elsewhere.is_empty(), Why::Registrations);
         let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
         claim::move_to_lane(spi, &verdicts.moved, other)?;
         if !verdicts.moved.is_empty() {
             crash::point("turn-change-lane");
-            claims.more = true;
+            claims.next.now_if(true, Why::Registrations);
             crate::pg::wake::wake_scheduler_at_commit();
         }
         claim::unpark(spi, &verdicts.unparked)?;

@@ -7,7 +7,7 @@ use super::app_tables::{self, AppTables};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalVersions, TakenIn, take_in};
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;

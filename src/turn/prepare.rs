@@ -4,9 +4,10 @@ use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
 use super::claim::{Claims, Leased, config};
 use super::item::Item;
+use super::next::{Next, Why};
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{self, Answered, Attributes, CallRecord, Loads, OutgoingCall, ReadSet};
 use crate::guc;
 use crate::pg::catch::Result;
@@ -31,7 +32,7 @@ pub struct Prepared {
     pub requests: Requests,
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
-    pub more: bool,
+    pub next: Next,
 }
 
 /// What became of preparing calls.
@@ -44,9 +45,6 @@ pub struct Requests {
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
-    earliest_released: Option<Timestamp>,
-    /// There was no time or no room for some.
-    pub more: bool,
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
@@ -88,10 +86,12 @@ struct Preparing<'t, 'a> {
     room: Room,
     max_calls: usize,
     budget: ByteBudget,
-    more: bool,
+    next: Next,
 }
 
-/// Prepares all calls that a turn has leased.
+/// Prepares all calls that a turn has leased: reads attributes and writes requests. Where a user's table is busy, or when a large
+/// request finds no room beside those that are under way, or in this turn's budget, the lease is given back. `room`: see
+/// [`Preparing`].
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
@@ -100,29 +100,12 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, mut failed, drained, mut ends, more } = claims;
+    let Claims { leased, executions, failed, drained, mut ends, next } = claims;
+    ends.note(saved.earliest);
+    // Each call with the executions among which is its own.
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let mut requests = requests(turn, app, backlog, room, sources)?;
-    ends.note(requests.earliest_released);
-    ends.note(saved.earliest);
-    failed.append(&mut requests.failed);
-    requests.failed = failed;
-    let more = more || requests.more;
-    Ok(Prepared { requests, drained, ends, more })
-}
-
-/// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
-/// under way, or in this turn's budget, the lease is given back. Each call comes with the executions
-/// among which is its own. `room`: see [`Preparing`].
-fn requests<'s>(
-    turn: &Turn,
-    app: &mut AppTables<'_>,
-    backlog: &mut Backlog,
-    room: Room,
-    calls: impl Iterator<Item = (&'s BTreeMap<ExecutionId, Loaded>, &'s Leased)>,
-) -> Result<Requests> {
-    let mut calls: Vec<_> = calls.filter_map(|(source, call)| found(source, call)).collect();
+    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     if turn.role.gathers() {
         // Who has waited longest for time in tables comes first. Functions are called in the order in which they were claimed.
         calls.sort_by_key(|found| found.call.due_at);
@@ -130,8 +113,8 @@ fn requests<'s>(
     let local = LocalValues::read(turn, &calls)?;
     app.begin_part(Part::Calls);
     let max_calls = turn.role.calls_at_once();
-    let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), more: false };
-    let mut made = Requests::default();
+    let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), next };
+    let mut made = Requests { failed, ..Requests::default() };
     for leased in calls {
         let mut record = record(&leased);
         let call = leased.call;
@@ -139,7 +122,7 @@ fn requests<'s>(
             Preparation::Call(request) => made.calls.push((*request, record)),
             Preparation::Function => made.functions.push(record),
             Preparation::Release => {
-                made.earliest_released = made.earliest_released.into_iter().chain([call.due_at]).min();
+                ends.note(Some(call.due_at));
                 made.released.push(call.key);
             }
             Preparation::Failed(failure, further) => {
@@ -148,7 +131,9 @@ fn requests<'s>(
         }
     }
     claim::release(turn.spi, turn.lane.epoch, &made.released)?;
-    Ok(Requests { more: preparing.more, ..made })
+    let mut next = preparing.next;
+    next.now_if(!made.failed.is_empty(), Why::Answers);
+    Ok(Prepared { requests: made, drained, ends, next })
 }
 
 /// A leased call with its state.
@@ -198,7 +183,7 @@ impl Preparing<'_, '_> {
         let (size, local) = match self.local.of(call.key.0, &loads.local) {
             Found::All(size, local) => (size, local),
             Found::LeftOut => {
-                self.more = true;
+                self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
             Found::TooLarge(size) => {
@@ -222,7 +207,7 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Release);
             }
             Used::OverBudget => {
-                self.more = true;
+                self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
             Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
@@ -249,7 +234,7 @@ impl Preparing<'_, '_> {
     /// Takes room for a request, if there is any.
     fn has_room(&mut self, line: Line, bytes: usize) -> bool {
         if !self.budget.take(bytes) {
-            self.more = true;
+            self.next.now_if(true, Why::Calls);
             return false;
         }
         self.room.take_places(line, places_of_request(bytes, self.max_calls))

@@ -15,7 +15,7 @@
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 
-use super::transaction::{Mode, Scope};
+use super::types::{Mode, Scope};
 use crate::calls::{Asker, Maker};
 use crate::guc;
 pub use crate::pg::shmem::Role;

@@ -7,8 +7,9 @@ use super::claim::{Leased, config, lease, wants_locks};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
+use super::next::{Next, Why};
 use super::owners::UnfitOwners;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{Maker, Verdict};
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
@@ -43,7 +44,7 @@ pub struct Saved {
     pub left_out: bool,
     /// Anything was written but leases.
     pub wrote: bool,
-    pub more: bool,
+    pub next: Next,
     pub now: Timestamp,
 }
 
@@ -57,29 +58,32 @@ pub fn save(
     room: &mut Room,
     decided: Decided,
 ) -> Result<Saved> {
-    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, more: false };
+    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, next: Next::default() };
     dispatch.all(&decided, room)?;
-    let Dispatch { leased: dispatched, new_line, more, .. } = dispatch;
+    let Dispatch { leased: dispatched, new_line, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, SavedBatch { earliest, timers, let_go, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.is_told() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
-    let more_messages = matching.save(turn, &decided)?;
+    next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let next_turn = outcomes
+    let left = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
-    let left = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
+    next.now_if(left, Why::Answers);
+    next.now_if(let_go, Why::Calls);
+    next.now_if(taken_in.left_from.is_some(), Why::Messages);
+    let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
         Item::Timer(timer) => Some((timer.owner.to_u32(), timer.fire_at)),
         _ => None,
     };
-    let timers_left = left.filter_map(timer).collect();
+    let timers_left = next_turn.filter_map(timer).collect();
     Ok(Saved {
         outcomes,
         executions,
@@ -90,8 +94,8 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: next_turn || new_line || let_go,
-        more: more || let_go || more_messages || next_turn || taken_in.left_from.is_some(),
+        left_out: left || new_line || let_go,
+        next,
         now,
     })
 }
@@ -164,7 +168,7 @@ struct Dispatch<'t> {
     leased: Vec<Leased>,
     /// Some process's calls are the first of their line.
     new_line: bool,
-    more: bool,
+    next: Next,
 }
 
 impl Dispatch<'_> {
@@ -205,7 +209,7 @@ impl Dispatch<'_> {
             }
             if call.failed_attempts > 0 || maker == Maker::Function {
                 // A repeat knows how many attempts there were from its task, and runners claim what functions answer.
-                self.more = true;
+                self.next.now_if(true, Why::Calls);
                 continue;
             }
             if !loaded.has_changed(state) {

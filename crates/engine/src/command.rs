@@ -1,6 +1,6 @@
 use crate::types::names;
 use crate::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Something that happened or is asked for, to be decided about.
@@ -164,53 +164,23 @@ pub enum Further {
     WhenRegistered,
 }
 
-/// Why an attempt failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Failure {
-    /// HTTP status of the answer, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The worker's word for the kind of its error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error_type: Option<String>,
-    /// What a person should read.
-    pub detail: String,
-    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub context: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_database_error: Option<AppDatabaseError>,
-}
-
-impl Failure {
-    /// One of this kind, which comes with no status.
-    pub fn of(error_type: impl Into<String>, detail: String) -> Self {
-        Self { error_type: Some(error_type.into()), detail, ..Self::default() }
-    }
-}
-
-/// The error type of an answer that names what is not registered.
-pub const NOT_REGISTERED: &str = "NotRegistered";
-
-/// A write or read that the user's tables refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AppDatabaseError {
-    pub sql_state: String,
-    pub message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub table: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub constraint: Option<String>,
-}
-
 /// A message on its way into a local queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     pub queue: String,
     pub message_id: Option<String>,
     pub payload: Option<Json>,
+}
+
+/// A message on its way into a global queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GlobalPublish {
+    pub queue: String,
+    pub key: Option<String>,
+    pub message_id: Option<String>,
+    pub payload: Option<Json>,
+    /// How long it waits to be taken; None: for ever.
+    pub ttl: Option<Duration>,
 }
 
 /// A function of the database that is called where the attributes are written, after them.

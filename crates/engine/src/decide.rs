@@ -56,6 +56,14 @@ impl Quotas {
     }
 }
 
+impl Queued {
+    /// Whether there are as many as `times` the limits.
+    pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
+        self.messages as usize >= quotas.queue_messages.saturating_mul(times)
+            || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
+    }
+}
+
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
 pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) -> Result<Vec<Event>, Rejection> {
     if execution.exists() && !execution.is_running() {
@@ -694,6 +702,29 @@ impl Draft<'_> {
                 return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
         }
+        Ok(())
+    }
+
+    /// Pauses, or changes the pause.
+    fn pause(&mut self, pause: &Pause) {
+        if self.execution.pause.as_ref() != Some(pause) {
+            let Pause { mode, until, reason } = pause.clone();
+            self.emit(Event::ProcessPaused { mode, until, reason });
+        }
+    }
+
+    fn resume(&mut self) {
+        if self.execution.pause.is_some() {
+            self.emit(Event::ProcessResumed {});
+        }
+    }
+
+    /// The timer of a pause came due.
+    fn pause_ends(&mut self) -> Result<(), Rejection> {
+        if !self.execution.pause.as_ref().is_some_and(|pause| pause.is_over(self.context.now)) {
+            return Err(Rejection::Stale);
+        }
+        self.emit(Event::ProcessResumed {});
         Ok(())
     }
 }

@@ -200,8 +200,20 @@ pub enum Publisher {
     Rpc,
 }
 
-/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
-pub const RECORDED_ATTEMPTS: u32 = 10;
+/// A message that was sent to a global queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublishedGlobally {
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
 
 impl Event {
     /// Whether a process closes with these.

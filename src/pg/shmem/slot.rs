@@ -6,6 +6,7 @@ use super::{UnderLock, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Databases that can have a scheduler at the same time.
 pub const SCHEDULERS: usize = 64;
@@ -55,6 +56,9 @@ pub(super) struct SlotCell {
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
+    next_turn_at: AtomicI64,
+    /// The number of the reason, as `turn::Why` counts them.
+    next_turn_why: AtomicU32,
     last_error_at: AtomicI64,
     /// Length and text.
     last_error: UnderLock<(u32, [u8; ERROR_BYTES])>,
@@ -178,6 +182,9 @@ pub struct SlotStatus {
     pub in_flight: i64,
     pub waiting_calls: i64,
     pub calls_per_second: f64,
+    pub next_turn_at: i64,
+    /// The number of the reason, as `turn::Why` counts them.
+    pub next_turn_why: u32,
     pub last_error: Option<String>,
     pub last_error_at: i64,
 }
@@ -237,6 +244,7 @@ impl Slot {
             &cell.in_flight,
             &cell.waiting_calls,
             &cell.calls_total,
+            &cell.next_turn_at,
             &cell.last_error_at,
         ] {
             counter.store(0, Ordering::SeqCst);
@@ -360,6 +368,7 @@ impl Slot {
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
+        cell.next_turn_at.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
             super::marks::clear(self);
             super::over::clear(database);
@@ -566,6 +575,12 @@ impl Slot {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
 
+    /// Shows when the next turn is due, and why.
+    pub fn set_next_turn(self, wait: Duration, why: u32) {
+        self.cell().next_turn_at.store(raw::now_micros() + wait.as_micros() as i64, Ordering::Relaxed);
+        self.cell().next_turn_why.store(why, Ordering::Relaxed);
+    }
+
     /// How many calls were handed to the transport.
     pub fn calls_total(self) -> i64 {
         self.cell().calls_total.load(Ordering::Relaxed)
@@ -601,6 +616,8 @@ impl Slot {
             in_flight: cell.in_flight.load(Ordering::Relaxed),
             waiting_calls: cell.waiting_calls.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
+            next_turn_at: cell.next_turn_at.load(Ordering::Relaxed),
+            next_turn_why: cell.next_turn_why.load(Ordering::Relaxed),
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,
         }
