@@ -163,7 +163,7 @@ fn outcome(status: ProcessStatus, results: &process::Results) -> Result<String> 
     let status = format!("\"{status}\"");
     let result = results.only.as_deref().unwrap_or("null");
     object(
-        [("status", status.as_str()), ("result", result), ("results", &results.all), ("timedOut", timed_out)]
+        [("status", status.as_str()), ("result", result), ("results", &results.results), ("timedOut", timed_out)]
             .into_iter(),
     )
 }

@@ -121,7 +121,7 @@ impl Runners {
         }
         let database = session.database;
         let retired = in_transaction(session, |spi| {
-            execution::unmark_closing(spi, None)?;
+            execution::unmark_all(spi)?;
             engine::retire_runners(spi, |role| !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())

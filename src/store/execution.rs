@@ -143,14 +143,23 @@ statements! {
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
     READ = of_ids("");
-    EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    /// Which of these executions exist, whoever has locked them.
+    EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)"
+        => pub fn existing(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
+    /// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
+    /// because a lock taken together with the decision would be decided from an old row.
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
-        ORDER BY execution_id FOR UPDATE SKIP LOCKED";
+        ORDER BY execution_id FOR UPDATE SKIP LOCKED"
+        => pub fn lock_for_close(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
     MARK = format!("UPDATE xdb.process_execution p \
         SET closing = CASE WHEN v.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>());
-    UNMARK_ALL = unmark("");
-    UNMARK_THESE = unmark("execution_id = ANY ($1) AND");
+        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>())
+        => fn mark(closes: [Close]) -> ();
+    /// Takes back closing marks that a scheduler left when it ended, whose answers are asked for again. One that somebody has locked keeps
+    /// its mark until that one saves it.
+    UNMARK_ALL = unmark("") => pub fn unmark_all() -> ();
+    /// The same of these executions, whose closes are given up for now.
+    UNMARK_THESE = unmark("execution_id = ANY ($1) AND") => pub fn unmark_closing(ids: &[ExecutionId]) -> ();
 }
 
 /// How executions are locked.
@@ -384,33 +393,8 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     Ok((meta, execution))
 }
 
-/// Which of these executions exist, whoever has locked them.
-pub fn existing(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
-    Ok(spi.rows(&EXISTING, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
-}
-
-/// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
-/// because a lock taken together with the decision would be decided from an old row.
-pub fn lock_for_close(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
-    Ok(spi.rows(&CLOSE_OR_SKIP, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
-}
-
 /// Marks executions whose close waits for open publishers, so that what they wait for only shrinks.
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
-    let closes: Vec<_> = ids
-        .iter()
-        .map(|(execution_id, conditional)| Close { execution_id: *execution_id, conditional: *conditional })
-        .collect();
-    run(spi, &MARK, &closes)?;
-    Ok(())
-}
-
-/// Takes back closing marks: those that a scheduler left when it ended, whose answers are asked for again, or those of these
-/// executions, whose closes are given up for now. One that somebody has locked keeps its mark until that one saves it.
-pub fn unmark_closing(spi: &Spi, ids: Option<&[ExecutionId]>) -> Result<()> {
-    match ids {
-        Some(ids) => spi.run(&UNMARK_THESE, &[array(ids)])?,
-        None => spi.run(&UNMARK_ALL, &[])?,
-    };
-    Ok(())
+    let close = |(id, conditional): &(_, _)| Close { execution_id: *id, conditional: *conditional };
+    mark(spi, &ids.iter().map(close).collect::<Vec<_>>())
 }

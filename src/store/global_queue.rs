@@ -4,12 +4,12 @@
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, record, rows, run, statements, table};
+use super::table::{Record, batch, delete, record, run, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashSet};
@@ -123,9 +123,11 @@ statements! {
     USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT v.queue_name, v.message_id, v.published_at, v.owner, {OWNER_NAME} FROM {} \
         ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner",
-        batch::<NewKey>());
+        batch::<NewKey>()) => fn use_keys(keys: [NewKey]) -> HashSet<(String, String, pg_sys::Oid)>;
+    /// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.global_message_key k \
-        WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known";
+        WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known"
+        => pub fn is_known(queue: &str, owner: pg_sys::Oid, message_id: &str) -> bool;
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
         SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
@@ -136,11 +138,18 @@ statements! {
     USED_UP = format!("DELETE FROM xdb.global_message m USING {} \
         WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", batch::<StateKey>());
     GIVE_BACK = format!("UPDATE xdb.global_message m SET {} FROM {} \
-        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", free("$3"), batch::<StateKey>());
-    GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"));
-    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh";
-    HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3");
-    HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5");
+        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", free("$3"), batch::<StateKey>())
+        => fn give_back(states: [StateKey], now: Timestamp) -> u64;
+    GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"))
+        => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
+    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh"
+        => fn offered(numbers: &[i64]) -> ();
+    /// The first free messages of queues, whatever their keys: as many as wanted of each.
+    HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3")
+        => pub fn heads_of_queues(wanted: [HeadOfQueue], now: Timestamp) -> Vec<FreeMessage>;
+    /// The first free messages with a key, behind a number.
+    HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5")
+        => pub fn heads_of_keys(wanted: [HeadOfKey], now: Timestamp) -> Vec<FreeMessage>;
     MESSAGES = "SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message \
         WHERE number = ANY ($1) ORDER BY number";
     EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
@@ -171,14 +180,7 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
     let key = |m: &NewGlobalMessage<'a>| {
         Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: m.owner, published_at: now })
     };
-    let with_id: Vec<_> = messages.iter().filter_map(key).collect();
-    let mut new_ids = HashSet::new();
-    if !with_id.is_empty() {
-        let read = |row: &Row| {
-            Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?, row.get::<pg_sys::Oid>("owner")?))
-        };
-        new_ids.extend(spi.rows(&USE_KEYS, &NewKey::arrays(&with_id), read)?);
-    }
+    let mut new_ids = use_keys(spi, &messages.iter().filter_map(key).collect::<Vec<_>>())?;
     // Of two with one id of one owner in this very call, the first is new.
     let mut is_new = |m: &&NewGlobalMessage<'_>| {
         m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), m.owner)))
@@ -199,12 +201,6 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
     }
     wake::wake_scheduler_at_commit();
     Ok(())
-}
-
-/// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
-pub fn is_known(spi: &Spi, queue: &str, owner: pg_sys::Oid, message_id: &str) -> Result<bool> {
-    let params = [value(queue), value(owner), value(message_id)];
-    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
 }
 
 /// What became of executions, as far as global queues are concerned.
@@ -274,19 +270,16 @@ impl<'a> Changes<'a> {
             return Err(PgError::internal("a message of a global queue was not there to be taken"));
         }
         run(spi, &USED_UP, &self.used_up)?;
-        let mut freed = 0;
-        if !self.given_back.is_empty() {
-            let mut params = StateKey::arrays(&self.given_back);
-            params.push(value(now));
-            freed += spi.run(&GIVE_BACK, &params)?;
-        }
+        let mut freed = give_back(spi, &self.given_back, now)?;
         if !self.closed.is_empty() {
-            freed += spi.run(&GIVE_BACK_ALL, &[value(now), array(&self.closed)])?;
+            freed += give_back_all(spi, now, &self.closed)?;
         }
         if freed > 0 {
             crash::point(if is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
-        global_waiter::write(spi, &self.waiters_gone, &self.waiters_new, &self.passed_over)?;
+        run(spi, &global_waiter::WAITERS_GONE, &self.waiters_gone)?;
+        run(spi, &global_waiter::NEW_WAITERS, &self.waiters_new)?;
+        global_waiter::pass_over(spi, &self.passed_over)?;
         if freed > 0 || !self.passed_over.is_empty() {
             wake::wake_scheduler_at_commit();
         }
@@ -314,33 +307,9 @@ impl<'a> GlobalQueueMessage<'a> {
 /// These messages were offered to everybody who waits for them.
 pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
     if !numbers.is_empty() {
-        spi.run(&NO_LONGER_FRESH, &[array(numbers)])?;
+        offered(spi, numbers)?;
     }
     Ok(())
-}
-
-/// The first free messages of queues, whatever their keys: as many as wanted of each.
-pub fn heads_of_queues(spi: &Spi, wanted: &[HeadOfQueue], now: Timestamp) -> Result<Vec<FreeMessage>> {
-    read_heads(spi, &HEADS_OF_QUEUES, wanted, now)
-}
-
-/// The first free messages with a key, behind a number.
-pub fn heads_of_keys(spi: &Spi, wanted: &[HeadOfKey], now: Timestamp) -> Result<Vec<FreeMessage>> {
-    read_heads(spi, &HEADS_OF_KEYS, wanted, now)
-}
-
-fn read_heads<R: Record>(
-    spi: &Spi,
-    statement: &'static Statement,
-    wanted: &[R],
-    now: Timestamp,
-) -> Result<Vec<FreeMessage>> {
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut params = R::arrays(wanted);
-    params.push(value(now));
-    rows(spi, statement, &params)
 }
 
 /// Messages with their payloads, in their order.

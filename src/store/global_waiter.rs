@@ -1,7 +1,7 @@
 //! Who waits for global queues, and whom the matcher has to ask. The tables `global_waiter` and `global_passed_over`.
 
 use super::StateKey;
-use super::table::{Read, delete, insert, record, run, statements, table};
+use super::table::{Read, delete, insert, record, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, array, value};
 use crate::pg::spi::Spi;
@@ -97,11 +97,14 @@ fn waiters_of(has_key: bool) -> String {
 statements! {
     NEW_WAITERS = insert::<NewWaiter>();
     WAITERS_GONE = delete::<GlobalWaiter, WaiterKey>();
-    DELETE_WAITERS = delete::<GlobalWaiter, StateKey>();
-    DELETE_ALL_WAITERS = "DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)";
+    /// Deletes what is left of states that wait for nothing, under the lock of their executions.
+    DELETE_WAITERS = delete::<GlobalWaiter, StateKey>() => pub fn delete_waiters(states: [StateKey]) -> ();
     // A key of a state has the parameters of a row.
-    PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>());
-    NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>();
+    /// Notes that these waiting states are to be asked again.
+    PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>())
+        => pub fn pass_over(states: [StateKey]) -> ();
+    /// These states were asked, or wait for nothing any more.
+    NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>() => pub fn no_longer_passed_over(states: [StateKey]) -> ();
     FRESH = "SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT $1";
     PASSED_OVER = "SELECT p.execution_id, p.seq, (SELECT min(w.wait_order) FROM xdb.global_waiter w \
             WHERE w.execution_id = p.execution_id AND w.seq = p.seq) AS wait_order \
@@ -130,37 +133,6 @@ impl<'a> GlobalWaiter<'a> {
         let NewWaiter { execution_id, seq, command, queue_name, key, at_least } = NewWaiter::of(key, command, demand);
         Self { execution_id, seq, command, queue_name, key, at_least, wait_order: 0 }
     }
-}
-
-/// Writes who waits: commands that no longer do, those that begin to, and states that were not asked as they began.
-pub(super) fn write(spi: &Spi, gone: &[WaiterKey], new: &[NewWaiter], not_asked: &[StateKey]) -> Result<()> {
-    run(spi, &WAITERS_GONE, gone)?;
-    run(spi, &NEW_WAITERS, new)?;
-    pass_over(spi, not_asked)
-}
-
-/// Notes that these waiting states are to be asked again.
-pub fn pass_over(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &PASS_OVER, states)?;
-    Ok(())
-}
-
-/// These states were asked, or wait for nothing any more.
-pub fn no_longer_passed_over(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &NO_LONGER_PASSED_OVER, states)?;
-    Ok(())
-}
-
-/// Deletes what is left of states that wait for nothing, under the lock of their executions.
-pub fn delete_waiters(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &DELETE_WAITERS, states)?;
-    Ok(())
-}
-
-/// Deletes what is left of executions that closed.
-pub(super) fn delete_all_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_ALL_WAITERS, &[array(ids)])?;
-    Ok(())
 }
 
 /// Messages that can be taken alike: those of a queue with a key, or all of a queue.
@@ -276,7 +248,7 @@ fn waiters(
     let rows = spi.rows(statement, &params, |row| {
         let (n, available) = (row.get::<i64>("n")?, row.get::<i64>("available")?);
         per_class.entry(n).or_insert((available.min(limit), 0)).1 += 1;
-        Ok((row.get::<i64>("wait_order")?, StateKey::read(row)?))
+        Ok((row.get::<i64>("wait_order")?, (row.get("execution_id")?, row.get("seq")?)))
     })?;
     for (n, (at_most, found)) in per_class {
         if found >= at_most {

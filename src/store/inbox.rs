@@ -3,9 +3,9 @@
 
 use super::lines::{firsts_of, read_first};
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use super::table::{Gives, Read, Record, batch, delete, insert, record, run, select, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, value};
 use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
@@ -113,17 +113,22 @@ statements! {
     ARRIVED = format!("SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.inbox_id FROM xdb.inbox t \
             WHERE t.owner = v.owner AND t.inbox_id >= v.since AND t.execution_id <> ALL ($3) ORDER BY t.inbox_id LIMIT $4) AS a \
-        ORDER BY a.inbox_id", batch::<ArrivedFor>());
+        ORDER BY a.inbox_id", batch::<ArrivedFor>())
+        => fn arrived_of(owners: [ArrivedFor], except: &[ExecutionId], of_each: i64) -> Vec<Arrived>;
     DELETE = delete::<Inbox, InboxKey>();
-    DELETE_ALL = "DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)";
-    DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
     KNOWN_KEYS = format!("SELECT {} FROM {} JOIN xdb.message_key m USING (execution_id, queue_name, message_id)",
         select::<MessageKey>("m"), batch::<MessageKey>());
+    /// Whether the queue has seen this message id: a message with it changes nothing.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.message_key \
-        WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known";
-    ALL_KEYS = format!("SELECT {} FROM xdb.message_key m WHERE execution_id = $1", select::<MessageKey>("m"));
+        WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known"
+        => pub fn is_known(id: ExecutionId, queue: &str, message_id: &str) -> bool;
+    /// Queue and message id of all that an execution has on record, as the active snapshot shows them.
+    ALL_KEYS = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1"
+        => pub(super) fn all_keys(id: ExecutionId) -> Vec<(String, String)>;
+    /// The same of the messages in its inbox.
     KEYS_IN_INBOX = "SELECT queue_name, message_id FROM xdb.inbox \
-        WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
+        WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id"
+        => pub(super) fn keys_in_inbox(id: ExecutionId) -> Vec<(String, String)>;
 }
 
 /// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
@@ -135,18 +140,6 @@ pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
         }
     }
     run(spi, &INSERT, &[message])?;
-    Ok(())
-}
-
-/// Whether the queue has seen this message id: a message with it changes nothing.
-pub fn is_known(spi: &Spi, id: ExecutionId, queue: &str, message_id: &str) -> Result<bool> {
-    let params = [value(id), value(queue), value(message_id)];
-    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
-}
-
-/// Writes message ids down that states have used.
-pub(super) fn write_keys(spi: &Spi, keys: &[MessageKey]) -> Result<()> {
-    run(spi, &KEYS, keys)?;
     Ok(())
 }
 
@@ -178,17 +171,6 @@ pub fn message_ids(
         }
     }
     Ok(())
-}
-
-/// Queue and message id of all that an execution has on record, as the active snapshot shows them.
-pub(super) fn all_keys(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    spi.rows(&ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
-}
-
-/// The same of the messages in its inbox.
-pub(super) fn keys_in_inbox(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    let read = |row: &crate::pg::spi::Row| Ok((row.get("queue_name")?, row.get("message_id")?));
-    spi.rows(&KEYS_IN_INBOX, &[value(id)], read)
 }
 
 /// A message that waits in the inbox.
@@ -284,9 +266,7 @@ impl Loaded {
 /// Whether there are messages in the inbox that the transaction's own snapshot does not show: in this queue of the
 /// execution, or in any. To be asked when those that it shows were taken in.
 pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
-    let params = [value(id), value(queue)];
-    let unseen = spi.with_latest_snapshot(|spi| spi.first(&UNSEEN, &params, |row| row.get("unseen")))?;
-    Ok(unseen.unwrap_or(false))
+    spi.with_latest_snapshot(|spi| Gives::of(spi, &UNSEEN, &[value(id), value(queue)]))
 }
 
 /// The first message of each owner's processes.
@@ -303,19 +283,7 @@ pub fn arrived(
 ) -> Result<Vec<Arrived>> {
     let arrived_for =
         |(owner, since): (Owner, Option<i64>)| ArrivedFor { owner: owner.into(), since: since.unwrap_or(i64::MIN) };
-    let mut params = ArrivedFor::arrays(&of.into_iter().map(arrived_for).collect::<Vec<_>>());
-    params.extend([array(except), value(of_each as i64)]);
-    rows(spi, &ARRIVED, &params)
-}
-
-/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
-/// have seen them.
-pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    if !ids.is_empty() {
-        spi.run(&DELETE_ALL, &[array(ids)])?;
-        spi.run(&DELETE_ALL_KEYS, &[array(ids)])?;
-    }
-    Ok(())
+    arrived_of(spi, &of.into_iter().map(arrived_for).collect::<Vec<_>>(), except, of_each as i64)
 }
 
 pub fn delete_arrivals(spi: &Spi, keys: &[InboxKey]) -> Result<()> {

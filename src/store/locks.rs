@@ -3,7 +3,7 @@
 use super::StateKey;
 use super::app_tables::covered;
 use super::loaded::Meta;
-use super::table::{Record, batch, rows, statements};
+use super::table::{batch, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::array;
 use crate::pg::spi::Spi;
@@ -16,8 +16,10 @@ use xdb_sched::lock_table::{LockMode, Object, Wants};
 statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped";
+    /// Those of these calls that are over.
     OVER = format!("SELECT v.execution_id, v.seq FROM {} \
-        WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>());
+        WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>())
+        => pub fn over(keys: [StateKey]) -> Vec<StateKey>;
 }
 
 /// Longest list of what a call locks, for people.
@@ -116,11 +118,6 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
         names.extend(all.then(|| "local attributes".to_owned()).into_iter().chain(parts));
     }
     WantedLocks { objects: objects.into_iter().collect(), names }
-}
-
-/// Those of these calls that are over.
-pub fn over(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
-    rows(spi, &OVER, &StateKey::arrays(keys))
 }
 
 /// The versions of the local attributes that a loading policy covers. With the policy ALL a new key changes them too.

@@ -16,11 +16,15 @@ pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
 const NO_PAUSE: &str = "pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1";
 
 statements! {
-    TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE";
+    /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
+    TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE"
+        => pub fn type_to_pause(name: &str) -> Option<(TypeId, pg_sys::Oid)>;
     PAUSE = "UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 \
         WHERE type_id = $1";
     RESUME = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = $1 AND pause_mode IS NOT NULL");
-    NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL";
+    /// When the next pause of a type ends by itself.
+    NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL"
+        => pub fn next_end() -> Option<Option<Timestamp>>;
     END = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = ANY (ARRAY( \
         SELECT t.type_id FROM xdb.process_type t \
         WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))");
@@ -30,11 +34,6 @@ statements! {
 pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
     let Some(mode) = row.get("pause_mode")? else { return Ok(None) };
     Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
-}
-
-/// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
-pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oid)>> {
-    spi.first(&TO_PAUSE, &[value(name)], |row| Ok((row.get("type_id")?, row.get("owner")?)))
 }
 
 /// Pauses a type, or changes its pause.
@@ -49,11 +48,6 @@ pub fn resume(spi: &Spi, id: TypeId) -> Result<()> {
         bump(spi)?;
     }
     Ok(())
-}
-
-/// When the next pause of a type ends by itself.
-pub fn next_end(spi: &Spi) -> Result<Option<Timestamp>> {
-    Ok(spi.first(&NEXT_END, &[], |row| row.get("next"))?.flatten())
 }
 
 /// Ends the pauses that are over by themselves. What somebody has locked is left. Says whether there were any.

@@ -45,6 +45,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         registering::STATEMENTS,
         registry::STATEMENTS,
         role_settings::STATEMENTS,
+        save::STATEMENTS,
         slow::STATEMENTS,
         state::STATEMENTS,
         subscription::STATEMENTS,

@@ -1,7 +1,7 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`, and what is kept of them in memory.
 //! How something comes to be registered is in `registering.rs`.
 
-use super::table::{Read, select, statements, table};
+use super::table::{Read, record, select, statements, table};
 use super::worker_secret::{self, Signing};
 use super::{from_json, pauses};
 use crate::pg::catch::{QUERY_CANCELED, Result, log_error};
@@ -259,16 +259,9 @@ const DEFINITION: &str = "t.definition::text";
 /// In its place, what it takes to read it.
 const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
 
-/// A process type that is not registered, and how many of its executions run.
-pub struct MissingType {
-    pub name: String,
-    pub running: i64,
-}
-
-impl MissingType {
-    pub(super) fn read(row: &Row) -> Result<Self> {
-        Ok(Self { name: row.get("process_type")?, running: row.get("running")? })
-    }
+record! {
+    /// A process type that is not registered, and how many of its executions run.
+    pub struct MissingType { process_type: String, running: i64 }
 }
 
 /// An execution `p` that runs and whose type is not there: rows were lost on their way into this database.

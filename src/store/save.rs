@@ -4,25 +4,56 @@
 use super::attribute::{self, LocalAttribute};
 use super::claim::{self, Lease, Task};
 use super::correlated;
+use super::global_waiter::GlobalWaiter;
 use super::history::{self, HistoryEvent};
-use super::inbox::{self, MessageKey};
+use super::inbox::{self, Inbox, MessageKey};
 use super::lanes::{SCHEDULERS_LANE, lane_of_functions, lane_of_priority};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
 use super::state::{self, State, StateUpdate};
+use super::table::{Table, run, statements};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, global_queue, global_waiter, held};
+use super::{StateKey, execution, global_queue, held};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
-use crate::pg::param::Jsonb;
-use crate::pg::spi::Spi;
+use crate::pg::param::{Jsonb, array};
+use crate::pg::spi::{Spi, Statement};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
+
+/// Deletes the rows that executions have in a table.
+fn all_of<T: Table>() -> String {
+    format!("DELETE FROM xdb.{} WHERE execution_id = ANY ($1)", T::NAME)
+}
+
+statements! {
+    TASKS = all_of::<Task>();
+    TIMERS = all_of::<Timer>();
+    QUEUE_WAITERS = all_of::<QueueWaiter>();
+    GLOBAL_WAITERS = all_of::<GlobalWaiter>();
+    MESSAGES = all_of::<QueueMessage>();
+    INBOX = all_of::<Inbox>();
+    MESSAGE_KEYS = all_of::<MessageKey>();
+}
+
+fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> Result<()> {
+    if !ids.is_empty() {
+        spi.run(statement, &[array(ids)])?;
+    }
+    Ok(())
+}
+
+/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
+/// have seen them.
+pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    delete_of(spi, &INBOX, ids)?;
+    delete_of(spi, &MESSAGE_KEYS, ids)
+}
 
 /// Saves what a session has decided. The engine learns at the commit that calls are over.
 pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<()> {
@@ -149,19 +180,13 @@ impl Closed {
     }
 
     fn delete_what_they_leave(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        if !self.all.is_empty() {
-            claim::delete_all(spi, &self.all)?;
-            // A message may be in the inbox that nobody has seen.
-            inbox::delete_arrivals_of(spi, &self.all)?;
-        }
-        if !self.waiting.is_empty() {
-            timer::delete_all(spi, &self.waiting)?;
-            queue::delete_waiters(spi, &self.waiting)?;
-            global_waiter::delete_all_waiters(spi, &self.waiting)?;
-        }
-        if !self.with_messages.is_empty() {
-            queue::delete_all(spi, &self.with_messages)?;
-        }
+        delete_of(spi, &TASKS, &self.all)?;
+        // A message may be in the inbox that nobody has seen.
+        delete_arrivals_of(spi, &self.all)?;
+        delete_of(spi, &TIMERS, &self.waiting)?;
+        delete_of(spi, &QUEUE_WAITERS, &self.waiting)?;
+        delete_of(spi, &GLOBAL_WAITERS, &self.waiting)?;
+        delete_of(spi, &MESSAGES, &self.with_messages)?;
         if !self.with_threads.is_empty() {
             // What was loaded is written after this.
             state::abort(spi, &self.with_threads, now)?;
@@ -245,17 +270,23 @@ impl<'a> Changes<'a> {
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
-        state::write(spi, states_new, states_changed)?;
+        run(spi, &state::INSERT, states_new)?;
+        run(spi, &state::UPDATE, states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
-        claim::write(spi, tasks_gone, tasks_changed, tasks_new)?;
+        run(spi, &claim::DELETE, tasks_gone)?;
+        run(spi, &claim::UPDATE, tasks_changed)?;
+        run(spi, &claim::INSERT, tasks_new)?;
         held::let_go(spi, &self.resumed)?;
-        timer::write(spi, timers_gone, timers_new)?;
-        queue::write_waiters(spi, waiters_gone, waiters_new)?;
-        queue::write(spi, messages_gone, messages_new)?;
-        inbox::write_keys(spi, message_keys)?;
+        run(spi, &timer::DELETE, timers_gone)?;
+        run(spi, &timer::INSERT, timers_new)?;
+        run(spi, &queue::OLD_WAITERS, waiters_gone)?;
+        run(spi, &queue::NEW_WAITERS, waiters_new)?;
+        run(spi, &queue::DELETE, messages_gone)?;
+        run(spi, &queue::INSERT, messages_new)?;
+        run(spi, &inbox::KEYS, message_keys)?;
         self.global.write(spi, now)?;
-        attribute::write(spi, attributes)?;
-        history::write(spi, history)?;
+        run(spi, &attribute::WRITE, attributes)?;
+        run(spi, &history::INSERT, history)?;
         correlated::write(spi, &self.rows.merged)?;
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }

@@ -4,13 +4,11 @@ use super::claim::Task;
 use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
-use super::table::{
-    Read, Record, Table, batch, insert, record, rows, run, select, select_but, statements, table, update,
-};
+use super::table::{Gives, Read, Record, Table, batch, insert, record, select, select_but, statements, table, update};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, value};
 use crate::pg::spi::{Row, Spi, Statement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,19 +87,24 @@ statements! {
         LEFT JOIN xdb.{task} t ON t.execution_id = v.execution_id AND t.seq = v.seq",
         as_stored(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2"
+        => fn with_more_attempts(ids: &[ExecutionId], than: u32) -> Vec<StateKey>;
     // States of a process that closed which were not loaded.
+    /// Ends the live states of executions that closed.
     ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
         last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, \
         call = CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
             'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL";
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL"
+        => pub(super) fn abort(ids: &[ExecutionId], now: Timestamp) -> ();
     BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
     STANDING = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
-    FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
+    /// Deletes states that ended in events which are no longer kept.
+    FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
+        => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();
 }
 
 impl<'a> State<'a> {
@@ -178,19 +181,6 @@ impl StateUpdate<'static> {
 
 fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
     Ok(value.map(to_json).transpose()?.map(|text| Jsonb(text.into())))
-}
-
-/// Writes state executions: new ones, and what changed of others.
-pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result<()> {
-    run(spi, &INSERT, new)?;
-    run(spi, &UPDATE, changed)?;
-    Ok(())
-}
-
-/// Ends the live states of executions that closed.
-pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
-    spi.run(&ABORT, &[array(ids), value(now)])?;
-    Ok(())
 }
 
 pub(super) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
@@ -341,26 +331,17 @@ pub fn states_with_unrecorded_attempts(
     if ids.is_empty() {
         return Ok(());
     }
-    let params = [array(ids), value(RECORDED_ATTEMPTS as i32)];
-    let keys = rows::<StateKey>(spi, &WITH_UNRECORDED_ATTEMPTS, &params)?;
+    let keys = with_more_attempts(spi, &ids, RECORDED_ATTEMPTS)?;
     // They end, or stay as they are.
     states_without_inputs(spi, loaded, &keys)
 }
 
 /// A state execution, if there is one of that name.
 pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<Option<(StateSeq, StateStatus)>> {
-    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
-    spi.first(&BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
+    Gives::of(spi, &BY_NAME, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }
 
 /// States of an execution whose calls are in backoff or have an incident; only the named one, if it is.
 pub fn standing(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
-    let params = [value(id), value(only), value(now.0)];
-    spi.rows(&STANDING, &params, |row| row.get("seq"))
-}
-
-/// Deletes states that ended in events which are no longer kept.
-pub(super) fn forget(spi: &Spi, id: ExecutionId, ended: &[StateSeq]) -> Result<()> {
-    spi.run(&FORGET, &[value(id), array(ended)])?;
-    Ok(())
+    Gives::of(spi, &STANDING, &[value(id), value(only), value(now.0)])
 }

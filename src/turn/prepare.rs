@@ -147,7 +147,7 @@ fn requests<'s>(
             }
         }
     }
-    claim::release(turn.spi, turn.lane.epoch, &made.released)?;
+    claim::release(turn.spi, &made.released, turn.lane.epoch)?;
     Ok(Requests { more: preparing.more, ..made })
 }
 
