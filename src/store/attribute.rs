@@ -30,7 +30,8 @@ statements! {
     VERSIONED = "SELECT a.execution_id, a.key, a.value, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
         FROM pg_catalog.unnest($1::uuid[]) AS i (id) JOIN xdb.local_attribute a ON a.execution_id = i.id";
     VERSIONS = "SELECT a.execution_id, a.key, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
-        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)";
+        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)"
+        => fn all_versions(ids: &[ExecutionId]) -> Vec<(ExecutionId, String, String)>;
     /// How much an execution has, in attributes and in bytes, and how much of that has certain keys.
     SIZES = "SELECT pg_catalog.count(*) AS attributes, COALESCE(pg_catalog.sum(l.bytes), 0)::int8 AS bytes, \
             pg_catalog.count(*) FILTER (WHERE l.replaced) AS replaced, \
@@ -192,10 +193,7 @@ pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, B
     if ids.is_empty() {
         return Ok(versions);
     }
-    let rows = spi.rows(&VERSIONS, &[array(ids)], |row| {
-        Ok((row.get::<ExecutionId>("execution_id")?, row.get("key")?, row.get("version")?))
-    })?;
-    for (id, key, version) in rows {
+    for (id, key, version) in all_versions(spi, ids)? {
         versions.entry(id).or_default().insert(key, version);
     }
     Ok(versions)

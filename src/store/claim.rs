@@ -6,7 +6,7 @@ use super::lanes::{
     SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
     schedulers_lane,
 };
-use super::lines::{in_line, read_line};
+use super::lines::in_line;
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{
     Gives, Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table,
@@ -56,19 +56,13 @@ record! {
         lease_number: i64,
         lease_until: Option<Timestamp>,
     }
-}
 
-record! {
     /// A task and what its call waits to lock.
     struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
-}
 
-record! {
     /// A task and the worker that it gets.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
-}
 
-record! {
     /// How many calls of a line there is room for, and since when they may be due.
     struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
@@ -102,10 +96,11 @@ statements! {
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("0", "$1"), schedulers_lane())
         => pub fn take_back_from_runners(real: Timestamp) -> u64;
+    /// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
     PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
-        batch::<StateKey>());
+        batch::<StateKey>()) => pub fn parked(keys: [StateKey], lane: i16, epoch: i64) -> Vec<Due>;
     PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>())
         => fn park_tasks(tasks: [ParkedTask], epoch: i64, number: i64) -> ();
@@ -274,18 +269,14 @@ pub fn due(
     let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
     let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { &DUE };
-    spi.rows(statement, &params, read_due)
+    Gives::of(spi, statement, &params)
 }
 
-fn read_due(row: &Row) -> Result<Due> {
-    Ok(Due {
-        key: StateKey::read(row)?,
-        attempts: row.get("attempt")?,
-        first_attempt_at: row.get("first_attempt_at")?,
-        line: read_line(row)?,
-        due_at: row.get("due_at")?,
-        is_suspect: row.get::<i16>("crashes")? > 0,
-    })
+impl<'r> Read<'r> for Due {
+    fn read(row: &Row<'r>) -> Result<Self> {
+        let (key, (attempts, first_attempt_at), line, due_at, crashes): (_, _, _, _, i16) = Read::read(row)?;
+        Ok(Self { key, line, attempts, first_attempt_at, due_at, is_suspect: crashes > 0 })
+    }
 }
 
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.
@@ -326,13 +317,6 @@ pub fn park<'a>(spi: &Spi, lane: Lane, number: i64, calls: &'a HashMap<StateKey,
         waits_for,
     };
     park_tasks(spi, &calls.iter().map(row).collect::<Vec<_>>(), lane.epoch, number)
-}
-
-/// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
-pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
-    let mut params = StateKey::arrays(keys);
-    params.extend([value(lane.number), value(lane.epoch)]);
-    spi.rows(&PARKED, &params, read_due)
 }
 
 /// Puts tasks that [`due`] has locked under other workers.

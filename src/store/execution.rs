@@ -87,9 +87,7 @@ record! {
         /// When it is deleted: of one that closes with a retention of its own, where None is never.
         purge_at: Option<Timestamp>,
     }
-}
 
-record! {
     /// Its pause: seldom written, so it is no part of the above.
     struct PauseUpdate<'a> of Process<'a> {
         execution_id: ExecutionId,
@@ -97,9 +95,7 @@ record! {
         paused_until: Option<Timestamp>,
         pause_reason: Option<&'a str>,
     }
-}
 
-record! {
     /// A close that waits for open publishers.
     struct Close { execution_id: ExecutionId, conditional: bool }
 }

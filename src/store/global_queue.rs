@@ -2,7 +2,7 @@
 //! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
 
 use super::StateKey;
-use super::global_waiter::{self, NewWaiter, WaiterKey};
+use super::global_waiter::{self, GlobalWaiter, WaiterKey};
 use super::loaded::Loaded;
 use super::table::{Record, batch, delete, record, run, statements, table};
 use crate::pg::catch::{PgError, Result};
@@ -44,8 +44,9 @@ table! {
 }
 
 record! {
-    /// A message as it is published. The name of its owner is looked up.
-    struct Published<'a> {
+    /// A message on its way into a global queue. The name of its owner is looked up.
+    #[derive(Clone)]
+    pub struct NewGlobalMessage<'a> {
         queue_name: &'a str,
         key: Option<&'a str>,
         message_id: Option<&'a str>,
@@ -55,9 +56,7 @@ record! {
         published_at: Timestamp,
         expires_at: Option<Timestamp>,
     }
-}
 
-record! {
     /// A message that a command takes.
     struct Taken { number: u64, execution_id: ExecutionId, seq: StateSeq, command: u32, taken_at: Timestamp }
 }
@@ -73,24 +72,16 @@ table! {
 record! {
     /// A message id that is used. The name of its owner is looked up.
     struct NewKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid, published_at: Timestamp }
-}
 
-record! {
     /// Names a message id.
     struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid }
-}
 
-record! {
     /// A queue of which the first free messages are wanted.
     pub struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
-}
 
-record! {
     /// A key of a queue of which the first free messages behind a number are wanted.
     pub struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
-}
 
-record! {
     /// A free message, without its payload.
     #[derive(Clone, Debug)]
     pub struct FreeMessage { number: i64, queue_name: String, key: Option<String>, bytes: i32, fresh: bool }
@@ -131,7 +122,7 @@ statements! {
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
         SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
-        FROM {}", batch::<Published>());
+        FROM {}", batch::<NewGlobalMessage>());
     TAKE = format!("UPDATE xdb.global_message m SET taken_by = v.execution_id, taken_seq = v.seq, \
             taken_command = v.command, taken_at = v.taken_at, fresh = false \
         FROM {} WHERE m.number = v.number AND m.taken_by IS NULL", batch::<Taken>());
@@ -163,44 +154,27 @@ statements! {
     FORGET_KEYS = delete::<UsedKey, KeyName>();
 }
 
-/// A message on its way into a global queue.
-#[derive(Clone, Copy, Debug)]
-pub struct NewGlobalMessage<'a> {
-    pub queue: &'a str,
-    pub key: Option<&'a str>,
-    pub message_id: Option<&'a str>,
-    pub payload: Option<&'a str>,
-    pub owner: pg_sys::Oid,
-    pub expires_at: Option<Timestamp>,
-}
-
 /// Puts messages into their queues, in this order. One whose id its owner has used in the queue is left out. May wait for a
 /// transaction of the same owner that uses the id and has not committed.
-pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp) -> Result<()> {
-    let key = |m: &NewGlobalMessage<'a>| {
-        Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: m.owner, published_at: now })
-    };
-    let mut new_ids = use_keys(spi, &messages.iter().filter_map(key).collect::<Vec<_>>())?;
+pub fn publish(spi: &Spi, messages: &[NewGlobalMessage]) -> Result<()> {
+    let with_id = messages.iter().filter_map(NewKey::of).collect::<Vec<_>>();
+    let mut new_ids = use_keys(spi, &with_id)?;
     // Of two with one id of one owner in this very call, the first is new.
-    let mut is_new = |m: &&NewGlobalMessage<'_>| {
-        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), m.owner)))
+    let mut is_new = |m: &&NewGlobalMessage| {
+        m.message_id.is_none_or(|id| new_ids.remove(&(m.queue_name.to_owned(), id.to_owned(), m.owner)))
     };
-    let row = |m: &NewGlobalMessage<'a>| Published {
-        queue_name: m.queue,
-        key: m.key,
-        message_id: m.message_id,
-        payload: m.payload.map(|text| Jsonb(text.into())),
-        bytes: m.payload.map_or(0, str::len) as i32,
-        owner: m.owner,
-        published_at: now,
-        expires_at: m.expires_at,
-    };
-    let rows: Vec<_> = messages.iter().filter(&mut is_new).map(row).collect();
-    if run(spi, &PUBLISH, &rows)? == 0 {
-        return Ok(());
+    let new: Vec<_> = messages.iter().filter(&mut is_new).cloned().collect();
+    if run(spi, &PUBLISH, &new)? > 0 {
+        wake::wake_scheduler_at_commit();
     }
-    wake::wake_scheduler_at_commit();
     Ok(())
+}
+
+impl<'a> NewKey<'a> {
+    fn of(message: &NewGlobalMessage<'a>) -> Option<Self> {
+        let &NewGlobalMessage { queue_name, message_id, owner, published_at, .. } = message;
+        Some(Self { queue_name, message_id: message_id?, owner, published_at })
+    }
 }
 
 /// What became of executions, as far as global queues are concerned.
@@ -211,7 +185,7 @@ pub(super) struct Changes<'a> {
     used_up: Vec<StateKey>,
     given_back: Vec<StateKey>,
     closed: Vec<ExecutionId>,
-    waiters_new: Vec<NewWaiter<'a>>,
+    waiters_new: Vec<GlobalWaiter<'a>>,
     waiters_gone: Vec<WaiterKey>,
     passed_over: Vec<StateKey>,
 }
@@ -227,11 +201,13 @@ impl<'a> Changes<'a> {
                 Event::GlobalMessagesPublished { messages, .. } => {
                     let owner = loaded.publishes_as();
                     self.published.extend(messages.iter().map(|message| NewGlobalMessage {
-                        queue: &message.queue,
+                        queue_name: &message.queue,
                         key: message.key.as_deref(),
                         message_id: message.message_id.as_deref(),
-                        payload: message.payload.as_ref().map(Json::as_str),
+                        payload: message.payload.as_ref().map(Jsonb::from),
+                        bytes: message.payload.as_ref().map_or(0, |payload| payload.as_str().len() as i32),
                         owner,
+                        published_at: now,
                         expires_at: message.expires_at,
                     }));
                 }
@@ -254,7 +230,7 @@ impl<'a> Changes<'a> {
             let old: BTreeSet<u32> =
                 old.into_iter().flat_map(|old| old.global_demands()).map(|(command, _)| command).collect();
             let waited = state.global_demands().filter(|(command, _)| !old.contains(command));
-            let new: Vec<_> = waited.map(|(command, demand)| NewWaiter::of(key, command, demand)).collect();
+            let new: Vec<_> = waited.map(|(command, demand)| GlobalWaiter::of(key, command, demand)).collect();
             if !new.is_empty() && !loaded.offered.contains(&state.seq) {
                 self.passed_over.push(key);
             }
@@ -283,7 +259,7 @@ impl<'a> Changes<'a> {
         if freed > 0 || !self.passed_over.is_empty() {
             wake::wake_scheduler_at_commit();
         }
-        if self.published.is_empty() { Ok(()) } else { publish(spi, &self.published, now) }
+        publish(spi, &self.published)
     }
 }
 

@@ -43,34 +43,24 @@ record! {
         published_at: Timestamp,
         owner: pg_sys::Oid,
     }
-}
 
-record! {
     /// Names a message in the inbox.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct InboxKey of Inbox<'static> { execution_id: ExecutionId, inbox_id: i64 }
-}
 
-record! {
     /// What of a message is taken in.
     struct TakenMessage<'a> of Inbox<'a> {
         queue_name: &'a str,
         message_id: Option<&'a str>,
         payload: Option<Jsonb<'a>>,
     }
-}
 
-record! {
     /// Executions whose messages are taken in, and their owners.
     struct Receiver { execution_id: ExecutionId, owner: pg_sys::Oid }
-}
 
-record! {
     /// Whose messages to look for, and from which one on.
     struct ArrivedFor { owner: pg_sys::Oid, since: i64 }
-}
 
-record! {
     /// A message that has arrived.
     #[derive(Clone, Copy, Debug)]
     pub struct Arrived {

@@ -7,7 +7,7 @@ use super::lanes::{
     comes_first, free_for_runners, free_for_scheduler,
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
-use super::table::{batch, record, statements};
+use super::table::{Gives, Values, batch, record, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -54,9 +54,7 @@ record! {
         /// When the first of them came due.
         since: Timestamp,
     }
-}
 
-record! {
     /// A line, as a parameter.
     pub(super) struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
 }
@@ -68,7 +66,9 @@ impl From<Line> for OfLine {
 }
 
 statements! {
-    LINES = format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", lines("$1"));
+    /// The lines of a lane with the due times of their first calls, leased or not.
+    LINES = format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", lines("$1"))
+        => pub fn heads(lane: i16) -> Vec<(Line, Timestamp)>;
     FOR_RUNNERS = format!("WITH l AS MATERIALIZED ({} WHERE o.worker_id = ANY ($1)) \
         SELECT {} AS workers, {} AS functions, \
             (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
@@ -77,7 +77,8 @@ statements! {
     DUE_FIRST = format!("WITH l AS MATERIALIZED ({} WHERE o.due_at <= $2) \
         SELECT DISTINCT l.worker_id, l.owner FROM l WHERE EXISTS (SELECT FROM xdb.task t \
             WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {})",
-        lines_of_lanes("unnest($1::smallint[])"), in_line("l"), free_for_scheduler("$3", "$4"));
+        lines_of_lanes("unnest($1::smallint[])"), in_line("l"), free_for_scheduler("$3", "$4"))
+        => fn due_in(lanes: &[i16], now: Timestamp, epoch: i64, real: Timestamp) -> HashSet<Line>;
     NEXT_DUE = format!("SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
             WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n",
         batch::<OfLine>(), in_line("v"))
@@ -86,7 +87,8 @@ statements! {
         SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
             FROM line l WHERE l.worker_id = ANY ($1) \
         UNION ALL SELECT f.owner, f.at, false FROM first f",
-        lines("$2"), first("timer", "fire_at"));
+        lines("$2"), first("timer", "fire_at"))
+        => fn firsts(workers: &[WorkerId], lane: i16) -> Vec<(Option<pg_sys::Oid>, Option<Timestamp>, bool)>;
     // By line, so that calls that are due later are not walked over.
     /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the
     /// latest snapshot.
@@ -166,14 +168,12 @@ pub(super) fn read_first<T: for<'r> FromColumn<'r>>(row: &Row) -> Result<(Owner,
     Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("at")?))
 }
 
-/// The lines of a lane with the due times of their first calls, leased or not.
-pub fn heads(spi: &Spi, lane: Lane) -> Result<Vec<(Line, Timestamp)>> {
-    let read = |row: &Row| Ok((read_line(row)?, row.get("due_at")?));
-    spi.rows(&LINES, &[value(lane.number)], read)
-}
-
-pub(super) fn read_line(row: &Row) -> Result<Line> {
-    Ok(Line { worker: row.get("worker_id")?, owner: row.get::<pg_sys::Oid>("owner")?.to_u32() })
+impl<'r> Values<'r> for Line {
+    const COUNT: usize = 2;
+    fn read_from(row: &Row<'r>, place: usize) -> Result<Self> {
+        let (worker, owner) = <(_, pg_sys::Oid)>::read_from(row, place)?;
+        Ok(Self { worker, owner: owner.to_u32() })
+    }
 }
 
 /// Calls that runners could claim now, each kind counted up to a bound.
@@ -197,11 +197,8 @@ pub fn for_runners(
 ) -> Result<ForRunners> {
     let mut params = vec![array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
     params.push(array(levels.iter().copied().chain([RUNNERS_LANE])));
-    let read = |row: &Row| {
-        let (workers, functions) = (row.get::<i64>("workers")? as usize, row.get::<i64>("functions")? as usize);
-        Ok(ForRunners { workers, functions, next: row.get("next")? })
-    };
-    Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
+    let (workers, functions, next): (i64, i64, _) = <Option<_>>::of(spi, &FOR_RUNNERS, &params)?.unwrap_or_default();
+    Ok(ForRunners { workers: workers as usize, functions: functions as usize, next })
 }
 
 /// The lines in which a call waits that comes before those of processes without a priority. `levels`: the lanes with priorities that
@@ -211,8 +208,7 @@ pub fn due_first(spi: &Spi, levels: &[i16], epoch: i64, (now, real): (Timestamp,
     if first.is_empty() {
         return Ok(HashSet::new());
     }
-    let params = [array(first), value(now), value(epoch), value(real)];
-    Ok(spi.rows(&DUE_FIRST, &params, read_line)?.into_iter().collect())
+    due_in(spi, &first, now, epoch, real)
 }
 
 /// When the next call of these lines comes due after `now`.
@@ -237,13 +233,8 @@ pub struct Earliest {
 
 /// In one statement.
 pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest> {
-    let params = [array(workers), value(lane.number)];
     let mut earliest = Earliest::default();
-    let read = |row: &Row| {
-        let (owner, due_at): (Option<pg_sys::Oid>, Option<Timestamp>) = (row.get("owner")?, row.get("due_at")?);
-        Ok((owner, due_at, row.get("messages")?))
-    };
-    for (owner, due_at, messages) in spi.rows(&EARLIEST, &params, read)? {
+    for (owner, due_at, messages) in firsts(spi, workers, lane.number)? {
         match owner {
             Some(owner) => earliest.timers.extend(due_at.map(|at| (owner.to_u32(), at))),
             None => (earliest.call, earliest.any_messages) = (due_at, messages),

@@ -2,7 +2,7 @@
 //! its name: in another server the name counts.
 
 use super::instance;
-use super::table::statements;
+use super::table::{Gives, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
@@ -61,13 +61,11 @@ pub struct Moves<'a> {
 /// Gives all that a role owns to another one, and says how many running processes were among it.
 pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     let params: [Param; 3] = [value(moves.from), value(moves.to), value(moves.name)];
-    let running = spi.first(&PROCESSES, &params, |row| row.get("running"))?.unwrap_or(0);
+    let running = Gives::of(spi, &PROCESSES, &params)?;
     put_into_lines(spi)?;
-    spi.run(&WORKERS, &params)?;
-    spi.run(&TYPES, &params)?;
-    if moves.messages {
-        spi.run(&MESSAGES, &params)?;
-        spi.run(&MESSAGE_IDS, &params)?;
+    let messages: &[_] = if moves.messages { &[&MESSAGES, &MESSAGE_IDS] } else { &[] };
+    for statement in [&WORKERS, &TYPES].iter().chain(messages) {
+        spi.run(*statement, &params)?;
     }
     // Their calls stand in other lines now, which the scheduler has to look at from the head.
     instance::bump(spi)?;

@@ -62,9 +62,7 @@ record! {
         /// The output, when there is exactly one.
         only: Option<String>,
     }
-}
 
-record! {
     /// What an idempotency key of an RPC was used for first.
     pub struct FirstAnswer {
         output: Option<String>,

@@ -3,11 +3,10 @@
 //! Nothing here waits for a lock: what somebody holds is left for the next time. An execution is gone when its own
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
-use super::table::{Table, insert, rows as rows_of, run, statements, table};
-use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, timer};
+use super::table::{insert, rows as rows_of, run, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
-use crate::pg::spi::{Spi, Statement};
+use crate::pg::param::value;
+use crate::pg::spi::Spi;
 use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
@@ -18,12 +17,31 @@ table! {
     }
 }
 
-/// Some rows that executions have in a table.
-fn some_of(table: &str) -> String {
-    format!(
-        "DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
-         SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2))"
-    )
+/// Tables with rows of an execution, besides its own and that of its process id.
+const TABLES: [&str; 11] = [
+    "history_event",
+    "state_execution",
+    "local_attribute",
+    "rpc_answer",
+    "message_key",
+    "queue_message",
+    "queue_waiter",
+    "global_waiter",
+    "inbox",
+    "timer",
+    "task",
+];
+
+/// Deletes rows that executions have in all of these tables, at most $2 of each.
+fn some_rows() -> String {
+    let some_of = |table| {
+        format!(
+            "{table} AS (DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
+            SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true)"
+        )
+    };
+    let is_cut = TABLES.map(|table| format!("(SELECT count(*) FROM {table})")).join(", ");
+    format!("WITH {} SELECT COALESCE(GREATEST({is_cut}) >= $2, false) AS left", TABLES.map(some_of).join(", "))
 }
 
 /// Executions of which `which` holds, in the order of a column.
@@ -60,6 +78,8 @@ statements! {
         WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)"
         => fn outlived(process_ids: &[&str], going: &BTreeSet<ExecutionId>) -> BTreeSet<String>;
     NOTE = insert::<Purged>();
+    /// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
+    SOME_ROWS = some_rows() => fn delete_rows(ids: &[ExecutionId], limit: Option<i64>) -> bool;
     NOTED = format!("SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT {SWEPT} FOR UPDATE SKIP LOCKED")
         => fn noted() -> Vec<ExecutionId>;
     FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)" => fn forget(ids: &[ExecutionId]) -> ();
@@ -69,33 +89,7 @@ statements! {
         => fn delete_latest(process_ids: &[&str]) -> ();
     DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => fn delete_executions(ids: &[ExecutionId]) -> ();
-    HISTORY = some_of(history::HistoryEvent::NAME);
-    STATES = some_of(state::State::NAME);
-    ATTRIBUTES = some_of(attribute::LocalAttribute::NAME);
-    RPC_ANSWERS = some_of(process::StoredRpcAnswer::NAME);
-    MESSAGE_KEYS = some_of(inbox::MessageKey::NAME);
-    MESSAGES = some_of(queue::QueueMessage::NAME);
-    WAITERS = some_of(queue::QueueWaiter::NAME);
-    GLOBAL_WAITERS = some_of(global_waiter::GlobalWaiter::NAME);
-    INBOX = some_of(inbox::Inbox::NAME);
-    TIMERS = some_of(timer::Timer::NAME);
-    TASKS = some_of(claim::Task::NAME);
 }
-
-/// Delete rows of an execution, besides its own and that of its process id.
-static TABLES: [&Statement; 11] = [
-    &HISTORY,
-    &STATES,
-    &ATTRIBUTES,
-    &RPC_ANSWERS,
-    &MESSAGE_KEYS,
-    &MESSAGES,
-    &WAITERS,
-    &GLOBAL_WAITERS,
-    &INBOX,
-    &TIMERS,
-    &TASKS,
-];
 
 /// Most executions whose left rows are deleted in one sweep.
 const SWEPT: usize = 100;
@@ -185,16 +179,6 @@ fn delete(spi: &Spi, ids: &[ExecutionId], process_ids: &[&str], rows: Option<i64
     delete_latest(spi, process_ids)?;
     forget_correlated(spi, ids)?;
     delete_executions(spi, ids)?;
-    Ok(left)
-}
-
-/// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
-fn delete_rows(spi: &Spi, ids: &[ExecutionId], rows: Option<i64>) -> Result<bool> {
-    let mut left = false;
-    for some_of_table in TABLES {
-        let deleted = spi.run(some_of_table, &[array(ids), value(rows)])?;
-        left |= rows.is_some_and(|rows| deleted >= rows as u64);
-    }
     Ok(left)
 }
 

@@ -24,9 +24,7 @@ table! {
 record! {
     /// Names a message.
     pub struct MessageNumber<'a> of QueueMessage<'a> { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
-}
 
-record! {
     /// A message as a state takes it.
     struct Queued<'a> of QueueMessage<'a> {
         execution_id: ExecutionId,
@@ -48,14 +46,10 @@ table! {
 record! {
     /// A queue that is counted, up to `needed` messages.
     struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, needed: i64 }
-}
 
-record! {
     /// A queue that is read: from which number on, and how many messages at most.
     struct ToRead<'a> { execution_id: ExecutionId, queue_name: &'a str, after: u64, wanted: i64 }
-}
 
-record! {
     /// Names a queue.
     struct Queue<'a> { execution_id: ExecutionId, queue_name: &'a str }
 }

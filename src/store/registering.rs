@@ -26,9 +26,7 @@ record! {
         role: Option<pg_sys::Oid>,
         role_name: Option<&'a str>,
     }
-}
 
-record! {
     /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
     /// executions know it by.
     struct NewType<'a> of TypeRow<'a> {
@@ -40,9 +38,7 @@ record! {
         owner_name: &'a str,
         type_id: TypeId,
     }
-}
 
-record! {
     /// A process type that is there, and stays as it is until this transaction ends.
     pub struct KnownType {
         owner: pg_sys::Oid,
@@ -142,9 +138,7 @@ record! {
         pulls: bool,
         max_concurrency: i32,
     }
-}
 
-record! {
     /// A process type as everybody may know it.
     pub struct ShownType {
         type_id: TypeId,

@@ -4,16 +4,15 @@
 use super::attribute::{self, LocalAttribute};
 use super::claim::{self, Lease, Task};
 use super::correlated;
-use super::global_waiter::GlobalWaiter;
 use super::history::{self, HistoryEvent};
-use super::inbox::{self, Inbox, MessageKey};
+use super::inbox::{self, MessageKey};
 use super::lanes::{SCHEDULERS_LANE, lane_of_functions, lane_of_priority};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
 use super::state::{self, State, StateUpdate};
-use super::table::{Table, run, statements};
+use super::table::{run, statements};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, global_queue, held};
 use crate::pg::catch::Result;
@@ -26,19 +25,17 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
-/// Deletes the rows that executions have in a table.
-fn all_of<T: Table>() -> String {
-    format!("DELETE FROM xdb.{} WHERE execution_id = ANY ($1)", T::NAME)
+/// Deletes all rows that executions have in these tables.
+fn all_of(tables: &[&str]) -> String {
+    let delete = |table| format!("{table} AS (DELETE FROM xdb.{table} WHERE execution_id = ANY ($1))");
+    format!("WITH {} SELECT", tables.iter().map(delete).collect::<Vec<_>>().join(", "))
 }
 
 statements! {
-    TASKS = all_of::<Task>();
-    TIMERS = all_of::<Timer>();
-    QUEUE_WAITERS = all_of::<QueueWaiter>();
-    GLOBAL_WAITERS = all_of::<GlobalWaiter>();
-    MESSAGES = all_of::<QueueMessage>();
-    INBOX = all_of::<Inbox>();
-    MESSAGE_KEYS = all_of::<MessageKey>();
+    OF_CLOSED = all_of(&["task", "inbox", "message_key"]);
+    OF_WAITING = all_of(&["timer", "queue_waiter", "global_waiter"]);
+    MESSAGES = all_of(&["queue_message"]);
+    ARRIVALS = all_of(&["inbox", "message_key"]);
 }
 
 fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> Result<()> {
@@ -51,8 +48,7 @@ fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> R
 /// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
 /// have seen them.
 pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    delete_of(spi, &INBOX, ids)?;
-    delete_of(spi, &MESSAGE_KEYS, ids)
+    delete_of(spi, &ARRIVALS, ids)
 }
 
 /// Saves what a session has decided. The engine learns at the commit that calls are over.
@@ -180,12 +176,9 @@ impl Closed {
     }
 
     fn delete_what_they_leave(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        delete_of(spi, &TASKS, &self.all)?;
         // A message may be in the inbox that nobody has seen.
-        delete_arrivals_of(spi, &self.all)?;
-        delete_of(spi, &TIMERS, &self.waiting)?;
-        delete_of(spi, &QUEUE_WAITERS, &self.waiting)?;
-        delete_of(spi, &GLOBAL_WAITERS, &self.waiting)?;
+        delete_of(spi, &OF_CLOSED, &self.all)?;
+        delete_of(spi, &OF_WAITING, &self.waiting)?;
         delete_of(spi, &MESSAGES, &self.with_messages)?;
         if !self.with_threads.is_empty() {
             // What was loaded is written after this.
@@ -261,32 +254,29 @@ impl<'a> Changes<'a> {
     }
 
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        let Rows { states_new, states_changed, tasks_new, tasks_changed, tasks_gone, timers_new, timers_gone, .. } =
-            &self.rows;
-        let Rows { waiters_new, waiters_gone, messages_new, messages_gone, message_keys, attributes, history, .. } =
-            &self.rows;
+        let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
-        run(spi, &state::INSERT, states_new)?;
-        run(spi, &state::UPDATE, states_changed)?;
+        run(spi, &state::INSERT, &rows.states_new)?;
+        run(spi, &state::UPDATE, &rows.states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
-        run(spi, &claim::DELETE, tasks_gone)?;
-        run(spi, &claim::UPDATE, tasks_changed)?;
-        run(spi, &claim::INSERT, tasks_new)?;
+        run(spi, &claim::DELETE, &rows.tasks_gone)?;
+        run(spi, &claim::UPDATE, &rows.tasks_changed)?;
+        run(spi, &claim::INSERT, &rows.tasks_new)?;
         held::let_go(spi, &self.resumed)?;
-        run(spi, &timer::DELETE, timers_gone)?;
-        run(spi, &timer::INSERT, timers_new)?;
-        run(spi, &queue::OLD_WAITERS, waiters_gone)?;
-        run(spi, &queue::NEW_WAITERS, waiters_new)?;
-        run(spi, &queue::DELETE, messages_gone)?;
-        run(spi, &queue::INSERT, messages_new)?;
-        run(spi, &inbox::KEYS, message_keys)?;
+        run(spi, &timer::DELETE, &rows.timers_gone)?;
+        run(spi, &timer::INSERT, &rows.timers_new)?;
+        run(spi, &queue::OLD_WAITERS, &rows.waiters_gone)?;
+        run(spi, &queue::NEW_WAITERS, &rows.waiters_new)?;
+        run(spi, &queue::DELETE, &rows.messages_gone)?;
+        run(spi, &queue::INSERT, &rows.messages_new)?;
+        run(spi, &inbox::KEYS, &rows.message_keys)?;
         self.global.write(spi, now)?;
-        run(spi, &attribute::WRITE, attributes)?;
-        run(spi, &history::INSERT, history)?;
+        run(spi, &attribute::WRITE, &rows.attributes)?;
+        run(spi, &history::INSERT, &rows.history)?;
         correlated::write(spi, &self.rows.merged)?;
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }

@@ -9,7 +9,7 @@ use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
 use crate::pg::param::{Jsonb, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::spi::{Row, Spi};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -56,11 +56,6 @@ pub(super) fn columns() -> String {
     select::<State>("s")
 }
 
-/// The same, without inputs: they may be large, and no update writes them.
-fn without_inputs() -> String {
-    format!("{}, NULL::text AS input", select_but::<State>("s", &["input"]))
-}
-
 /// The columns that [`read_within`] reads: what may be large is there as it is stored.
 fn as_stored() -> String {
     format!(
@@ -73,12 +68,7 @@ statements! {
     INSERT = insert::<State>();
     UPDATE = update::<StateUpdate>();
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        columns(), batch::<StateKey>());
-    OF_KEYS_AS_STORED = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         as_stored(), batch::<StateKey>());
-    OF_KEYS_WITHOUT_INPUTS = format!("SELECT {} FROM {} \
-        JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        without_inputs(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
     // In one statement, because nearly every turn begins with it.
     ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
@@ -192,13 +182,14 @@ pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateEx
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
-/// Reads a row, if it is within the budget: inputs, and results of waits, may be large. Else its key.
-fn read_within(
-    row: &Row,
-    budget: &mut ByteBudget,
-) -> Result<std::result::Result<(ExecutionId, StateExecution), StateKey>> {
+/// A state that was read, or the key of one for which there was no room.
+type ReadState = std::result::Result<(ExecutionId, StateExecution), StateKey>;
+
+/// Reads a row, if it is within the budget: inputs, and results of waits, may be large.
+fn read_within(row: &Row, budget: &mut ByteBudget, with_input: bool) -> Result<ReadState> {
     let state = State::read(row)?;
-    let (input, wait) = (row.get::<Option<Stored>>("stored_input")?, row.get::<Option<Stored>>("stored_wait")?);
+    let input = if with_input { row.get::<Option<Stored>>("stored_input")? } else { None };
+    let wait = row.get::<Option<Stored>>("stored_wait")?;
     let size = [&input, &wait].into_iter().flatten().map(Stored::size).sum();
     if !budget.take(size) {
         return Ok(Err((state.execution_id, state.seq)));
@@ -222,28 +213,12 @@ fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
 
 /// Loads these state executions into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
-    put_all(spi, &OF_KEYS, loaded, keys)
+    load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
 
-/// The same without their inputs.
+/// The same without their inputs: they may be large, and no update writes them.
 pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
-    put_all(spi, &OF_KEYS_WITHOUT_INPUTS, loaded, keys)
-}
-
-fn put_all(
-    spi: &Spi,
-    statement: &'static Statement,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    keys: &[StateKey],
-) -> Result<()> {
-    let wanted = unknown(loaded, keys);
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    for (id, state) in spi.rows(statement, &StateKey::arrays(&wanted), read_state)? {
-        put_in(loaded, id, state);
-    }
-    Ok(())
+    load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), false)).map(drop)
 }
 
 /// The same, of those that are large as many as are within the budget. Gives the others.
@@ -253,17 +228,26 @@ pub fn states_in(
     keys: &[StateKey],
     budget: &mut ByteBudget,
 ) -> Result<BTreeSet<StateKey>> {
+    load(spi, loaded, keys, |row| read_within(row, budget, true))
+}
+
+fn load(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+    read: impl FnMut(&Row) -> Result<ReadState>,
+) -> Result<BTreeSet<StateKey>> {
     let (wanted, mut left_out) = (unknown(loaded, keys), BTreeSet::new());
-    if wanted.is_empty() {
-        return Ok(left_out);
-    }
-    for state in spi.rows(&OF_KEYS_AS_STORED, &StateKey::arrays(&wanted), |row| read_within(row, budget))? {
-        match state {
-            Ok((id, state)) => put_in(loaded, id, state),
-            Err(key) => drop(left_out.insert(key)),
-        }
+    if !wanted.is_empty() {
+        let states = spi.rows(&OF_KEYS, &StateKey::arrays(&wanted), read)?;
+        left_out.extend(states.into_iter().filter_map(|state| put_in_or(loaded, state)));
     }
     Ok(left_out)
+}
+
+/// Puts a state that was read into its execution. Gives the key of one that was not.
+fn put_in_or(loaded: &mut BTreeMap<ExecutionId, Loaded>, state: ReadState) -> Option<StateKey> {
+    state.map(|(id, state)| put_in(loaded, id, state)).err()
 }
 
 pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
@@ -298,7 +282,7 @@ pub fn answered(
         return Ok(answered);
     }
     let read = |row: &Row| {
-        let state = read_within(row, budget)?;
+        let state = read_within(row, budget, true)?;
         let epoch: Option<i64> = row.get("lease_epoch")?;
         let number: Option<i64> = row.get("lease_number")?;
         Ok((state, epoch.zip(number), row.get::<bool>("without_arrivals")?))
@@ -312,10 +296,7 @@ pub fn answered(
         if without_arrivals {
             answered.without_arrivals.insert(key.0);
         }
-        match state {
-            Ok((id, state)) => put_in(loaded, id, state),
-            Err(key) => drop(answered.left_out.insert(key)),
-        }
+        answered.left_out.extend(put_in_or(loaded, state));
     }
     Ok(answered)
 }

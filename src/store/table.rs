@@ -71,6 +71,7 @@ macro_rules! values {
 values! { A B }
 values! { A B C }
 values! { A B C D }
+values! { A B C D E }
 
 impl<'r, T: Values<'r>> Read<'r> for T {
     fn read(row: &Row<'r>) -> Result<Self> {
@@ -109,13 +110,6 @@ impl Gives for u64 {
     }
 }
 
-/// The first row.
-impl<T: for<'r> Read<'r>> Gives for Option<T> {
-    fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self> {
-        Ok(rows(spi, statement, params)?.into_iter().next())
-    }
-}
-
 /// Types that stand for what a statement gives.
 macro_rules! gives {
     ($([$($bounds:tt)*] $type:ty = $rows:ident: Vec<$row:ty> => $given:expr;)+) => { $(
@@ -131,6 +125,7 @@ macro_rules! gives {
 gives! {
     [] bool = rows: Vec<bool> => rows.first().copied().unwrap_or_default();
     [] i64 = rows: Vec<i64> => rows.first().copied().unwrap_or_default();
+    [T: for<'r> Read<'r>] Option<T> = rows: Vec<T> => rows.into_iter().next();
     [T: for<'r> Read<'r>] Vec<T> = rows: Vec<T> => rows;
     [T: for<'r> Read<'r> + Ord] BTreeSet<T> = rows: Vec<T> => rows.into_iter().collect();
     [T: for<'r> Read<'r> + Eq + Hash] HashSet<T> = rows: Vec<T> => rows.into_iter().collect();
@@ -279,8 +274,8 @@ pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
 
 /// See the page at the door of this file.
 macro_rules! record {
-    ($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
-     { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? }) => {
+    ($($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
+     { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? })+) => { $(
         $(#[$meta])*
         $vis struct $Name $(<$life>)? { $($(#[$note])* pub $column: $type),* }
 
@@ -302,7 +297,7 @@ macro_rules! record {
 
         $crate::store::table::record!(@read $Name $(<$life>)? { $($column),* });
         $crate::store::table::record!(@part [$Name $(<$life>)?] $($Table)?);
-    };
+    )+ };
     (@part [$Name:ident $(<$life:lifetime>)?]) => {};
     (@part [$Name:ident $(<$life:lifetime>)?] $Table:ty) => {
         impl $(<$life>)? $crate::store::table::Part for $Name $(<$life>)? {

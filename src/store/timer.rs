@@ -35,9 +35,7 @@ record! {
     /// Names a timer.
     #[derive(Clone, Copy, Debug)]
     pub struct TimerKey of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
-}
 
-record! {
     /// A timer that came due. Sequence 0 stands for the process timeout, or the end of a pause.
     #[derive(Clone, Copy, Debug)]
     pub struct DueTimer {
@@ -48,9 +46,7 @@ record! {
         /// In whose line it stands.
         owner: pg_sys::Oid,
     }
-}
 
-record! {
     /// Whose timers to look for, and since when they may be due.
     struct DueOf { owner: pg_sys::Oid, since: Timestamp }
 }
