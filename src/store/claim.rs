@@ -69,7 +69,7 @@ record! {
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
 /// Columns that no decision writes: a new task has their defaults.
-const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
+pub(super) const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 /// So many calls are moved at once.

@@ -4,7 +4,7 @@
 use super::StateKey;
 use super::global_waiter::{self, GlobalWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, record, run, statements, table};
+use super::table::{Record, batch, delete, record, run, run_but, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -254,7 +254,7 @@ impl<'a> Changes<'a> {
             crash::point(if is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
         run(spi, &global_waiter::WAITERS_GONE, &self.waiters_gone)?;
-        run(spi, &global_waiter::NEW_WAITERS, &self.waiters_new)?;
+        run_but(spi, &global_waiter::NEW_WAITERS, &self.waiters_new, &["wait_order"])?;
         global_waiter::pass_over(spi, &self.passed_over)?;
         if freed > 0 || !self.passed_over.is_empty() {
             wake::wake_scheduler_at_commit();

@@ -3,7 +3,9 @@
 
 use super::lines::{firsts_of, read_first};
 use super::loaded::Loaded;
-use super::table::{Gives, Read, Record, batch, delete, insert, record, run, select, statements, table};
+use super::table::{
+    Gives, Read, Record, batch, delete, insert, insert_but, record, run, run_but, select, statements, table,
+};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, value};
 use crate::pg::process::random;
@@ -32,18 +34,6 @@ table! {
 }
 
 record! {
-    /// A message on its way into the inbox.
-    pub struct NewMessage<'a> of Inbox<'a> {
-        execution_id: ExecutionId,
-        shard: i16,
-        queue_name: &'a str,
-        message_id: Option<&'a str>,
-        payload: Option<Jsonb<'a>>,
-        bytes: i32,
-        published_at: Timestamp,
-        owner: pg_sys::Oid,
-    }
-
     /// Names a message in the inbox.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct InboxKey of Inbox<'static> { execution_id: ExecutionId, inbox_id: i64 }
@@ -80,7 +70,7 @@ table! {
 }
 
 statements! {
-    INSERT = insert::<NewMessage>();
+    INSERT = insert_but::<Inbox>(&["inbox_id"]);
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
@@ -121,15 +111,15 @@ statements! {
         => pub(super) fn keys_in_inbox(id: ExecutionId) -> Vec<(String, String)>;
 }
 
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
-pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
+/// Puts a message into the inbox, which gives it a number. With a message id that the queue has seen, nothing happens.
+pub fn publish(spi: &Spi, message: Inbox) -> Result<()> {
     if let Some(message_id) = message.message_id {
         let key = MessageKey { execution_id: message.execution_id, queue_name: message.queue_name, message_id };
         if run(spi, &USE_KEY, &[key])? == 0 {
             return Ok(());
         }
     }
-    run(spi, &INSERT, &[message])?;
+    run_but(spi, &INSERT, &[message], &["inbox_id"])?;
     Ok(())
 }
 

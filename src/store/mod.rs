@@ -104,7 +104,7 @@ impl Record for StateKey {
         Column { name: "seq", of: StateSeq::TYPE, nullable: false },
     ];
 
-    fn columns(rows: &[Self]) -> Vec<Param> {
+    fn columns(rows: &[Self], _: &[&str]) -> Vec<Param> {
         vec![column(rows.iter().map(|key| key.0)), column(rows.iter().map(|key| key.1))]
     }
 

@@ -8,7 +8,7 @@ use crate::pg::catch::Result;
 use crate::pg::param::{Param, value};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
-use xdb_engine::{Pause, Timestamp};
+use xdb_engine::{Pause, PauseMode, Timestamp};
 
 /// The columns of the type `t` that [`read`] reads.
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
@@ -33,10 +33,14 @@ pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
     Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
 }
 
+/// The values of the columns.
+pub(super) fn columns(pause: Option<&Pause>) -> (Option<PauseMode>, Option<Timestamp>, Option<&str>) {
+    pause.map_or((None, None, None), |pause| (Some(pause.mode), pause.until, pause.reason.as_deref()))
+}
+
 /// Pauses a type, changes its pause, or ends it.
 pub fn put(spi: &Spi, id: TypeId, pause: Option<&Pause>) -> Result<()> {
-    let (mode, until) = (pause.map(|pause| pause.mode), pause.and_then(|pause| pause.until));
-    let reason = pause.and_then(|pause| pause.reason.as_deref());
+    let (mode, until, reason) = columns(pause);
     changed(spi, &PUT, &[value(id), value(mode), value(until), value(reason)]).map(drop)
 }
 

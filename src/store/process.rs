@@ -214,16 +214,8 @@ pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Resu
     find_as(spi, process_id, execution)
 }
 
-/// The same with the owner alone, whatever else the row holds: it is to be checked.
-pub fn find_to_check(
-    spi: &Spi,
-    process_id: &str,
-    execution: Option<ExecutionId>,
-) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
-    find_as(spi, process_id, execution)
-}
-
-fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
+/// The same as something else that the columns can be read as.
+pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
     match execution {
         Some(id) => Gives::of(spi, &FIND_EXECUTION, &[value(id), value(process_id)]),
         None => Gives::of(spi, &FIND_LATEST, &[value(process_id)]),

@@ -3,7 +3,7 @@
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, statements};
+use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, run_but, statements};
 use super::worker_secret::{self, Secret};
 use super::{from_json, pauses, to_json};
 use crate::pg::catch::Result;
@@ -195,7 +195,10 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
     let owner = known.map_or(role, |known| known.owner);
     let (type_id, owner_name) = (lost.unwrap_or_default(), role_name);
     let row = NewType { process_type, worker_id, definition, mapping_id, owner, owner_name, type_id };
-    let changed = run(spi, if lost.is_some() { &PUT_LOST_TYPE } else { &PUT_TYPE }, &[row])?;
+    let changed = match lost {
+        Some(_) => run(spi, &PUT_LOST_TYPE, &[row])?,
+        None => run_but(spi, &PUT_TYPE, &[row], &["type_id"])?,
+    };
     if changed > 0 {
         bump(spi)?;
     }
@@ -218,7 +221,7 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
             attributes: Jsonb(to_json(&table.attributes)?.into()),
         };
         // One by one: their keys are arrays of different lengths.
-        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row]))?;
+        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row], &[]))?;
     }
     Ok(next)
 }

@@ -11,8 +11,8 @@ use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
-use super::state::{self, State, StateUpdate};
-use super::table::{run, statements};
+use super::state::{self, State};
+use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, global_queue, held};
 use crate::pg::catch::Result;
@@ -142,7 +142,7 @@ struct Closed {
 #[derive(Default)]
 struct Rows<'a> {
     states_new: Vec<State<'a>>,
-    states_changed: Vec<StateUpdate<'static>>,
+    states_changed: Vec<State<'a>>,
     tasks_new: Vec<Task>,
     tasks_changed: Vec<Task>,
     tasks_gone: Vec<StateKey>,
@@ -199,10 +199,8 @@ impl<'a> Changes<'a> {
             self.closed.collect(loaded);
         }
         for (old, state) in loaded.changed_states() {
-            match old {
-                None => self.rows.states_new.push(State::of(id, meta.shard, state)?),
-                Some(_) => self.rows.states_changed.push(StateUpdate::of(id, state)?),
-            }
+            let states = if old.is_none() { &mut self.rows.states_new } else { &mut self.rows.states_changed };
+            states.push(State::of(id, meta.shard, state)?);
             if !closes {
                 if !state.status().is_live() {
                     self.ended.push((id, &state.id));
@@ -223,7 +221,9 @@ impl<'a> Changes<'a> {
         }
         if before.pause != execution.pause {
             self.paused.push(execution);
-            self.collect_pause(loaded, closes);
+            if !closes {
+                self.collect_pause(loaded);
+            }
         }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
@@ -236,17 +236,13 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded, closes: bool) {
-        let (ended, ends) = (before.pause_ends_at(), execution.pause_ends_at());
-        if closes {
-            return;
-        }
-        if ended.is_some() {
+    fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded) {
+        if before.pause_ends_at().is_some() {
             let key = TimerKey { execution_id: execution.id, seq: StateSeq(0), command: timer::OF_PAUSE };
             self.rows.timers_gone.push(key);
         }
         let timer = |at| Timer::of_pause(execution.id, meta.shard, meta.owner, at);
-        self.rows.timers_new.extend(ends.map(timer));
+        self.rows.timers_new.extend(execution.pause_ends_at().map(timer));
         if execution.pause.is_none() {
             self.resumed.push(execution.id);
             self.pulling.extend(meta.pulled_by());
@@ -261,11 +257,11 @@ impl<'a> Changes<'a> {
         self.tell_waiters();
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
         run(spi, &state::INSERT, &rows.states_new)?;
-        run(spi, &state::UPDATE, &rows.states_changed)?;
+        run_but(spi, &state::UPDATE, &rows.states_changed, state::UNCHANGING)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
         run(spi, &claim::DELETE, &rows.tasks_gone)?;
-        run(spi, &claim::UPDATE, &rows.tasks_changed)?;
-        run(spi, &claim::INSERT, &rows.tasks_new)?;
+        run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
+        run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
         held::let_go(spi, &self.resumed)?;
         run(spi, &timer::DELETE, &rows.timers_gone)?;
         run(spi, &timer::INSERT, &rows.timers_new)?;

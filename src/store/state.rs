@@ -4,7 +4,7 @@ use super::claim::Task;
 use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
-use super::table::{Gives, Read, Record, Table, batch, insert, record, select, select_but, statements, table, update};
+use super::table::{Gives, Read, Record, Table, batch, insert, select, select_but, statements, table, update_but};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
@@ -38,18 +38,8 @@ table! {
     }
 }
 
-record! {
-    /// What of it changes.
-    pub struct StateUpdate<'a> of State<'a> {
-        execution_id: ExecutionId,
-        seq: StateSeq,
-        status: StateStatus,
-        ended_at: Option<Timestamp>,
-        call: Option<Jsonb<'a>>,
-        wait: Option<Jsonb<'a>>,
-        last_failure: Option<Jsonb<'a>>,
-    }
-}
+/// Columns that never change.
+pub(super) const UNCHANGING: &[&str] = &["shard", "state_id", "number", "started_at", "input", "config", "recovery"];
 
 /// The columns of `s` that a [`State`] is read from.
 pub(super) fn columns() -> String {
@@ -66,7 +56,7 @@ fn as_stored() -> String {
 
 statements! {
     INSERT = insert::<State>();
-    UPDATE = update::<StateUpdate>();
+    UPDATE = update_but::<State>(UNCHANGING);
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         as_stored(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
@@ -100,22 +90,26 @@ statements! {
 impl<'a> State<'a> {
     /// The row that a state execution has.
     pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
-        let StateUpdate { execution_id, seq, status, ended_at, call, wait, last_failure } = StateUpdate::of(id, state)?;
+        let (call, wait, last_failure) = phase_parts(state);
+        let call = match &state.phase {
+            Phase::Ended { call, .. } => json(call.as_ref())?,
+            _ => json(call)?,
+        };
         Ok(Self {
-            execution_id,
-            seq,
+            execution_id: id,
+            seq: state.seq,
             shard,
             state_id: &state.id.state_id,
             number: state.id.number,
-            status,
+            status: state.status(),
             started_at: state.started_at,
-            ended_at,
+            ended_at: state.ended_at,
             input: state.input.as_ref().map(Jsonb::from),
             config: json(state.config.as_deref())?,
             recovery: json(state.recovery.as_ref())?,
             call,
-            wait,
-            last_failure,
+            wait: json(wait)?,
+            last_failure: json(last_failure)?,
         })
     }
 
@@ -146,26 +140,6 @@ impl<'a> State<'a> {
             phase,
         };
         Ok((self.execution_id, state))
-    }
-}
-
-impl StateUpdate<'static> {
-    /// What changes of the row of a state execution, as it is now.
-    pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
-        let (call, wait, last_failure) = phase_parts(state);
-        let call = match &state.phase {
-            Phase::Ended { call, .. } => json(call.as_ref())?,
-            _ => json(call)?,
-        };
-        Ok(Self {
-            execution_id: id,
-            seq: state.seq,
-            status: state.status(),
-            ended_at: state.ended_at,
-            call,
-            wait: json(wait)?,
-            last_failure: json(last_failure)?,
-        })
     }
 }
 

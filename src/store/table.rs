@@ -28,8 +28,8 @@ pub struct Column {
 pub trait Record: Sized {
     const COLUMNS: &'static [Column];
 
-    /// The parameters of a batch for [`Spi::run_batch`].
-    fn columns(rows: &[Self]) -> Vec<Param>;
+    /// The parameters of a batch for [`Spi::run_batch`], without those of some columns.
+    fn columns(rows: &[Self], without: &[&str]) -> Vec<Param>;
 
     /// The parameters of a batch, as arrays even of one row.
     fn arrays(rows: &[Self]) -> Vec<Param>;
@@ -178,7 +178,12 @@ pub fn rows<R: for<'r> Read<'r>>(spi: &Spi, statement: &'static Statement, param
 
 /// Runs a statement on a batch; on none, nothing.
 pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<u64> {
-    if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows)) }
+    run_but(spi, statement, rows, &[])
+}
+
+/// The same without some of the record's columns.
+pub fn run_but<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R], without: &[&str]) -> Result<u64> {
+    if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows, without)) }
 }
 
 /// The batch as a relation `v` with the record's columns. It has the first parameters.
@@ -186,11 +191,16 @@ pub fn batch<R: Record>() -> String {
     batch_but::<R>(&[])
 }
 
-/// The same without some of the record's columns, whose parameters are not used.
+/// The same without some of the record's columns, for [`run_but`].
 pub fn batch_but<R: Record>(without: &[&str]) -> String {
-    let columns = (1..).zip(R::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    format!("(SELECT {}) AS v", elements::<R>(without))
+}
+
+/// The columns of such a relation.
+pub fn elements<R: Record>(without: &[&str]) -> String {
+    let columns = (1..).zip(R::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let columns = columns.map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
-    format!("(SELECT {}) AS v", columns.collect::<Vec<_>>().join(", "))
+    columns.collect::<Vec<_>>().join(", ")
 }
 
 fn element(number: usize, column: &Column) -> String {
@@ -213,7 +223,7 @@ pub fn insert<P: Part>() -> String {
     insert_as::<P>("", &[])
 }
 
-/// The same without some of the record's columns, which have their defaults too. Their parameters are not used.
+/// The same without some of the record's columns, which have their defaults too: for [`run_but`].
 pub fn insert_but<P: Part>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }
@@ -224,7 +234,7 @@ pub fn insert_with_identity<P: Part>() -> String {
 }
 
 fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
-    let columns = (1..).zip(P::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    let columns = (1..).zip(P::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let values: Vec<_> = columns.map(|(n, column)| element(n, column)).collect();
     let names = names_but::<P>(without).join(", ");
     format!("INSERT INTO xdb.{} ({names}) {clause}SELECT {}", P::Of::NAME, values.join(", "))
@@ -239,8 +249,13 @@ pub fn insert_row<P: Part>() -> String {
 
 /// Sets the record's columns in the rows of its keys.
 pub fn update<P: Part>() -> String {
-    let sets = set_to_v(&names_but::<P>(P::Of::KEY));
-    format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch::<P>(), is_v("t", P::Of::KEY))
+    update_but::<P>(&[])
+}
+
+/// The same without some of the record's columns, for [`run_but`].
+pub fn update_but<P: Part>(without: &[&str]) -> String {
+    let sets = set_to_v(&names_but::<P>(&[P::Of::KEY, without].concat()));
+    format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch_but::<P>(without), is_v("t", P::Of::KEY))
 }
 
 /// Sets these columns to those of `v`.
@@ -286,8 +301,12 @@ macro_rules! record {
                 nullable: <$type as $crate::pg::param::SqlValue>::NULLABLE,
             }),*];
 
-            fn columns(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
-                vec![$($crate::pg::param::column(rows.iter().map(|row| &row.$column))),*]
+            fn columns(rows: &[Self], without: &[&str]) -> Vec<$crate::pg::param::Param> {
+                let mut params = Vec::with_capacity(Self::COLUMNS.len());
+                $(if !without.contains(&stringify!($column)) {
+                    params.push($crate::pg::param::column(rows.iter().map(|row| &row.$column)));
+                })*
+                params
             }
 
             fn arrays(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
