@@ -44,6 +44,7 @@ impl ByteBudget {
         Self { left: if takes_large { OF_A_PHASE } else { 0 } }
     }
 
+    /// Whatever is large goes.
     pub fn unlimited() -> Self {
         Self { left: usize::MAX }
     }
