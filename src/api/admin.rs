@@ -66,8 +66,8 @@ pub fn adopt(_: &Args) -> Result<Value> {
 /// Process types that are missing, with the numbers of their executions.
 fn named(missing: &[MissingType]) -> String {
     let named = missing.iter().map(|missing| match missing.running {
-        1 => format!("\"{}\" (1 process)", missing.name),
-        running => format!("\"{}\" ({running} processes)", missing.name),
+        1 => format!("\"{}\" (1 process)", missing.process_type),
+        running => format!("\"{}\" ({running} processes)", missing.process_type),
     });
     named.collect::<Vec<_>>().join(", ")
 }
@@ -144,7 +144,7 @@ pub fn status(_: &Args) -> Result<Value> {
             if main.state == EngineState::Running {
                 reasons.extend(engine_state::full_workers(spi, caller)?);
             }
-            Ok((lines::backlog(spi, clock::now())?, owners::ownerless(spi)?))
+            Ok((lines::backlog(spi, clock::now())?.unwrap_or_default(), owners::ownerless(spi)?))
         })?;
         Ok((reasons, Some(backlog), oldest_due, slow::names(spi)?, ownerless))
     })?;
@@ -233,7 +233,7 @@ pub fn registered_workers(_: &Args) -> Result<Value> {
     let row = |(ShownWorker { worker_id, name, pulls, .. }, owner, calls)| {
         let mut row = row![worker_id, name, owner];
         if let Some(calls) = calls {
-            row.extend(figures(&calls, pulls, waiting.get(&worker_id)));
+            row.extend(figures(&calls, pulls, waiting.iter().find(|waiting| waiting.worker_id == worker_id)));
         }
         row
     };

@@ -88,7 +88,7 @@ pub(super) fn calls_to_retry(
     let states = state::standing(spi, id, only, now)?;
     let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
     state::states_without_inputs(spi, loaded, &keys)?;
-    Ok((released, Command::RetryNow(states)))
+    Ok((released as usize, Command::RetryNow(states)))
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {

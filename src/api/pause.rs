@@ -31,14 +31,14 @@ pub fn pause_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     let pause = asked(args)?;
-    caller.on_system_tables(|spi, _| pauses::pause(spi, to_pause(caller, spi, &process_type)?, &pause))?;
+    caller.on_system_tables(|spi, _| pauses::put(spi, to_pause(caller, spi, &process_type)?, Some(&pause)))?;
     Ok(Value::Void)
 }
 
 pub fn resume_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
-    caller.on_system_tables(|spi, _| pauses::resume(spi, to_pause(caller, spi, &process_type)?))?;
+    caller.on_system_tables(|spi, _| pauses::put(spi, to_pause(caller, spi, &process_type)?, None))?;
     Ok(Value::Void)
 }
 

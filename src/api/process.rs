@@ -14,7 +14,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::execution::Lock;
-use crate::store::inbox::{self, NewMessage};
+use crate::store::inbox::{self, Inbox};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::queue;
 use crate::store::registry::Registry;
@@ -165,8 +165,9 @@ fn put_in(
             false => Err(error::queue_full(queue, process_id, &quotas)),
         };
     }
-    let message = NewMessage {
+    let message = Inbox {
         execution_id: locked.id,
+        inbox_id: 0,
         shard: locked.shard,
         queue_name: queue,
         message_id,

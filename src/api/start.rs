@@ -174,7 +174,7 @@ enum LockedId {
 fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<LockedId> {
     let process_id = &request.start.process_id;
     loop {
-        if process::claim_new_id(spi, process_id, id)? {
+        if process::claim_new_id(spi, process_id, id)? == 1 {
             return Ok(LockedId::New);
         }
         if let Some(found) = process::find(spi, process_id, None)?
@@ -269,7 +269,7 @@ pub(super) fn decide_start(
         closing: false,
         process_type: Some(process_type.clone()),
     };
-    let mut loaded = process::unstarted(id, meta);
+    let mut loaded = Loaded::new(meta, Execution::new(id));
     let command = Command::Start(Box::new(request.start.clone()));
     let events =
         loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected_start(process_id, &rejection))?;

@@ -120,7 +120,7 @@ impl Runners {
         }
         let database = session.database;
         let retired = session.between_turns(|spi| {
-            execution::unmark_closing(spi, None)?;
+            execution::unmark_all(spi)?;
             engine::retire_runners(spi, |role| !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())

@@ -161,7 +161,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
     let is_first = role == Role::Scheduler && slot.epoch() == 0;
     let in_hand = if is_first { in_hand::at_crash(database) } else { None };
     let begun = session.transaction(|spi| {
-        execution::unmark_closing(spi, None)?;
+        execution::unmark_all(spi)?;
         let held = in_hand.as_ref().map_or(Ok(0), |calls| crashes::count(spi, calls))?;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {

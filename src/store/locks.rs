@@ -3,9 +3,8 @@
 use super::StateKey;
 use super::app_tables::covered;
 use super::loaded::Meta;
-use super::table::{Record, batch, rows, statements};
+use super::table::{batch, statements};
 use crate::pg::catch::Result;
-use crate::pg::param::array;
 use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
@@ -16,9 +15,12 @@ pub use xdb_sched::wanted_locks::WantedLocks;
 
 statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped";
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped"
+        => fn column_types(relations: &[pg_sys::Oid]) -> Vec<(pg_sys::Oid, String, pg_sys::Oid)>;
+    /// Those of these calls that are over.
     OVER = format!("SELECT v.execution_id, v.seq FROM {} \
-        WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>());
+        WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>())
+        => pub fn over(keys: [StateKey]) -> Vec<StateKey>;
 }
 
 /// The types of the columns of tables, as far as keys are concerned: two spellings of a number are one key.
@@ -32,11 +34,7 @@ impl KeyTypes {
         if relations.is_empty() {
             return Ok(Self(HashMap::new()));
         }
-        let rows = spi.with_latest_snapshot(|spi| {
-            spi.rows(&COLUMN_TYPES, &[array(relations)], |row| {
-                Ok((row.get::<pg_sys::Oid>("relation")?, row.get::<String>("name")?, row.get::<pg_sys::Oid>("type")?))
-            })
-        })?;
+        let rows = spi.with_latest_snapshot(|spi| column_types(spi, &relations))?;
         let base = |(relation, column, oid): (pg_sys::Oid, String, pg_sys::Oid)| {
             ((relation.to_u32(), column), Type { oid, modifier: NO_MODIFIER }.base().oid)
         };
@@ -62,9 +60,4 @@ impl KeyTypes {
 pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> WantedLocks {
     let canonical = |table: &TableMapping, column: &str, text: &str| types.canonical(table.relation, column, text);
     WantedLocks::of(id, covered(meta, global), global, local, canonical)
-}
-
-/// Those of these calls that are over.
-pub fn over(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
-    rows(spi, &OVER, &StateKey::arrays(keys))
 }

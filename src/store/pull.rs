@@ -8,7 +8,7 @@ use super::StateKey;
 use super::claim::{self, Lease};
 use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE, level_of};
 use super::loaded::Loaded;
-use super::registry::{Registry, TypeId, WorkerId, read_version};
+use super::registry::{Registry, RowVersion, TypeId, WorkerId};
 use super::state;
 use super::table::{Read, Record, batch, rows, statements};
 use super::{execution, instance};
@@ -368,7 +368,7 @@ pub fn load_under_lease(
     let Some(entry) = loaded.get_mut(&execution) else { return Ok(None) };
     let name = entry.before.process_type.clone();
     let read = |row: &Row| {
-        let version = row.get::<Option<TypeId>>("type_id")?.map(|_| read_version(row)).transpose()?;
+        let version = row.get::<Option<TypeId>>("type_id")?.map(|_| RowVersion::read(row)).transpose()?;
         Ok((state::read_state(row)?, version, row.get("without_arrivals")?))
     };
     let params = [value(execution), value(seq), value(number), value(&*name)];

@@ -307,7 +307,7 @@ impl Claiming<'_, '_> {
     /// The lines that there are, with the due times of their first calls. Those of workers that are gone, or fetch their calls, are in
     /// nobody's way.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
-        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
+        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane.number)?.into_iter().collect();
         if self.turn.role.calls_functions() {
             let is_due = |(line, first): (&Line, &Timestamp)| line.worker == NO_WORKER && *first <= self.turn.began;
             let functions = !self.turn.levels.is_empty() || heads.iter().any(is_due);
@@ -341,7 +341,7 @@ impl Claiming<'_, '_> {
             if keys.is_empty() && deferred.is_empty() {
                 return Ok(ready);
             }
-            let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
+            let due = claim::parked(self.turn.spi, &keys, self.turn.lane.number, self.turn.lane.epoch)?;
             let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
             ready.extend(due);
             let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();

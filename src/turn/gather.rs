@@ -91,7 +91,8 @@ impl Gathering<'_> {
         tables_last(items);
         self.follow_registrations(turn, started.registered, &mut work)?;
         if turn.scope.gather && started.has_mended_calls && !turn.paused {
-            work.next.now_if(claim::take_back_from_runners(turn.spi, turn.real)?, Why::Registrations);
+            let taken = claim::take_back_from_runners(turn.spi, turn.real)?;
+            work.next.now_if(taken >= claim::AT_ONCE, Why::Registrations);
             crash::point("turn-take-back");
             self.scans.reset();
         }
@@ -276,7 +277,7 @@ impl Gathering<'_> {
         }
         let pauses = &mut self.scans.pauses;
         if registered || pauses.next_end.is_none() {
-            pauses.next_end = Some(pauses::next_end(turn.spi)?);
+            pauses.next_end = Some(pauses::next_end(turn.spi)?.flatten());
             pauses.walk = Walk::Begins;
         }
         if turn.paused || !turn.scope.gather {
@@ -301,14 +302,14 @@ impl Gathering<'_> {
             return Ok(());
         }
         let keys: Vec<_> = self.backlog.yielding.iter().copied().collect();
-        claim::release(turn.spi, turn.lane.epoch, &keys)?;
+        claim::release(turn.spi, &keys, turn.lane.epoch)?;
         crash::point("turn-yield");
         let leased = claim::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
         work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
         // The executions that these answers would have closed are not about to close any more: no session waits for that.
         let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
-        execution::unmark_closing(turn.spi, Some(&ids))?;
+        execution::unmark_closing(turn.spi, &ids)?;
         work.yielded.iter().for_each(|key| self.locks.release(*key));
         self.scans.reset();
         Ok(())

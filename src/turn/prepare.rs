@@ -130,7 +130,7 @@ pub fn prepare(
             }
         }
     }
-    claim::release(turn.spi, turn.lane.epoch, &made.released)?;
+    claim::release(turn.spi, &made.released, turn.lane.epoch)?;
     let mut next = preparing.next;
     next.now_if(!made.failed.is_empty(), Why::Answers);
     Ok(Prepared { requests: made, drained, ends, next })

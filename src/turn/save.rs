@@ -144,12 +144,12 @@ fn write(
         wake::calls_over_at_commit();
     }
     inbox::delete_arrivals(spi, &taken_in.keys)?;
-    inbox::delete_arrivals_of(spi, &stale.inboxes)?;
+    save::delete_arrivals_of(spi, &stale.inboxes)?;
     global_waiter::delete_waiters(spi, &stale.waiters)?;
     timer::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
-        claim::release(spi, turn.lane.epoch, given_away)?;
+        claim::release(spi, given_away, turn.lane.epoch)?;
         claim::move_to_lane(spi, given_away, RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }

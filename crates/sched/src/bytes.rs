@@ -44,6 +44,11 @@ impl ByteBudget {
         Self { left: if takes_large { OF_A_PHASE } else { 0 } }
     }
 
+    /// Whatever is large goes.
+    pub fn unlimited() -> Self {
+        Self { left: usize::MAX }
+    }
+
     /// Takes something of this size, if it may still go.
     pub fn take(&mut self, bytes: usize) -> bool {
         let goes = bytes <= LARGE || !self.is_spent();
