@@ -14,4 +14,4 @@ EXCEPTION WHEN undefined_function THEN
         USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Restart the server, then run this again.';
 END
 $body$;
-COMMENT ON FUNCTION xdb.library_version() IS 'The version of xdb that the server runs. That of the schema is extversion in pg_extension.';
+COMMENT ON FUNCTION xdb.library_version() IS 'Returns the version of XDB that the server runs. The version of the schema is extversion in pg_extension.';

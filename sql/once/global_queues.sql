@@ -34,22 +34,22 @@ CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WH
 CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
     WHERE taken_by IS NULL AND expires_at IS NOT NULL;
 CREATE INDEX global_message_by_id ON xdb.global_message (queue_name, message_id) WHERE message_id IS NOT NULL;
-COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or taken by a state that has not used them up.';
+COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or consumed by a step that has not completed yet.';
 COMMENT ON COLUMN xdb.global_message.number IS 'Order of publishing, over all queues.';
 COMMENT ON COLUMN xdb.global_message.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message, if it has one.';
-COMMENT ON COLUMN xdb.global_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message; null = none.';
+COMMENT ON COLUMN xdb.global_message.message_id IS 'Id that the publisher gave the message; null = none.';
 COMMENT ON COLUMN xdb.global_message.payload IS 'The message.';
-COMMENT ON COLUMN xdb.global_message.bytes IS 'Size of the payload as it came.';
-COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published it.';
-COMMENT ON COLUMN xdb.global_message.owner_name IS 'Its name, which tells it in another server.';
-COMMENT ON COLUMN xdb.global_message.published_at IS 'When it was published.';
-COMMENT ON COLUMN xdb.global_message.expires_at IS 'From when on nobody can take it; null = never. Time that it was taken is added when it is given back.';
-COMMENT ON COLUMN xdb.global_message.fresh IS 'It was not offered yet to those who wait.';
-COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has taken it; null = free.';
-COMMENT ON COLUMN xdb.global_message.taken_seq IS 'State execution that has taken it.';
-COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has taken it.';
-COMMENT ON COLUMN xdb.global_message.taken_at IS 'When it was taken.';
+COMMENT ON COLUMN xdb.global_message.bytes IS 'Length of the payload as it was published.';
+COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published the message.';
+COMMENT ON COLUMN xdb.global_message.owner_name IS 'Name of the owner when the row was written. xdb.adopt() finds the owner by this name on another server.';
+COMMENT ON COLUMN xdb.global_message.published_at IS 'When the message was published.';
+COMMENT ON COLUMN xdb.global_message.expires_at IS 'After this time the message can''t be consumed, and is deleted; null = never. When a step gives the message back, the time that the step had it is added.';
+COMMENT ON COLUMN xdb.global_message.fresh IS 'Whether the scheduler has not yet offered the message to waiting steps. Set again when a step gives the message back.';
+COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has consumed the message; null = free.';
+COMMENT ON COLUMN xdb.global_message.taken_seq IS 'Step that has consumed the message.';
+COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has consumed the message.';
+COMMENT ON COLUMN xdb.global_message.taken_at IS 'When the message was consumed.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_number_seq', '');
 
@@ -63,12 +63,12 @@ CREATE TABLE xdb.global_message_key (
     PRIMARY KEY (queue_name, owner, message_id)
 );
 CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id, owner);
-COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues. Each is kept while its message exists, and for xdb.retention.';
 COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
-COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
-COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it.';
-COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';
+COMMENT ON COLUMN xdb.global_message_key.message_id IS 'Id that the publisher gave the message.';
+COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When the id was first used.';
+COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used the id.';
+COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Name of the owner when the row was written. xdb.adopt() finds the owner by this name on another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_key', '');
 
 -- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
@@ -84,14 +84,14 @@ CREATE TABLE xdb.global_waiter (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
 CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, at_least, wait_order);
-COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting states that want messages of a global queue.';
-COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution they belong to.';
-COMMENT ON COLUMN xdb.global_waiter.seq IS 'State execution that waits.';
+COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting steps that want messages of a global queue.';
+COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution that the step belongs to.';
+COMMENT ON COLUMN xdb.global_waiter.seq IS 'Step that waits.';
 COMMENT ON COLUMN xdb.global_waiter.command IS 'Position of the command.';
 COMMENT ON COLUMN xdb.global_waiter.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that it wants; null = of all.';
-COMMENT ON COLUMN xdb.global_waiter.at_least IS 'Messages that complete the command.';
-COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Waiters are served in this order.';
+COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that the command wants; null = messages with and without a key.';
+COMMENT ON COLUMN xdb.global_waiter.at_least IS 'How many messages complete the command. While fewer are free, the scheduler does not read the step.';
+COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Order of waiting, over all executions. Steps are served in this order.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter_wait_order_seq', '');
 
@@ -103,7 +103,7 @@ CREATE TABLE xdb.global_passed_over (
     seq int NOT NULL,
     PRIMARY KEY (execution_id, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE xdb.global_passed_over IS 'Waiting states that could not be asked when messages of global queues came, and will be.';
-COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution they belong to.';
-COMMENT ON COLUMN xdb.global_passed_over.seq IS 'State execution that waits.';
+COMMENT ON TABLE xdb.global_passed_over IS 'Waiting steps that the scheduler still has to offer messages of global queues to.';
+COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution that the step belongs to.';
+COMMENT ON COLUMN xdb.global_passed_over.seq IS 'Step that waits.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_passed_over', '');

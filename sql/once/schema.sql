@@ -1,6 +1,6 @@
 -- Bare, so that a schema which somebody else made beforehand fails the installation.
 CREATE SCHEMA xdb;
-COMMENT ON SCHEMA xdb IS 'XDB: durable processes. Call its functions, read its views; its tables are written by native code alone.';
+COMMENT ON SCHEMA xdb IS 'XDB: durable processes. Call its functions and read its views. Only the library writes its tables.';
 
 -- Payloads are JSON, and JSON text is UTF-8.
 DO $$
