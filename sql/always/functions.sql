@@ -1,4 +1,6 @@
--- The SQL surface. Every function that waits, calls or writes is VOLATILE, runs as its caller, and is native.
+-- The SQL functions. Each function that waits, calls or writes is VOLATILE, runs as its caller, and is native code.
+--
+-- Limitations: a new function also needs its name in src/api/mod.rs, and in a list of xdb.grant_usage below.
 
 CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text DEFAULT NULL, headers jsonb DEFAULT NULL,
     max_concurrency int DEFAULT 96, role text DEFAULT NULL) RETURNS void
@@ -70,7 +72,7 @@ CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFA
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process: TERMINATE makes it TERMINATED, FAIL makes it FAILED. The reason is kept. XD007 if the process is closed already.';
 
--- For an array of process ids: a row for each element, in their order. If a process is refused, its row has the error, and none is raised.
+-- For an array of process ids: a row for each element, in their order. A refused process has the error in its row.
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_ids text[], stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL)
     RETURNS TABLE (process_id text, stopped boolean, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process_many';
@@ -159,7 +161,7 @@ CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
 COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run there. Does nothing in any other database. XD021 if owners or process types of running processes are missing.';
 
 CREATE OR REPLACE FUNCTION xdb.knows_roles() RETURNS boolean
-    -- It stands in every policy, and reads shared memory and a table: any process of a parallel query may.
+    -- Every policy calls it. It reads shared memory and a table, which each process of a parallel query may do.
     LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
 COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server. False in a copy from another server, before xdb.adopt(). For the policies, and may change.';
 
@@ -178,21 +180,21 @@ CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TAB
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
 COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type use: states (kind STATE), and queues that they wait for (LOCAL_QUEUE, GLOBAL_QUEUE). live is the number of steps, counted up to 10000. For members of the type''s owner, operators and superusers (42501).';
 
--- What the tables don't show their reader: names of all workers and process types, which every role that uses XDB may know, and what
--- is in shared memory. The views take it from here.
+-- For the views: what row-level security hides in the tables. Every role that uses XDB may know the names of all
+-- workers and process types. The figures come from shared memory.
 CREATE OR REPLACE FUNCTION xdb.registered_workers() RETURNS TABLE (worker_id int, name text, owner text, in_flight int, calls bigint,
     failures bigint, consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
     breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)
     LANGUAGE c VOLATILE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_workers';
 COMMENT ON FUNCTION xdb.registered_workers() IS 'A row for each worker, whichever role has registered it. Only operators and members of the worker''s owner see more than worker_id, name and owner. Calls are counted since the server started.';
 
--- STABLE and PARALLEL SAFE: views call it once for all of their rows.
+-- STABLE and PARALLEL SAFE, so that views call it once for all of their rows.
 CREATE OR REPLACE FUNCTION xdb.registered_types() RETURNS TABLE (type_id int, process_type text, worker text, owner text,
     pause_mode text, paused_until timestamptz, pause_reason text)
     LANGUAGE c STABLE PARALLEL SAFE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_types';
 COMMENT ON FUNCTION xdb.registered_types() IS 'A row for each process type, whichever role has registered it: name, worker, owner and pause.';
 
--- Who may call what. PUBLIC has none: see privileges.sql.
+-- Which role may call which function. PUBLIC has no privileges: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
     deployer boolean DEFAULT false) RETURNS void
@@ -200,18 +202,18 @@ CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT f
     SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    -- Every function of the extension that others than its owner may call stands in one of these lists.
+    -- These lists have every function of the extension that roles other than the extension's owner may call.
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
-        'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which look at the role of the worker themselves
+        'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which check the role of the worker
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
-        'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
+        'pause_process_type', 'resume_process_type',  -- which check the owner of the type
         'status', 'registered_workers',  -- which leave out figures of other roles
         'check_process', 'library_version', 'reassign_owned', 'registered_types',
-        'process_type_usage',  -- which looks at the owner of the type itself
-        'knows_roles'];  -- called by the policies, as whoever reads
+        'process_type_usage',  -- which checks the owner of the type
+        'knows_roles'];  -- called by the policies, as the reader
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
@@ -233,8 +235,8 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'Only a superuser or the owner of the extension may do this.';
     END IF;
-    -- Of two that change the privileges of an object at once, the server fails the one that comes second. They wait here; a
-    -- lock that nobody else takes but vacuum, which gives way.
+    -- If two sessions change the privileges of an object at the same time, Postgres fails the second one. With this
+    -- lock the second one waits. Apart from these sessions only vacuum takes this lock, and it gives way.
     LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
 
     EXECUTE format('GRANT USAGE ON SCHEMA xdb TO %I', grantee);
@@ -250,9 +252,9 @@ BEGIN
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
-    -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that no role is granted. Of a task the numbers
-    -- of its lease stay out.
+    -- The views read with the rights of their reader, so the reader also needs the tables; row-level security hides
+    -- rows. Not granted: the headers of a worker, its secrets (in a table of their own), and the numbers of a task's
+    -- lease.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
@@ -288,11 +290,11 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'Only a superuser or the owner of the extension may do this.';
     END IF;
-    -- Revoking from the schema's owner would take their rights from the native functions, which act as the owner.
+    -- The native functions act as the owner of the schema. Revoking from this owner would take away their rights.
     IF EXISTS (SELECT FROM pg_namespace AS n WHERE n.nspname = 'xdb' AND n.nspowner = role) THEN
         RAISE EXCEPTION 'invalid value for role: "%" owns the extension', grantee USING ERRCODE = 'XD009';
     END IF;
-    -- As xdb.grant_usage does.
+    -- As in xdb.grant_usage.
     LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
 
     IF EXISTS (SELECT FROM xdb.process_execution AS p WHERE p.owner = role AND p.status = 'RUNNING') THEN
@@ -300,7 +302,7 @@ BEGIN
             USING HINT = 'They go on, and fail once the role is dropped. xdb.reassign_owned() gives them to another role.';
     END IF;
 
-    -- Privileges on columns go with those on their table.
+    -- This also revokes the privileges on columns.
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM %I', grantee);

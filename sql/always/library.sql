@@ -1,5 +1,6 @@
--- The library on disk that came with this script is not always the one that the server has loaded. The first has all
--- functions of this version, the other one perhaps not, so this comes before they are declared.
+-- Checks that the server runs a library of the script's version or a later one. After an upgrade of the files the
+-- server still runs the old library until it is restarted. The old library may lack functions of this version, so this
+-- check comes before functions.sql declares them.
 DO $body$
 BEGIN
     CREATE OR REPLACE FUNCTION xdb.library_version() RETURNS text

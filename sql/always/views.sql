@@ -1,10 +1,12 @@
--- What people read with psql. Every view reads with the rights of its reader, and so under the policies of
--- policies.sql; the barrier keeps a reader's own functions from seeing rows before the policies have.
+-- The views. Each view reads with the rights of its reader, and so under the policies of policies.sql. The security
+-- barrier keeps functions of the reader from seeing rows that the policies hide.
 --
--- Every view leads with the process: process_execution is found by its index and the rest by execution_id. Views that
--- put two sources together repeat the join in each branch, so that a condition on process_id reaches both. Window
--- functions are partitioned by process_id for the same reason. Moments inside of jsonb are microseconds since the Unix
--- epoch.
+-- Each view begins with process_execution, which is found by its index on process_id, and joins the rest by
+-- execution_id. Views with several sources repeat the join in each branch, so that a condition on process_id reaches
+-- all of them. Window functions are partitioned by process_id for the same reason. Times inside of jsonb are
+-- microseconds since the Unix epoch.
+--
+-- Limitations: without a condition on process_id or execution_id, a view reads all processes that its reader may see.
 
 CREATE OR REPLACE VIEW xdb.processes WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -122,7 +124,7 @@ FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 CROSS JOIN LATERAL pg_catalog.jsonb_to_recordset(s.wait['commands'])
     AS c ("commandId" text, kind jsonb, status text)
--- A column of its own, not an expression: only so can it be looked up in the index of the queues.
+-- A column, not an expression: otherwise the index of the queues can't be used to find it.
 LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['localQueue'])
     AS q (queue text, "atLeast" bigint, "atMost" bigint) ON true
 LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['globalQueue'])
@@ -200,7 +202,7 @@ FROM (
     JOIN xdb.inbox AS i ON i.execution_id OPERATOR(pg_catalog.=) p.execution_id
 ) AS m
 UNION ALL
--- Of global queues, which belong to no process. The place is that among the messages that the reader sees.
+-- Global queues belong to no process. The position is the one among the messages that the reader sees.
 SELECT
     NULL, NULL, g.queue_name,
     pg_catalog.row_number() OVER (PARTITION BY g.queue_name ORDER BY g.number),
@@ -220,7 +222,7 @@ COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process received t
 COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue; null = none.';
 COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'After this time a message of a global queue can''t be consumed; null = never.';
 
--- A state that is at a call keeps its failure with the call and in the column alike.
+-- While a step is at a call, both the call and the column last_failure have its last failure.
 CREATE OR REPLACE VIEW xdb.failures WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     p.process_id,
@@ -244,15 +246,15 @@ FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL
 UNION ALL
--- No call of theirs can be made, or fail.
+-- Processes without a registered type: no call of their steps is made, so none can fail.
 SELECT p.process_id, p.execution_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     pg_catalog.format('the process type "%s" is not registered: register it again', p.process_type), NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
 WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalog.<>) ALL (ARRAY(
-    -- All there are: of the table a reader sees those of its own roles.
+    -- The function returns all types; of the table a reader sees only those of its own roles.
     SELECT t.type_id FROM xdb.registered_types() AS t))
 UNION ALL
--- They are not made, whatever became of their attempts before.
+-- Calls that are held after crashes: they are not made, whether an earlier attempt failed or not.
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
     s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, NULL, NULL,
     'CallHeld', 'the call is held, because three times the server crashed while it was made or its answer was applied: '
@@ -341,7 +343,7 @@ COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
 COMMENT ON COLUMN xdb.history.event_type IS 'Kind of the event, for instance StateStarted.';
 COMMENT ON COLUMN xdb.history.details IS 'What belongs to the event, a JSON object. Times are microseconds since the Unix epoch.';
 
--- Rows of the tables that the reader may not see are null.
+-- Left joins: for rows that policies hide from the reader, the columns of the tables are null.
 CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     f.name,

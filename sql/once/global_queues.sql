@@ -1,7 +1,8 @@
--- Messages that belong to no process, and the states that wait for them.
+-- Global queues: their messages, which belong to no process, and the steps that wait for them.
+--
+-- Limitations: only the scheduler hands messages out, in its turns. While the engine does not run, messages stay free.
 
--- number is the place in the order: a message that is given back keeps it. fresh is set while the scheduler has
--- not offered the message to those who wait. Owner is the role that published it.
+-- A message that is given back keeps its number, and so its position.
 CREATE TABLE xdb.global_message (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
@@ -24,8 +25,8 @@ CREATE TABLE xdb.global_message (
         AND (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
--- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
--- takes walking over all of them, by whatever index has the order, for a way to those of another queue or key.
+-- Expressions, so that no other index has these orders. Otherwise the planner may choose an index that only has the order.
+-- If one queue has very many messages, it then reads all of them to find those of another queue or key.
 CREATE INDEX global_message_fresh ON xdb.global_message ((number OPERATOR(pg_catalog.+) 0)) WHERE fresh;
 CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number OPERATOR(pg_catalog.+) 0)) WHERE taken_by IS NULL;
 CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number OPERATOR(pg_catalog.-) 0))
@@ -53,7 +54,7 @@ COMMENT ON COLUMN xdb.global_message.taken_at IS 'When the message was consumed.
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_number_seq', '');
 
--- Message ids that were used, for as long as the message is there and for xdb.retention.
+-- Separate from global_message, because an id is kept longer than its message.
 CREATE TABLE xdb.global_message_key (
     queue_name text NOT NULL,
     message_id text NOT NULL,
@@ -71,7 +72,7 @@ COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used the id.';
 COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Name of the owner when the row was written. xdb.adopt() finds the owner by this name on another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_key', '');
 
--- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
+-- at_least is in the index, so that a scan skips commands that want more messages than are free.
 CREATE TABLE xdb.global_waiter (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
@@ -95,9 +96,9 @@ COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Order of waiting, over all ex
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter_wait_order_seq', '');
 
--- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
--- turn of a runner. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
--- never waits for him.
+-- Steps that were not offered new messages: another transaction had locked their execution, or they began to wait in a
+-- runner or a session. Not a column of global_waiter: the transaction that has locked the execution may have deleted
+-- that row, and an update would wait for it. An insert into this table never waits.
 CREATE TABLE xdb.global_passed_over (
     execution_id uuid NOT NULL,
     seq int NOT NULL,

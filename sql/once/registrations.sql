@@ -1,4 +1,7 @@
--- Who the engine is, whose processes it has, and what is registered.
+-- What is registered: workers, process types and mapped tables. And what the engine knows of itself: its epochs, and
+-- the databases that the processes belong to.
+--
+-- Limitations: there are no foreign keys, because pg_restore loads the tables in any order.
 
 CREATE TABLE xdb.engine (
     lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane OPERATOR(pg_catalog.=) 0 OR lane OPERATOR(pg_catalog.>=) 10 AND lane OPERATOR(pg_catalog.<=) 25),
@@ -11,7 +14,7 @@ COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.
 COMMENT ON COLUMN xdb.engine.epoch IS 'Epoch of the leases that this engine process gives. It gets a new one at each start, and a runner also at its end. A new epoch is above all others, so no lease is issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Set by xdb.pause_engine(), reset by xdb.resume_engine(). Only the row of the scheduler counts, for all engine processes.';
 
--- The databases whose processes these are, this one or the one it was copied from. Dumped.
+-- Dumped, so that a copy knows which database it was made from.
 CREATE TABLE xdb.instances (
     system_identifier bigint NOT NULL,
     database oid NOT NULL,
@@ -29,7 +32,7 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.instances', '');
 CREATE TABLE xdb.registry (
     singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
     generation bigint NOT NULL DEFAULT 1,
-    -- Not dumped: what is restored, be it into the database it came from, runs only when somebody says so.
+    -- Not dumped: restored processes run only after xdb.adopt(), also in the database that they came from.
     in_use boolean NOT NULL DEFAULT false
 );
 INSERT INTO xdb.registry DEFAULT VALUES;
@@ -75,7 +78,7 @@ COMMENT ON COLUMN xdb.worker.role_name IS 'Name of this role when the row was wr
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
 
--- Secrets that are in the database itself are not dumped: every reader of a dump would have them.
+-- Secrets with the source literal are not dumped: every reader of the dump would get them.
 CREATE TABLE xdb.worker_secret (
     worker_id int NOT NULL,
     position smallint NOT NULL,
@@ -115,7 +118,7 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.mapping_id_seq', '');
 CREATE TABLE xdb.process_type (
     type_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     process_type text NOT NULL CONSTRAINT process_type_unique UNIQUE,
-    -- Not a foreign key: pg_restore loads the tables in any order, and would lose the rows. Registrations lock the worker's row.
+    -- Not a foreign key: pg_restore would lose rows. Registrations lock the worker's row instead.
     worker_id int,
     definition jsonb NOT NULL,
     mapping_id int,

@@ -1,62 +1,70 @@
--- The tables of processes. A tour of all of them comes first; registrations.sql and global_queues.sql have the rest.
+-- The tables of processes. A tour of all tables comes first; registrations.sql and global_queues.sql create the others.
 --
 -- What is registered (small, rarely written):
---   worker                who is called, where          mapped_table    users' tables whose columns are attributes
---   worker_secret         what calls are signed with    registration_count   look at the registrations again
---   process_type          definition and worker         registry        one row: whether the database is in use
---   engine                who may claim, and leases     instances       which database the processes belong to
+--   worker                where calls go                mapped_table         tables of the application with attributes
+--   worker_secret         what calls are signed with    registration_count   when to read the registrations again
+--   process_type          definition and worker         registry             one row: whether the database is in use
+--   engine                epochs of leases, the pause   instances            which database the processes belong to
 --
--- What a process has. process_execution is the root: everything below carries its execution_id, and whoever holds the lock
--- on its row may change it. latest_execution leads from the process id to the root.
+-- What a process has. process_execution is the root: everything below has its execution_id. A transaction that has
+-- locked the root's row may change everything below. latest_execution leads from the process id to the root.
 --   process_execution     one row per run: status, owner, counters, results
---   +- state_execution    one per state that ran: input, its call, what it waits for
---   |  +- task            HOT. A call to make, with its lease; gone when the answer is applied
---   |  +- timer           HOT. A timer command, or (seq 0) the timeout of the process; gone when it fired
---   |  +- queue_waiter    the local queues that a waiting state wants messages of
---   |  +- global_waiter   the global queues that it wants messages of
---   |     +- global_passed_over   those to ask again, because they were locked when messages came
+--   +- state_execution    one per step: input, its call, what it waits for
+--   |  +- task            HOT. A call to make, with its lease; deleted when the answer is applied
+--   |  +- timer           HOT. A timer command; or, with seq 0, the timeout of the process or the end of its pause
+--   |  +- queue_waiter    the local queues that a waiting step wants messages of
+--   |  +- global_waiter   the global queues that a waiting step wants messages of
+--   |     +- global_passed_over   waiting steps that messages have to be offered to
 --   +- inbox              HOT. Published and not yet received: inserted by sessions, deleted by the engine
---   +- queue_message      received and not yet taken by a state
---   +- message_key, rpc_answer    keys that were used, so that doing it twice does it once
---   +- local_attribute    what states and RPCs have kept
+--   +- queue_message      received and not yet consumed by a step
+--   +- message_key, rpc_answer    keys that were used: the same message or RPC again has no second effect
+--   +- local_attribute    what steps and RPCs have written
 --   +- history_event      what happened, in order: replaying it gives all of the above
---   +- correlated_start   it is the latest start of a correlation key
---   +- purged             the execution is gone, and its rows are being deleted
--- global_message, global_message_key: messages of no process, until a state takes one.
+--   +- correlated_start   the latest start of a correlation key
+--   +- purged             the execution was deleted, and its other rows are being deleted
+-- global_message, global_message_key: messages that belong to no process until a step consumes them.
 --
--- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
--- task or timers, and events: all in one transaction with what it writes in users' tables.
+-- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next step, its
+-- task or timers, and events. All of this is one transaction with what the step writes to the application's tables.
 --
--- Native code alone writes these tables; roles read what is theirs through the views. What rows have to be is said where
--- they are described, in src/store, and xdb.check_process verifies it; a CHECK holds only what that can't see.
+-- Only native code writes these tables. Roles read their own rows through the views. src/store describes what rows must
+-- be, and xdb.check_process verifies it.
 --
--- Lock order, kept by every transaction of the engine and of the SQL functions:
+-- Limitations: a CHECK constraint holds only what xdb.check_process can't see. So Postgres accepts invalid rows from a
+-- superuser who writes them by hand.
+--
+-- Lock order of every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time; then correlated_start, by a start with a correlation key
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
---   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE. An RPC
---                               that excludes others locks it before its call
---   4. users' tables            in the order of the answers, of one answer or RPC in the order of the tables' oids; a start
---                               writes rows of 5, which nobody sees yet, before
+--   3. process_execution        in order of execution ids: publishers KEY SHARE, steps NO KEY UPDATE, closes UPDATE.
+--                               An RPC with EXCLUSIVE_LOCK locks it before its call
+--   4. the application's tables in the order of the answers; for one answer or RPC in the order of the tables' oids. A
+--                               start writes rows of 5 before: no other transaction sees them yet
 --   5. message_key, then global_message_key
--- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted under
--- KEY SHARE and never updated. A global message that nobody has taken is written by the scheduler alone, once it is published;
--- one that is taken belongs to the execution that has it. Rows of global_passed_over are inserted by whoever has not asked a
--- state that waits, and deleted by the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at
--- most (a runner 500 ms), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3 with
--- SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the process ids.
--- A start that may be merged locks the task of the other start's first call behind 3; a claim locks tasks alone, with SKIP LOCKED. One by
--- a worker that fetches its calls takes 3 behind them, KEY SHARE with SKIP LOCKED: its transaction may stay open, and no close gets stuck at
--- the task.
--- Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in the
--- scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
+-- Everything else belongs to an execution and is written under its lock, with three exceptions:
+--   - Inbox rows are inserted under KEY SHARE and never updated.
+--   - Once a global message is published, only the scheduler writes its row while it is free. A consumed message
+--     belongs to the execution that has consumed it.
+--   - Rows of global_passed_over are inserted by the scheduler, by runners and by sessions, and deleted by the
+--     scheduler.
+-- How transactions wait for these locks:
+--   - The engine takes 3 with SKIP LOCKED. It waits at 4 and 5 for at most 50 ms, a runner for 500 ms. It never checks
+--     for deadlocks itself, so Postgres never cancels it for one.
+--   - Purging takes 1 and 3 with SKIP LOCKED, for many executions in one transaction.
+--   - A bulk start takes all of 1 first, in the order of the process ids.
+--   - A start that may be merged takes 3, then locks the task of the other start's first call.
+--   - A claim locks only tasks, with SKIP LOCKED. The claim of a pull worker then takes 3, KEY SHARE with SKIP LOCKED.
+--     Its transaction may stay open; because of this lock no close waits at the task.
+-- Rows of engine are locked in the order of the lanes. The locks on attributes for calls of steps are in the
+-- scheduler's memory. They are granted all at once or not at all, and no transaction stays open for them.
 --
--- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
--- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
--- process id in 0..1023.
+-- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. There are no foreign keys between
+-- hot tables: only native code writes an execution's rows, under its lock. Hot tables have the column shard, a hash in
+-- 0..1023.
 --
--- Vacuum doesn't rest on the hot tables that stay small. Those that grow with the processes that wait or are kept are left to
--- the server's pace: on millions of rows, vacuum that doesn't rest fills the WAL with whole pages. It doesn't cut the end of
--- a hot table off: everybody would wait for its lock, and the pages are used again.
+-- Vacuum does not pause (cost delay 0) on hot tables that stay small. Tables that grow with the waiting or kept
+-- processes use the settings of the server: on millions of rows, vacuum without pauses fills the WAL with whole pages.
+-- Vacuum does not truncate hot tables: sessions would wait for its lock, and the pages are used again.
 
 CREATE TABLE xdb.process_execution (
     execution_id uuid PRIMARY KEY,
@@ -84,7 +92,6 @@ CREATE TABLE xdb.process_execution (
     mapping_id int,
     attribute_keys jsonb,
     results jsonb NOT NULL DEFAULT '[]',
-    -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
     history_limit int,
     request_id text,
     traceparent text,
@@ -217,10 +224,10 @@ CREATE TABLE xdb.task (
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
         vacuum_truncate = off);
--- The lease is not in it, so that taking and losing one stays a heap-only update. A line for each owner, so that the calls of
--- one are never walked over for those of another.
+-- The lease is not in the index, so that giving and ending a lease are heap-only updates. The index has a range for
+-- each owner, so that a scan for one owner's calls does not read those of another owner.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
--- Numbers of the leases of workers that fetch their calls. Not dumped: leases are not either.
+-- Numbers of the leases of pull workers. Not dumped: xdb.adopt() ends all leases.
 CREATE SEQUENCE xdb.pull_lease;
 COMMENT ON SEQUENCE xdb.pull_lease IS 'Numbers the leases that xdb.claim_calls() gives.';
 COMMENT ON TABLE xdb.task IS 'Calls to make. Hot: a row is inserted by the decision to call, and deleted when the answer is applied.';
