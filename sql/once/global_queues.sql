@@ -25,8 +25,8 @@ CREATE TABLE xdb.global_message (
         AND (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
--- Expressions, so that no other index has these orders. Otherwise the planner may choose an index that only has the order.
--- If one queue has very many messages, it then reads all of them to find those of another queue or key.
+-- Expressions, so that no other index has these orders. Otherwise the planner may choose an index that only has the
+-- order. If one queue has very many messages, it then reads all of them to find those of another queue or key.
 CREATE INDEX global_message_fresh ON xdb.global_message ((number OPERATOR(pg_catalog.+) 0)) WHERE fresh;
 CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number OPERATOR(pg_catalog.+) 0)) WHERE taken_by IS NULL;
 CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number OPERATOR(pg_catalog.-) 0))
