@@ -1,11 +1,12 @@
-//! The errors of the extension, a function each. SQLSTATE class `XD`; `docs/errors.md` lists them. Those that say nothing of a
-//! server have their words in `crates/protocol/src/refusal.rs`.
+//! The errors of the extension, one function for each. Their SQLSTATEs have the class `XD`, or are those of Postgres.
+//! `docs/errors.md` lists them. Errors that don't depend on a server have their texts in
+//! `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
 use xdb_engine::{Failure, NOT_REGISTERED, Pause, Quotas, Rejection, StateExecutionId};
 use xdb_protocol::refusal::{self, Refusal, sentence};
 
-/// As the server's own refusals.
+/// The SQLSTATE of Postgres for a missing privilege.
 const INSUFFICIENT_PRIVILEGE: i32 = sqlstate(b"42501");
 
 impl PgError {
@@ -22,7 +23,7 @@ impl From<Refusal> for PgError {
     }
 }
 
-/// Errors that say nothing of a server. Their words are in the protocol crate.
+/// Makes a function for each error whose text is in the protocol crate.
 macro_rules! refusals {
     ($($name:ident($($argument:ident: $of:ty),+);)+) => {
         $(pub fn $name($($argument: $of),+) -> PgError { refusal::$name($($argument),+).into() })+
@@ -56,34 +57,34 @@ xdb_protocol::errors! {
     locks_not_granted(rpc_name: &str, what: &str) = b"XD020", "RPC \"{rpc_name}\" did not get its locks in time",
         detail format!("It waited for {what}."),
         hint "Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.";
-    /// The waits before the call took all of the time.
+    /// The waits before the call used up the timeout.
     no_time_to_call(rpc_name: &str) = b"XD020", "RPC \"{rpc_name}\" had no time left for its call";
-    /// What a token stands for is not the caller's to end.
+    /// The caller's lease on the call of this token is not valid.
     call_is_lost() = b"XD025", "the call is not yours any more",
         detail "Its lease is over, it was made again, or it has ended; or there is none of that token.",
         hint "Roll back. If the answer to a commit was lost, it may be this very call that ended: xdb.describe_process() tells.";
     answer_not_applied(process_id: &str, what: &str) = b"XD010",
         "the answer to a call of process \"{process_id}\" can't be applied",
         detail sentence(what);
-    /// An RPC of a worker that fetches its calls.
+    /// The process type belongs to a pull worker, and RPCs can't be claimed.
     worker_is_not_called(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" can't be called",
         detail "The worker of the process type has no URL: it fetches its calls, and RPCs are not among them.";
-    /// Calls of a worker that is called by the engine can't be claimed.
+    /// A session tried to claim calls of an HTTP worker.
     worker_has_url(worker: &str) = b"XD026", "the calls of worker \"{worker}\" can't be claimed",
         detail "It has a URL: the engine calls it.",
         hint "Register it without a URL and with a role, whose members claim its calls.";
     needs_read_committed(function: &str) = b"0A000", "{function} needs a transaction of isolation level READ COMMITTED",
         hint "It has to see what is due now. xdb.complete_call() can be called in a transaction of any level.";
-    /// A process's owner, with whose rights a call would use tables.
+    /// The call would use tables with the rights of the process's owner, and can't.
     owner_is_unfit(why: &str) = b"XD010", "the call can't use tables as the owner of its process",
         detail sentence(why);
-    /// The code of others would find them.
+    /// Code of the owner would find temporary objects of the session before its own tables and functions.
     temporary_objects() = b"42501", "tables of the process's owner can't be used in a session with temporary objects",
         detail "Triggers of these tables run with the owner's rights, and find names in pg_temp first.",
         hint "DISCARD TEMP removes the session's temporary objects; or be a member of the owner.";
-    /// Code of a process's owner has made something in another's session.
+    /// Code of the process's owner has created temporary objects in the session of another role.
     left_temporary_objects() = b"42501", "a trigger of the process's owner has left temporary objects in the session";
-    /// A session has no thread or no descriptor for its connection to workers.
+    /// The session has no thread or no descriptor for a connection to workers.
     no_client(why: &std::io::Error) = b"53000", "no connection to workers can be made: {why}",
         hint "The server is short of descriptors or threads. Nothing was called: call again.";
     subscribed(subscriptions: &[String]) = b"XD021", "a subscription replicates into the tables of xdb",
@@ -107,7 +108,7 @@ xdb_protocol::errors! {
         detail why;
     other_schema(reason: String, remedy: String) = b"XD022", "{reason}",
         hint remedy;
-    /// The transaction does not see what others have done meanwhile, and would have to. Who makes it again does.
+    /// The transaction's snapshot does not show a change that it would have to see. A retry of the transaction sees it.
     could_not_serialize(why: impl std::fmt::Display) = b"40001", "could not serialize access: {why}";
     superuser_process() = b"XD013", "superusers can't start processes here",
         detail "The steps of a process run with the rights of the role that started it.",
@@ -118,17 +119,18 @@ xdb_protocol::errors! {
     no_worker_for_rpc(rpc_name: &str) = b"XD026", "nobody answers RPC \"{rpc_name}\"",
         detail "Its process type has no worker, and the RPC no function.",
         hint "The definition names functions in \"rpcs\".";
-    /// A step of the process itself is what calls.
+    /// The caller is a function that answers a step of this very process.
     own_step(function: &str) = b"XD016", "a function that answers a call of a process can't call {function} for it",
         hint "Its answer says what becomes of the process.";
-    /// What runs as a part of a process's step, a start or an RPC has changed the process behind its back.
+    /// A trigger or function that runs within a step, a start or an RPC has changed the same process.
     changed_itself() = b"XD016", "a trigger or a function that a process calls can't change this very process",
         hint "The answer that writes the table, or calls the function, says what becomes of the process.";
-    /// A secret that is in the server and not in the database.
+    /// A role has named a secret that the server holds, and not the database.
     may_not_refer() = b"42501", "permission denied to refer to a secret",
         detail "The secret is in a file or the environment of the server.",
         hint "Only a superuser may give such a secret to a worker. Whoever the worker belongs to may name it again afterwards.";
-    /// Whoever names a function has the processes of others call it.
+    /// A role has registered a function that it may not execute itself. Processes of other roles would call the
+    /// function.
     may_not_name(function: &str) = b"42501", "permission denied for function {function}",
         hint "Whoever registers a function needs EXECUTE on it and USAGE on its schema, and so do the owners of the processes that call it.";
     may_not_call(function: &str) = b"42501", "permission denied for function {function}";
@@ -139,9 +141,9 @@ xdb_protocol::errors! {
     missing_owners(names: &[String]) = b"XD021", "roles that own running processes are missing",
         detail format!("There is no role {}.", names.join(", ")),
         hint "Create them, or stop the processes of these roles, and adopt the database then.";
-    /// As the server itself says it, who would lock the table first.
+    /// The same message as that of Postgres for a table that may not be locked.
     table_denied(name: &str) = b"42501", "permission denied for table {name}";
-    /// `which` names them.
+    /// `which` lists the missing types.
     missing_types(which: &str) = b"XD021", "process types of running processes are not registered",
         detail format!("Missing: {which}."),
         hint "Register them again with xdb.register_process_type(), or stop these processes, and adopt the database then.";
@@ -157,13 +159,14 @@ xdb_protocol::errors! {
         hint "Start again when some have ended, which are counted every ten seconds; or have a superuser raise the limit with ALTER ROLE.";
 }
 
-/// What a call has loaded under locks is not so any more.
+/// The values that a call loaded under locks have changed since.
 pub fn call_has_changed(process_id: &str) -> PgError {
     could_not_serialize(format_args!("what a call of process \"{process_id}\" has loaded has changed"))
         .hint("Roll back, give the call back with xdb.fail_call(token), and claim again.")
 }
 
-/// As the answer of an RPC that can't be applied. Where it names what is not registered, the worker knows by a word that time may help.
+/// The answer can't be applied. Gives the same error as an RPC. If the answer names something that is not registered,
+/// the error's datatype says so, and the worker can retry later.
 pub fn call_not_applied(process_id: &str, failure: Failure) -> PgError {
     let error = answer_not_applied(process_id, &failure.detail);
     if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
@@ -174,6 +177,7 @@ pub fn call_not_applied(process_id: &str, failure: Failure) -> PgError {
     ))
 }
 
+/// The caller may not claim calls of this worker. `role` is the role whose members may, or None if it no longer exists.
 pub fn may_not_claim(worker: &str, role: Option<&str>) -> PgError {
     let detail = match role {
         Some(role) => format!("Members of role \"{role}\" may claim its calls."),
@@ -182,7 +186,8 @@ pub fn may_not_claim(worker: &str, role: Option<&str>) -> PgError {
     PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for worker \"{worker}\"")).detail(detail)
 }
 
-/// Somebody changes, removes or uses what another role has registered. `owner` is its name, if it is there.
+/// A role tried to change, remove or use what another role has registered. `owner` is the name of the other role, or
+/// None if the role no longer exists.
 pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError {
     let detail = match owner {
         Some(owner) => format!("It belongs to role \"{owner}\"."),
@@ -193,20 +198,21 @@ pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError
     )
 }
 
-/// Somebody asks what the processes of a type do, which may be other roles', or pauses it.
+/// A role tried to pause a process type, or to see what its processes do. The processes may belong to other roles.
 pub fn not_of_operator(process_type: &str, owner: Option<&str>) -> PgError {
     not_registered_by("process type", process_type, owner)
         .hint("Members of the role that has registered it, operators and superusers may do this.")
 }
 
-/// Whoever maps a table must be allowed what the steps of processes do in it.
+/// A role tried to map a table without the privileges that the steps of processes need on the table.
 pub fn may_not_map(table: &str, missing: &str) -> PgError {
     table_denied(table).detail(format!("To map it, the current role lacks {missing} on what is mapped of it.")).hint(
         "To map a table, a role needs SELECT on the columns of the key and the attributes, and UPDATE on the latter.",
     )
 }
 
-/// With what to do about the server's own refusal of the schema: it is what a role meets first that was not granted anything.
+/// Adds a hint to Postgres' error for a missing privilege on the schema `xdb`. This error is the first one that a role
+/// without any grants gets.
 pub fn explained(error: PgError) -> PgError {
     let of_schema = error.code == INSUFFICIENT_PRIVILEGE && error.message.to_lowercase().ends_with("schema xdb");
     if !of_schema || error.detail.is_some() {

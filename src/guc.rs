@@ -1,10 +1,10 @@
-//! Settings. Each is documented in `docs/settings.md`.
+//! Settings. `docs/settings.md` documents each.
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::CString;
 use xdb_engine::{Duration, Quotas};
 
-/// A setting that is text.
+/// The type of a text setting.
 type Text = Option<CString>;
 
 const NONE: GucFlags = GucFlags::empty();
@@ -13,18 +13,19 @@ const KB: GucFlags = GucFlags::UNIT_KB;
 const SECONDS: GucFlags = GucFlags::UNIT_S;
 const SUPERUSER_ONLY: GucFlags = GucFlags::SUPERUSER_ONLY;
 
-/// The most answers, timers, processes with messages, and due calls per worker and owner, that one turn takes. More would give more
-/// throughput, and longer transactions.
+/// The most items of each kind that one turn takes: answers, timers, processes with messages, and due calls per worker
+/// and owner. A larger value gives more throughput and longer transactions.
 pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
 
-/// The longest time between two scans for due work. Commits wake the scheduler at once; this is the floor under wake-ups.
+/// The longest time between two scans for due work. Commits wake the scheduler at once; the scan finds what a lost
+/// wake-up missed.
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
-/// The most threads of an execution that live at one time, and the most timers that its states wait for.
+/// The most threads that one execution has at a time, and the most timers that its states wait for.
 pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
 
-/// Makes settings of these three limits, in a build for tests alone: a test would need thousands of processes to reach them, and could
-/// not tell a wake-up from a poll.
+/// Makes settings of these three limits, in test builds only. Without them a test would need thousands of processes to
+/// reach a limit, and couldn't tell a wake-up from a poll.
 #[cfg(feature = "crash-points")]
 fn define_limits() {
     for (name, limit, flags) in [
@@ -39,26 +40,26 @@ fn define_limits() {
 /// The most commands of one wait.
 const MAX_COMMANDS: usize = 1000;
 
-/// The shortest time between two attempts of a call.
+/// The shortest backoff between two attempts of a call.
 const MIN_RETRY_INTERVAL: Duration = Duration(100_000);
 
-/// The longest timeout of a call that may be asked for.
+/// The longest timeout of a call that a definition or an answer may set.
 pub const MAX_CALL_TIMEOUT: Duration = Duration(3_600_000_000);
 
 /// The most local attributes of an execution.
 pub const MAX_LOCAL_ATTRIBUTES: usize = 10_000;
 
-/// The bytes that messages in queues may have, for each message that there may be.
+/// The limit on the bytes of queued messages, per message of `xdb.max_queue_messages`.
 const BYTES_OF_A_MESSAGE: usize = 2560;
 
-/// Each setting once: its type and default, the range of a number, who may set it, its flags, its name, and what `pg_settings` says
-/// of it.
+/// Lists each setting once: type, default, range of a number, context, flags, name, and the two descriptions in
+/// `pg_settings`.
 macro_rules! settings {
     ($($setting:ident: $type:ident = $default:expr, $($least:literal..=$most:expr,)? $context:ident, $flags:ident,
         $name:literal, $short:literal, $long:literal;)*) => {
         $(pub static $setting: GucSetting<$type> = GucSetting::<$type>::new($default);)*
 
-        /// Defines the settings, in every process that loads the library.
+        /// Defines the settings. Every process that loads the library calls it.
         pub fn define() {
             $(settings!(@$type $name, $short, $long, &$setting, $($least, $most,)? GucContext::$context, $flags);)*
             #[cfg(feature = "crash-points")]
@@ -126,17 +127,17 @@ settings! {
         c"A worker whose secret is registered as file:NAME has it in the file of this name there. Read again when the configuration is reloaded. Relative to the data directory. Default empty: no such secret can be used.";
 }
 
-/// A string setting as Rust text.
+/// The value of a text setting.
 pub fn text(setting: &GucSetting<Option<CString>>) -> String {
     setting.get().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The largest accepted size of one input, message or attribute, in bytes.
+/// The largest input, message or attribute, in bytes.
 pub fn max_payload_bytes() -> usize {
     MAX_PAYLOAD_KB.get() as usize * 1024
 }
 
-/// The largest accepted answer of a worker, in bytes.
+/// The largest answer of a worker, in bytes.
 pub fn max_response_bytes() -> usize {
     MAX_RESPONSE_KB.get() as usize * 1024
 }
@@ -151,7 +152,7 @@ pub fn max_bulk_bytes() -> usize {
     4 * max_request_bytes()
 }
 
-/// What one process may ask for.
+/// The limits of one process, from the settings and the constants above.
 pub fn quotas() -> Quotas {
     let queue_messages = MAX_QUEUE_MESSAGES.get() as usize;
     Quotas {
@@ -164,13 +165,13 @@ pub fn quotas() -> Quotas {
     }
 }
 
-/// How long closed executions are kept; None: for ever.
+/// How long closed executions are kept. None: for ever.
 pub fn retention() -> Option<Duration> {
     let seconds = RETENTION_SECONDS.get();
     (seconds >= 0).then(|| Duration(i64::from(seconds) * 1_000_000))
 }
 
-/// The names in a list as `xdb.databases` has it; none means all. `None` if it can't be read.
+/// The names in a list such as `xdb.databases`. An empty list means all databases. None if the list can't be parsed.
 pub fn listed_databases(list: &str) -> Option<Vec<String>> {
     if list.trim().is_empty() { Some(Vec::new()) } else { crate::pg::names::split(list) }
 }

@@ -1,4 +1,4 @@
-//! Why the engine of this database does not run, or what it has no place for: for `xdb.status()`.
+//! For `xdb.status()`: why the engine of this database does not run, or which workers have no room for more calls.
 
 use super::Caller;
 use crate::clock;
@@ -13,11 +13,10 @@ use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownWorker};
 use xdb_sched::room::{is_full, places};
 
-/// A call that has waited for less is about to be made.
+/// Calls that have waited for less time are about to be made, in microseconds.
 const SHORT_WAIT: i64 = 1_000_000;
 
-/// Why the engine is in the state in which it is, unless it runs. What is in the tables of a copy, or of another version, says its
-/// reason itself.
+/// Why the engine is in its present state, unless it runs. Copies and other schema versions have reasons of their own.
 pub fn reason(spi: &Spi, slot: &SlotStatus) -> Result<Option<String>> {
     let why = match slot.state {
         EngineState::Running | EngineState::Unused | EngineState::Copy | EngineState::OtherSchema => return Ok(None),
@@ -36,12 +35,12 @@ pub fn reason(spi: &Spi, slot: &SlotStatus) -> Result<Option<String>> {
     Ok(Some(why))
 }
 
-/// The last error, if it is one of the last process that was started.
+/// The last error, if it belongs to the last started process.
 fn error_of_now(slot: &SlotStatus) -> Option<&str> {
     slot.last_error.as_deref().filter(|_| slot.last_error_at >= slot.started_at)
 }
 
-/// Why there is no process, and none is asked for: what the launcher looks at, in its order.
+/// Why there is no engine process, and none is requested: the launcher's conditions, in their order.
 fn stopped(spi: &Spi) -> Result<String> {
     if process::is_in_recovery() {
         return Ok("this server is a standby: the engine starts when it is promoted".to_owned());
@@ -76,7 +75,8 @@ fn stopped(spi: &Spi) -> Result<String> {
     Ok("no engine process was started yet: the launcher looks for what is missing every 5 seconds".to_owned())
 }
 
-/// Which workers of those that the caller sees have calls waiting for a place, and what to raise. The engine runs.
+/// Workers whose calls wait for a place, among those that the caller may see, and what to raise. Only for a running
+/// engine.
 pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     let now = clock::now();
     let waiting = lines::waiting(spi, now, clock::real())?;
@@ -103,7 +103,7 @@ pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     Ok(full)
 }
 
-/// Why there is no place for a call to a worker, if there is none.
+/// Why there is no place for a call to a worker, or None.
 fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Option<String> {
     let (max_calls, limit) = (guc::MAX_IN_FLIGHT.get() as usize, worker.max_concurrency.max(0) as usize);
     let places = places(limit, max_calls, Descriptors::most(), called);
