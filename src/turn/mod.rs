@@ -5,9 +5,9 @@
 //!
 //! ```text
 //!  Backlog ─▶ begin ──▶ gather ───▶ load ─────▶ decide ──────▶ save ─────▶ claim ────▶ prepare ─▶ COMMIT ─▶ settle
-//!  (answers)  epoch,    due timers, executions  events in      the         leases for  requests             calls go out,
-//!             pause,    messages,   under their memory;        difference  due calls,  with their           waiting items
-//!             registry  global      row locks   application's  as rows     if places   attributes           are kept
+//!  (answers)  epoch,    due timers, executions  events in      the         leases for  requests             calls go
+//!             pause,    messages,   under their memory;        difference  due calls,  with their           waiting
+//!             registry  global      row locks   application's  as rows     if places   attributes           items stay
 //!                       queues                  tables                     are free
 //!             Started   Work        Batch       Decided        Saved       Claims      Prepared             Next
 //! ```

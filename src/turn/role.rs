@@ -13,7 +13,7 @@
 //! | timers, messages, global queues, locks on attributes | yes | no |
 //! | finds out which tables are slow | yes | no |
 //!
-//! Lane 1 has the calls of processes with a slow table, and of functions. Owners take turns when a runner applies answers.
+//! Lane 1 has the calls of functions, and of processes with a slow table. Owners take turns when answers are applied.
 //!
 //! How runners share the work, if there are several:
 //! - While there are slow steps, the first runner leaves functions to the others.
