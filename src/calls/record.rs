@@ -1,4 +1,5 @@
-//! What the engine keeps of a call while it is under way.
+//! What the engine keeps of a call while it is under way, in memory. It is lost with the process; then the lease is
+//! void.
 
 use crate::store::StateKey;
 use crate::store::attribute::Size;
@@ -9,7 +10,7 @@ use xdb_calls::Attempt;
 use xdb_engine::{Api, Loading, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
-/// A call that was submitted.
+/// A call that was submitted. `prepare` writes it, and its answer is applied with it.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     pub key: StateKey,
@@ -17,23 +18,23 @@ pub struct CallRecord {
     /// From 1.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
-    /// With the scheduler's epoch: the fence.
+    /// The number of its lease. Together with the process's epoch it is the fence.
     pub lease_number: i64,
     pub worker_id: WorkerId,
-    /// The place of its answer among all that have come in, from 1; zero before it has come.
+    /// The position of its answer among all answers, from 1. Zero before it was answered. The backlog writes it.
     pub answer_number: u64,
-    /// The role that the process belongs to.
+    /// The role that owns the process.
     pub owner: Owner,
-    /// Of the local attributes that were read for it.
+    /// The size of the local attributes when they were read for the call.
     pub local_size: Size,
-    /// It was in hand when the server crashed.
+    /// The call was in hand when the server crashed.
     pub is_suspect: bool,
-    /// What it loaded under locks.
+    /// What the call loaded under locks. None: nothing.
     pub reads: Option<Arc<ReadSet>>,
 }
 
 impl CallRecord {
-    /// An attempt, as far as a worker or a function is told of it.
+    /// A record with what a request needs. The other fields are empty.
     pub fn of(key: StateKey, api: Api, attempt: u32, first_attempt_at: Timestamp) -> Self {
         Self {
             key,
@@ -59,13 +60,13 @@ impl CallRecord {
     }
 }
 
-/// What a call has loaded under locks. It has to be the same when the answer is applied.
+/// What a call has loaded under locks. The answer is applied only if it is unchanged.
 #[derive(Debug)]
 pub struct ReadSet {
     pub global: Loading,
     /// The hash of the global attributes.
     pub values: u128,
     pub local: Loading,
-    /// The versions of the local attributes.
+    /// The versions of the local attributes, by name.
     pub keys: BTreeMap<String, String>,
 }

@@ -28,7 +28,7 @@ const BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
 /// After this many bytes were taken, other steps wait for the next turn.
 const BYTES_PER_TURN: usize = 16 * 1024 * 1024;
 
-/// The most messages that are read at a time beyond those that are needed.
+/// The most messages that are read at a time beyond the needed ones.
 const READ_AHEAD: usize = 500;
 
 /// What the scheduler knows of waiting messages. If a turn is made again in parts, the parts match the same messages.

@@ -1,7 +1,7 @@
 //! Makes the requests of the leased calls, with the attributes that they load.
 //!
-//! Limitations: a lease is given back if a table is busy, or if the request is too large for the free places or for the
-//! turn's bytes.
+//! Limitations: if a table is busy, the lease is given back. The same holds for a large request that exceeds the free
+//! places or the turn's bytes.
 
 use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;

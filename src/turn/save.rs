@@ -1,5 +1,5 @@
-//! Writes what a turn has decided. Calls that follow from it and may be made at once get their leases here and are
-//! written with them, so no scan is needed for them.
+//! Writes what a turn has decided. Calls that follow from it, and that may be made at once, are leased here and written
+//! with their leases. So no scan is needed for them.
 //!
 //! Limitations: functions, retries and calls that want locks are not leased here. `claim` leases them.
 
