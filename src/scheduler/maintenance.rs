@@ -13,7 +13,7 @@ use crate::store::purge::{self, Cursor, Old};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
 
-/// How often to scan for old executions at least, with a retention of more than a minute.
+/// The longest time between two scans. With a retention that is shorter, it is the retention.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
 
 /// After the time of this many scans, the next scan begins at the oldest execution again. It finds executions that were

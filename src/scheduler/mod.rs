@@ -4,9 +4,9 @@
 //! Each scheduler and runner has a slot in shared memory. The life of a slot:
 //!
 //! ```text
-//!  Idle ──launcher asks──▶ Requested ──process claims the slot──▶ Live ──process ends──▶ Exited ──launcher notes it──▶ Idle
-//!    ▲                         │                                                                                  │
-//!    └────── start is lost ────┘                     at once, after a backoff, or when it is asked for ◀──────────┘
+//!  Idle ──launcher asks──▶ Requested ──process claims it──▶ Live ──process ends──▶ Exited ──launcher sees it──▶ Idle
+//!   ▲                         │                                                                              │
+//!   └────── start is lost ────┘               at once, after a backoff, or when it is asked for ◀────────────┘
 //! ```
 //!
 //! | file | what it is for |
