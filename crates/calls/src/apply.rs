@@ -2,7 +2,7 @@
 //! has a [`Driver`].
 //!
 //! ```text
-//!   fence ─▶ warnings? ─▶ decide ─▶ later? ─▶ close: lock, decide again ─▶ too large? ─▶ unchanged? ─▶ tables ─▶ memory
+//! fence ─▶ warnings? ─▶ decide ─▶ later? ─▶ close: lock, decide again ─▶ too large? ─▶ unchanged? ─▶ tables ─▶ memory
 //! ```
 //!
 //! The driver checks the fence: an answer comes here only under a valid lease, with its execution locked. Every other
