@@ -13,13 +13,16 @@ use xdb_sched::room::{Line, Owner};
 /// A call that was submitted. `prepare` writes it, and its answer is applied with it.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
+    /// The execution and the state execution.
     pub key: StateKey,
     pub api: Api,
     /// From 1.
     pub attempt: u32,
+    /// When the first attempt of this call began.
     pub first_attempt_at: Timestamp,
     /// The number of its lease. Together with the process's epoch it is the fence.
     pub lease_number: i64,
+    /// [`NO_WORKER`] for a function.
     pub worker_id: WorkerId,
     /// The position of its answer among all answers, from 1. Zero before it was answered. The backlog writes it.
     pub answer_number: u64,
@@ -51,10 +54,12 @@ impl CallRecord {
         }
     }
 
+    /// The part that the engine's commands need.
     pub fn as_attempt(&self) -> Attempt {
         Attempt { seq: self.key.1, api: self.api, number: self.attempt, first_at: self.first_attempt_at }
     }
 
+    /// The line in which the call takes its places.
     pub fn line(&self) -> Line {
         Line { worker: self.worker_id, owner: self.owner }
     }
@@ -63,9 +68,11 @@ impl CallRecord {
 /// What a call has loaded under locks. The answer is applied only if it is unchanged.
 #[derive(Debug)]
 pub struct ReadSet {
+    /// Which global attributes were read, and under which lock.
     pub global: Loading,
     /// The hash of the global attributes.
     pub values: u128,
+    /// Which local attributes were read, and under which lock.
     pub local: Loading,
     /// The versions of the local attributes, by name.
     pub keys: BTreeMap<String, String>,

@@ -41,6 +41,7 @@ impl Duties {
         }
     }
 
+    /// Makes the leases of ended runners void, before a turn.
     pub fn before_turn(&mut self, session: &mut Session) {
         if let Self::Scheduler { runners, .. } = self {
             runners.retire(session);

@@ -204,6 +204,7 @@ impl<'a> AppTables<'a> {
         with_timeout(milliseconds(timeout), function, pg_sys::InvalidOid, as_owner)
     }
 
+    /// Until when a table is or was deferred.
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.health.busy_until(relation)
     }

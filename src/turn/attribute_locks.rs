@@ -118,7 +118,6 @@ impl AttributeLocks {
         keys.into_iter().for_each(|key| self.release(key));
     }
 
-    /// Whether a call waits.
     pub fn waits(&self, key: &StateKey) -> bool {
         self.table.waits(key)
     }

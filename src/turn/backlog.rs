@@ -177,6 +177,7 @@ impl Backlog {
         self.waiting.insert(number, item);
     }
 
+    /// Keeps items as [`Backlog::keep`] does.
     pub fn keep_all(&mut self, items: Vec<Item>) {
         items.into_iter().for_each(|item| self.keep(item));
     }
@@ -204,7 +205,7 @@ impl Backlog {
         let may_go = |item: &Item| item.suspect().is_none_or(|suspect| taken == Some(suspect));
         let (items, aside): (Vec<_>, Vec<_>) = items.into_iter().partition(may_go);
         for item in &aside {
-            // Else a transaction could be full of suspects.
+            // Suspects go behind the other items, so that many of them don't fill a transaction.
             self.put_off(item.execution());
             if taken.is_none() {
                 self.defer(item.execution(), Patience::Short);
@@ -214,10 +215,12 @@ impl Backlog {
         self.hold_back(items)
     }
 
+    /// Whether no item waits, and no lease is to be given up.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.yielding.is_empty()
     }
 
+    /// How many items wait, plus the leases to give up.
     pub fn len(&self) -> usize {
         self.waiting.len() + self.yielding.len()
     }
@@ -243,6 +246,7 @@ impl Backlog {
         self.rest_until.is_some_and(|until| now < until)
     }
 
+    /// Lets answers that need tables rest until this moment.
     pub fn rest(&mut self, until: Instant) {
         self.rest_until = Some(until);
     }
@@ -356,6 +360,7 @@ impl Backlog {
         self.places.insert(id, self.last);
     }
 
+    /// Forgets the state of executions and calls that no longer wait.
     pub fn forget_old(&mut self) {
         if !self.held_up_answers.is_empty() {
             let answers = self.waiting.values().filter_map(|item| match item {

@@ -47,9 +47,11 @@ const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 /// A call with its lease. Its request is submitted after the commit.
 pub struct Leased {
     pub key: StateKey,
+    /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
     /// From 1.
     pub attempt: u32,
+    /// When the first attempt of this call began.
     pub first_attempt_at: Timestamp,
     pub lease: Lease,
     /// Why the attempt fails before the call is made, and what follows.
@@ -61,6 +63,7 @@ pub struct Leased {
 /// What was claimed.
 #[derive(Default)]
 pub struct Claims {
+    /// Calls with new leases.
     pub leased: Vec<Leased>,
     /// The executions of the claimed calls.
     pub executions: BTreeMap<ExecutionId, Loaded>,
@@ -68,7 +71,9 @@ pub struct Claims {
     pub failed: Vec<Item>,
     /// Lines in which every due call has a lease. None: this turn has not scanned.
     pub drained: Option<BTreeSet<Line>>,
+    /// How far the scans came, including those of gathering.
     pub ends: ScanEnds,
+    /// When this phase wants the next turn.
     pub next: Next,
 }
 
@@ -410,7 +415,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Judges one call: returns its lease, or records the result in the verdicts.
-    // Long because each verdict ends the claim in its own way. What takes room or locks comes after the verdict.
+    // Long because each verdict ends the claim in its own way. Places and locks are taken after the verdict.
     fn verdict(
         &mut self,
         call: &Candidate,

@@ -46,13 +46,16 @@ pub struct Decided<'i> {
     pub given_away: Vec<StateKey>,
     /// Messages of global queues that are still free.
     pub free: Free,
+    /// The time of the events.
     pub now: Timestamp,
 }
 
 /// Rows that have no use any more, to be deleted.
 #[derive(Default)]
 pub struct Stale {
+    /// Timers whose step or execution is over.
     pub timers: Vec<DueTimer>,
+    /// Steps that wait for no global queue any more.
     pub waiters: Vec<StateKey>,
     /// Executions that are closed, and have messages in the inbox.
     pub inboxes: Vec<ExecutionId>,

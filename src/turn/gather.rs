@@ -35,6 +35,7 @@ pub struct Work {
     pub ends: ScanEnds,
     /// A scan for due calls would find nothing.
     pub nothing_due: bool,
+    /// When this phase wants the next turn.
     pub next: Next,
     /// Calls whose leases were given up. `settle` removes them from the backlog.
     pub yielded: Vec<StateKey>,

@@ -290,6 +290,7 @@ impl Matching {
         }
     }
 
+    /// Keeps what this transaction has gathered.
     pub fn gathered(&mut self, gathered: Gathered) {
         *self = Self { gathered, is_new: true };
     }

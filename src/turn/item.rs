@@ -15,7 +15,6 @@ use xdb_engine::ExecutionId;
 pub enum Item {
     /// Messages are in the inbox of this execution.
     Arrivals(ExecutionId),
-    /// A due timer.
     Timer(DueTimer),
     /// Messages of global queues may satisfy this step.
     Waiter(StateKey),
@@ -29,6 +28,7 @@ pub enum Item {
 }
 
 impl Item {
+    /// The execution of the item.
     pub fn execution(&self) -> ExecutionId {
         match self {
             Self::Arrivals(id) | Self::Fail { execution: id, .. } => *id,

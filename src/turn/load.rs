@@ -24,6 +24,7 @@ pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
 #[derive(Default)]
 pub struct Batch<'i> {
     pub items: &'i [Item],
+    /// The executions that could be locked.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub locked: BTreeSet<ExecutionId>,
@@ -33,6 +34,7 @@ pub struct Batch<'i> {
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Local attributes of executions whose answered calls have locked some.
     pub local: LocalVersions,
+    /// Messages that were read from the inbox.
     pub taken_in: TakenIn,
     /// Free messages of global queues.
     pub free: Free,

@@ -42,11 +42,13 @@ pub struct Memory {
     /// Registered process types and workers.
     pub(super) registry: Registry,
     pub(super) calls: OpenCalls,
+    /// Items that wait to be applied.
     pub(super) backlog: Backlog,
     pub(super) tables: KnownTables,
     /// Messages of global queues that wait to be matched.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
+    /// Where the next scans begin.
     pub(super) scans: Scans,
     pub(super) seen: Seen,
     /// Errors of turns are logged once a second.
@@ -70,6 +72,7 @@ pub(super) struct OpenCalls {
 pub(super) struct Seen {
     /// No new work is taken up: an operator has paused the engine, or this database does not own its processes.
     pub paused: bool,
+    /// Whether this database owns its processes, or is a copy of another one.
     pub ownership: Ownership,
     /// The runners that should run for waiting calls. Only the scheduler's turns write it.
     pub for_runners: Vec<Role>,
@@ -165,6 +168,7 @@ impl Memory {
         self.seen.ownership
     }
 
+    /// Whether no new work is taken up.
     pub fn is_paused(&self) -> bool {
         self.seen.paused
     }

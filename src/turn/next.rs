@@ -64,6 +64,7 @@ impl Next {
         }
     }
 
+    /// Whether the turn is due at once.
     pub fn is_now(self) -> bool {
         self.at == Self::now(self.why).at
     }

@@ -35,13 +35,16 @@ pub struct Prepared {
     pub requests: Requests,
     /// Lines without a due call that has no lease. None: this turn has not scanned.
     pub drained: Option<BTreeSet<Line>>,
+    /// How far the scans came, without calls that were given back.
     pub ends: ScanEnds,
+    /// When this phase wants the next turn.
     pub next: Next,
 }
 
 /// The result of preparing calls.
 #[derive(Default)]
 pub struct Requests {
+    /// Requests to submit, each with the record of its call.
     pub calls: Vec<(Request, CallRecord)>,
     /// Calls that functions answer. The function is called in the turn that applies its answer.
     pub functions: Vec<CallRecord>,

@@ -48,7 +48,9 @@ pub struct Saved {
     pub left_out: bool,
     /// Whether anything was written besides leases. If not, the commit may be asynchronous.
     pub wrote: bool,
+    /// When this phase wants the next turn.
     pub next: Next,
+    /// The time of the turn's events.
     pub now: Timestamp,
 }
 

@@ -27,7 +27,6 @@ pub struct Scans {
     quiet_until: Option<Instant>,
     /// Due calls, by worker and owner.
     pub calls: DueScan<Line, Timestamp>,
-    /// Due timers.
     pub timers: ScanByOwner<Timestamp>,
     /// Messages in the inbox, by their ids.
     pub messages: ScanByOwner<i64>,
@@ -67,7 +66,9 @@ pub struct Pauses {
 /// A scan whose rows are in one line per owner.
 #[derive(Default)]
 pub struct ScanByOwner<T> {
+    /// The cursors of the owners.
     pub due: DueScan<Owner, T>,
+    /// The owners that have rows.
     pub owners: DueOwners<T>,
 }
 
@@ -93,6 +94,7 @@ impl<T: Ord + Copy> ScanByOwner<T> {
 /// How far the scans of a turn came. Phases write it, and it is applied after the commit.
 #[derive(Debug, Default)]
 pub struct ScanEnds {
+    /// Where the scan of each line ended.
     pub calls: Vec<(Line, Timestamp)>,
     pub timers: HashMap<Owner, End<Timestamp>>,
     pub messages: HashMap<Owner, End<i64>>,

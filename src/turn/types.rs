@@ -27,11 +27,14 @@ pub(super) struct Scope {
     pub gather: bool,
     /// The most calls to claim.
     pub claim: usize,
+    /// Whether uses of tables have guards.
     pub mode: Mode,
 }
 
 impl Scope {
+    /// The first try of a scheduler's turn.
     pub const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
+    /// Apply items under guards, and nothing else.
     pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
 }
 
@@ -49,6 +52,7 @@ pub(super) struct Turn<'a> {
     pub has_slow_steps: bool,
     /// The number of the turn, and of the leases that it gives.
     pub number: i64,
+    /// What this transaction does besides applying its items.
     pub scope: Scope,
     /// No new work is taken up.
     pub paused: bool,

@@ -10,10 +10,13 @@ use xdb_protocol::*;
 /// One attempt of a call of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
+    /// The state execution within its process.
     pub seq: StateSeq,
+    /// `waitUntil` or `execute`.
     pub api: Api,
     /// From 1.
     pub number: u32,
+    /// When the first attempt of this call began.
     pub first_at: Timestamp,
 }
 

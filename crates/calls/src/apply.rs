@@ -66,7 +66,9 @@ pub trait Driver {
 /// What an answer writes to the application's tables.
 #[derive(Clone, Copy)]
 pub struct Written<'c> {
+    /// New values of global attributes.
     pub attributes: &'c BTreeMap<String, Json>,
+    /// Functions to call after that, in this order.
     pub functions: &'c [FunctionCall],
 }
 

@@ -110,6 +110,7 @@ pub enum Paused<'a> {
 /// Why a role may not own running processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit {
+    /// The text for the history and for errors.
     pub why: &'static str,
     /// The reason can't go away, so the process fails. Else the attempt fails.
     pub for_good: bool,
@@ -170,6 +171,7 @@ pub struct Facts<'a> {
     pub called: CallOf<'a>,
     /// None: the type is not registered.
     pub process_type: Option<TypeFacts<'a>>,
+    /// By the clock of processes.
     pub now: Timestamp,
     /// None: the owner may own running processes, or the call is a caller's RPC.
     pub owner: Option<&'a Unfit>,

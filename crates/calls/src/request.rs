@@ -64,6 +64,7 @@ pub struct Origin<'a> {
     pub execution: &'a Execution,
     /// The current name of the role that owns the process. None: the role was dropped.
     pub owner: Option<String>,
+    /// The name of the database.
     pub database: Rc<str>,
     /// The shard, if the process was started with a `shardKey`.
     pub shard: Option<i16>,
@@ -189,7 +190,7 @@ impl CallRequest<'_> {
         self.body.context.timeout
     }
 
-    /// The body.
+    /// The body, as JSON.
     pub fn encode(&self) -> String {
         self.body.encode()
     }

@@ -51,6 +51,7 @@ impl<K: Eq + Hash + Copy> Backoff<K> {
         self.until.insert(key, (until, LONGEST));
     }
 
+    /// Whether `key` is deferred now.
     pub fn is_deferred(&self, key: &K, now: Instant) -> bool {
         self.until.get(key).is_some_and(|(until, _)| *until > now)
     }

@@ -50,6 +50,7 @@ pub struct Ticket {
 /// An open breaker, as it is shown to operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
+    /// When the breaker opened.
     pub since: Instant,
     /// None: a probe is under way.
     pub next_probe: Option<Instant>,

@@ -99,7 +99,9 @@ pub fn share(limit: usize, owners: usize) -> usize {
 
 /// The rows that a turn takes, and the first row of each owner that it leaves.
 pub struct InTurns<I, T> {
+    /// In the order in which the turn takes them.
     pub taken: Vec<I>,
+    /// The first row that each owner has left over.
     pub left: HashMap<Owner, T>,
 }
 

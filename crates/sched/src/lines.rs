@@ -39,6 +39,7 @@ impl Lines {
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);
     }
 
+    /// Whether the line is known.
     pub fn has(&self, line: &Line) -> bool {
         self.known.contains_key(line)
     }

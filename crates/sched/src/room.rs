@@ -167,6 +167,7 @@ impl<C> InFlight<C> {
         self.calls.iter().map(|(tag, call)| (*tag, &call.what))
     }
 
+    /// How many calls are under way.
     pub fn len(&self) -> usize {
         self.calls.len()
     }

@@ -44,6 +44,7 @@ pub struct TableHealth {
 }
 
 impl TableHealth {
+    /// Begins a turn: its waits for rows are counted from zero.
     pub fn begin_turn(&mut self) {
         self.waited.clear();
     }
@@ -53,6 +54,7 @@ impl TableHealth {
         self.busy.until(&relation)
     }
 
+    /// Whether the table is deferred now.
     pub fn is_busy(&self, relation: Relation, now: Instant) -> bool {
         self.busy.is_deferred(&relation, now)
     }

@@ -12,6 +12,7 @@ const NAMES_CHARACTERS: usize = 1000;
 
 /// What a call locks, in the order of the objects.
 pub struct WantedLocks {
+    /// The request for the lock table.
     pub objects: Wants,
     names: Vec<String>,
 }
