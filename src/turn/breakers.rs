@@ -123,7 +123,7 @@ impl Breakers {
         self.of_worker.values().filter_map(|entry| entry.breaker.next_change(now)).min()
     }
 
-    /// Shows changes: breakers in shared memory, for `xdb.status()` and views; workers without a secret in the log.
+    /// Shows changes: breakers in shared memory, workers without a usable secret in the log.
     pub fn show(&mut self, session: &Session) {
         for (worker, entry) in &mut self.of_worker {
             let open = entry.breaker.open();

@@ -1,8 +1,7 @@
 //! Matches messages of global queues with the steps that wait for them. The scheduler's turn is the only place that
 //! does so, so there is one order of the waiting steps.
 //!
-//! A *class* is a queue, or a queue and a key. A *fresh* message is one that no turn has offered to all its waiting
-//! steps.
+//! A *class* is a queue, or a queue and a key. A *fresh* message was not offered to the waiting steps yet.
 //!
 //! Limitations: one turn takes up to 16 MiB of messages. The rest waits for the next turn.
 

@@ -160,7 +160,7 @@ pub struct LockTable<K> {
     requests: HashMap<K, LockRequest<K>>,
     /// Calls that hold their objects.
     has: BTreeSet<K>,
-    /// All waiting requests in order, including those that have stepped aside.
+    /// All waiting requests in order, including requests that stepped aside.
     line: BTreeSet<LinePlace<K>>,
     /// Waiting requests that were not blocked when they were checked last, and that have not stepped aside.
     ready: BTreeSet<LinePlace<K>>,
