@@ -293,7 +293,12 @@ pub struct Begun {
 
 fn read_begun(row: &Row) -> Result<Begun> {
     let (api, attempt) = (row.get("api")?, row.get("attempt")?);
-    Ok(Begun { key: (row.get("execution_id")?, row.get("seq")?), api, attempt, first_attempt_at: row.get("first_attempt_at")? })
+    Ok(Begun {
+        key: (row.get("execution_id")?, row.get("seq")?),
+        api,
+        attempt,
+        first_attempt_at: row.get("first_attempt_at")?,
+    })
 }
 
 /// Those of these calls whose leases have ended still, their tasks locked. To be called under the locks of their executions.
