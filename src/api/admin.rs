@@ -88,8 +88,9 @@ fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
 /// What to do about subscriptions that write here, if there are any.
 fn subscribed(spi: &Spi) -> Result<Option<String>> {
     let writers = subscription::writers(spi)?;
-    let what =
-        || format!("the tables of XDB are replicated into by: {}; drop it before xdb.adopt()", writers.join(", "));
+    let what = || {
+        format!("a subscription replicates into the tables of xdb: {}; drop it before xdb.adopt()", writers.join(", "))
+    };
     Ok((!writers.is_empty()).then(what))
 }
 
@@ -191,13 +192,14 @@ fn without_secret(spi: &Spi) -> Result<Option<String>> {
     let named = named.collect::<Vec<_>>().join(", ");
     let more = unusable.len().saturating_sub(NAMED);
     let and_more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    Ok((!unusable.is_empty()).then(|| format!("workers are not called whose secret can't be used: {named}{and_more}")))
+    Ok((!unusable.is_empty())
+        .then(|| format!("workers are not called because their secrets can't be used: {named}{and_more}")))
 }
 
 /// Why no worker can be called over TLS. This session reads the file now: the engine's result is from the last reload.
 fn without_authorities() -> Option<String> {
     let why = Authorities::read(&guc::text(&guc::SSL_CA_FILE)).err()?;
-    Some(format!("Workers are not called over TLS: {why}. After it is mended, reload the configuration."))
+    Some(format!("Workers are not called over TLS: {why}. Fix this, then reload the configuration."))
 }
 
 /// What to raise if calls wait for connections.
@@ -205,8 +207,7 @@ fn short_of_connections(waiting: i64) -> Option<String> {
     let most = Descriptors::most();
     (waiting > 0).then(|| {
         format!(
-            "{waiting} calls in flight wait for a connection. An engine can have {most} at a time, a third of \
-            max_files_per_process: raise it, and the limit of the system if that is lower."
+            "{waiting} calls in flight wait for a connection. An engine can open {most} connections, a third of max_files_per_process. Raise max_files_per_process, and the limit of the system if that is lower."
         )
     })
 }

@@ -57,7 +57,7 @@ pub(super) fn merge_or_begin(
     let (type_id, found) = caller.on_system_tables(|spi, registry| {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
         if !to_start.starts_in_a_state(&request.start) {
-            let what = "the process type has no starting state, so that nothing can be merged";
+            let what = "the process type has no starting state, so its starts can't be merged";
             return Err(error::invalid_argument("options.correlationKey", what));
         }
         // A start that would be refused on its own can't be merged either.

@@ -312,7 +312,7 @@ fn knows_roles() -> Result<bool> {
 
 /// The caller's name, which rows keep beside the oid.
 fn owner_name(caller: Caller) -> Result<String> {
-    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
+    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role no longer exists"))
 }
 
 /// The trace context of the session, if it is set.

@@ -58,7 +58,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     }
     if url.is_none() && (secret.is_some() || headers.is_some()) {
         let argument = if secret.is_some() { "secret" } else { "headers" };
-        return Err(error::invalid_argument(argument, "a worker without a URL is sent none"));
+        return Err(error::invalid_argument(argument, "it can't be given for a worker without a URL"));
     }
     let max_concurrency = needed("max_concurrency", args.int(4))?;
     if max_concurrency < 1 {
@@ -101,7 +101,7 @@ fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_
     }
     if let Some(why) = not_found {
         let message = format!("the host of worker \"{worker}\" can't be resolved now");
-        notice(message, &format!("{why}. Its calls fail until it can be."));
+        notice(message, &format!("{why}. Calls of the worker fail until its host can be resolved."));
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ fn pulling_role(has_url: bool, role: Option<String>) -> Result<Option<(pg_sys::O
     match role {
         Some(_) if has_url => Err(error::invalid_argument("role", "the engine calls a worker that has a URL")),
         None if !has_url => {
-            let what = "it must not be null for a worker without a URL: its members fetch the calls";
+            let what = "it must not be null for a worker without a URL: members of the role claim its calls";
             Err(error::invalid_argument("role", what))
         }
         Some(name) => match identity::role_named(&name)? {
@@ -132,7 +132,7 @@ pub fn set_worker_secret(args: &Args) -> Result<Value> {
     let worker = name("name", args.text(0))?;
     let (first, second) = (secret(args, 1, "secret")?, secret(args, 2, "second_secret")?);
     if first.is_none() && second.is_some() {
-        return Err(error::invalid_argument("second_secret", "there is no first one"));
+        return Err(error::invalid_argument("second_secret", "it can't be given without the first secret"));
     }
     let secrets: Vec<_> = first.into_iter().chain(second).collect();
     caller.on_system_tables(|spi, _| {
@@ -208,7 +208,7 @@ fn check_host(url: &WorkerUrl) -> Result<Option<String>> {
         if left.is_zero() {
             let seconds = RESOLVE_FOR.as_secs();
             return Ok(Some(format!(
-                "there was no answer about the worker host \"{}\" in {seconds} seconds",
+                "the worker host \"{}\" could not be looked up within {seconds} seconds",
                 url.host
             )));
         }
@@ -249,7 +249,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     if worker.is_none()
         && let Some(what) = definition.needs_worker()
     {
-        return Err(error::invalid_definition(format!("{what}, and there is no worker")));
+        return Err(error::invalid_definition(format!("{what}, and no worker is given")));
     }
     // Names of tables are looked up with the caller's `search_path` and rights.
     let owner_name = owner_name(caller)?;

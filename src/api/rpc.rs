@@ -289,7 +289,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
         Some(function) => {
             let body = calls::body(&request)?;
             let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
-            let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
+            let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
             Outcome::Answer { status: 200, retry_after: None, body }
         }
         None => {

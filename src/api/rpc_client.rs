@@ -52,7 +52,7 @@ pub fn call(call: Request) -> Result<Outcome> {
         }
         if Instant::now() > deadline {
             let kind = FailureKind::Timeout;
-            return Ok(Outcome::Failed { kind, message: "the call did not end in its time".to_owned() });
+            return Ok(Outcome::Failed { kind, message: "the call timed out".to_owned() });
         }
         wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);
     }
@@ -62,7 +62,7 @@ impl Client {
     fn new() -> std::io::Result<Self> {
         let mut descriptors = Descriptors::default();
         if !descriptors.reserve_all(DESCRIPTORS) {
-            return Err(std::io::Error::other("others in this session have all descriptors"));
+            return Err(std::io::Error::other("the session has no file descriptor left"));
         }
         let notifier = Arc::new(Notifier::new()?);
         let reactor = Reactor::new(notifier.clone())?;

@@ -17,7 +17,7 @@ pub fn after_statement() -> Result<()> {
     let left_out = identity::as_engine(|| spi::connect(subscription::leave_out))?;
     if left_out {
         pgrx::notice!(
-            "xdb: the tables of XDB are left out of the subscription, because this database runs processes of its own"
+            "xdb: the tables of xdb were removed from the subscription, because this database runs processes of its own"
         );
     }
     Ok(())

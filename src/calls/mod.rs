@@ -81,7 +81,7 @@ pub fn to_worker(
     secrets: &Arc<[String]>,
     traceparent: Option<&str>,
 ) -> Result<Request> {
-    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a worker without a URL is not called"))?;
+    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a pull worker is not called"))?;
     let mut headers = worker.headers.clone();
     headers.push(("Idempotency-Key".to_owned(), request.key()));
     headers.extend(traceparent.map(|traceparent| ("traceparent".to_owned(), traceparent.to_owned())));
@@ -107,7 +107,7 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
 /// Reads the answer of a function in the same way as a worker's. `text` None: the function returned NULL.
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
-    let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
+    let Some(text) = text else { return invalid("the function returned NULL".to_owned()) };
     decode_answer(api, text.as_bytes(), &limits()).unwrap_or_else(invalid)
 }
 

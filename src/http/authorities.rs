@@ -29,10 +29,11 @@ impl Authorities {
         }
         let text = read_file(Path::new(path)).map_err(|why| format!("the file of {SETTING} can't be read: {why}"))?;
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-        let authorities =
-            Authorities(found.map_err(|why| format!("the file of {SETTING} is none of certificates: {why}"))?);
+        let authorities = Authorities(
+            found.map_err(|why| format!("the file of {SETTING} is not a PEM file of certificates: {why}"))?,
+        );
         if authorities.0.is_empty() {
-            return Err(format!("the file of {SETTING} has no certificate in it"));
+            return Err(format!("the file of {SETTING} has no certificate"));
         }
         authorities.beside(&RootCertStore::empty())?;
         Ok(authorities)

@@ -28,13 +28,13 @@ const RESERVED: [&str; 15] = [
 pub fn validate_headers(headers: &[(String, String)]) -> Result<(), String> {
     for (name, value) in headers {
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            return Err(format!("{name:?} is no name of a header"));
+            return Err(format!("{name:?} is not a valid header name"));
         }
         if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
-            return Err(format!("the header \"{name}\" is set by the engine alone"));
+            return Err(format!("the header \"{name}\" is set by the engine"));
         }
         if HeaderValue::from_str(value).is_err() {
-            return Err(format!("the header \"{name}\" holds characters that no header can hold"));
+            return Err(format!("the header \"{name}\" has characters that a header can't have"));
         }
         if name.len() + value.len() + 4 > HEADER_LIMIT {
             return Err(format!("the header \"{name}\" is larger than {HEADER_LIMIT} bytes"));

@@ -66,7 +66,9 @@ impl HostPolicy {
         let mut policy = HostPolicy::default();
         let entries = text.split(|c: char| c == ',' || c.is_whitespace());
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            policy.add(entry).map_err(|reason| format!("\"{entry}\" is no host name, pattern or address: {reason}"))?;
+            policy
+                .add(entry)
+                .map_err(|reason| format!("\"{entry}\" is not a host name, pattern or address: {reason}"))?;
         }
         Ok(policy)
     }
@@ -80,7 +82,7 @@ impl HostPolicy {
             self.suffixes.push((format!(".{suffix}"), port));
         } else if host.contains('*') {
             return Err(
-                "\"*\" stands only at the start of a pattern such as \"*.example.com\"; every address is 0.0.0.0/0, ::/0"
+                "\"*\" is only allowed at the start of a pattern such as \"*.example.com\"; use 0.0.0.0/0, ::/0 for every address"
                     .to_owned(),
             );
         } else if let Some((address, prefix)) = host.split_once('/') {
@@ -134,7 +136,7 @@ impl HostPolicy {
             format!("the worker address {host} is not permitted{at} by {SETTING}")
         } else {
             let refused = refused.join(", ");
-            format!("the worker host \"{host}\" leads to {refused}, which is not permitted{at} by {SETTING}")
+            format!("the worker host \"{host}\" resolves to {refused}, which is not permitted{at} by {SETTING}")
         })
     }
 }
@@ -146,7 +148,7 @@ fn split_port(entry: &str) -> Result<(&str, Port), String> {
     if host.contains(':') && !host.ends_with(']') && !host.contains('/') {
         return Ok((entry, None));
     }
-    let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is no port"))?;
+    let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is not a port"))?;
     Ok((host, Some(port)))
 }
 
@@ -156,9 +158,9 @@ fn valid_port(digits: &str) -> Option<u16> {
 }
 
 fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
-    let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is no address"))?;
+    let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is not an address"))?;
     if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("\"{prefix}\" is no length of a prefix"));
+        return Err(format!("\"{prefix}\" is not a prefix length"));
     }
     let width = if unmapped.is_ipv4() { 32 } else { 128 };
     let too_long = || format!("the prefix is longer than {width}");
@@ -249,20 +251,20 @@ pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
 /// The same for the URL of a call, to which a path has been appended.
 pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
     if !url.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err("a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned());
+        return Err("a worker URL can only have ASCII characters, and no spaces or line breaks".to_owned());
     }
-    let (scheme, rest) = url.split_once("://").ok_or("a worker URL starts with http:// or https://")?;
+    let (scheme, rest) = url.split_once("://").ok_or("a worker URL must start with http:// or https://")?;
     let https = match scheme.to_ascii_lowercase().as_str() {
         "http" => false,
         "https" => true,
-        _ => return Err("a worker URL starts with http:// or https://".to_owned()),
+        _ => return Err("a worker URL must start with http:// or https://".to_owned()),
     };
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
     if authority.contains('@') {
-        return Err("a worker URL can't hold a user name or password; use the headers of the worker".to_owned());
+        return Err("a worker URL can't have a user name or password; use the headers of the worker".to_owned());
     }
     if url.contains(['?', '#', '\\']) {
-        return Err("a worker URL ends with its path: no \"?\", \"#\" or \"\\\"".to_owned());
+        return Err("a worker URL can't have \"?\", \"#\" or \"\\\"".to_owned());
     }
     let uri: Uri = url.parse().map_err(|e| format!("the worker URL can't be read: {e}"))?;
     let written = uri.host().unwrap_or_default();
@@ -306,7 +308,7 @@ fn valid_name(name: &str) -> Result<String, String> {
     for label in name.split('.') {
         if label.is_empty() || label.len() > 63 || label.starts_with('-') || !label.bytes().all(allowed) {
             return Err(format!(
-                "\"{label}\" is no part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
+                "\"{label}\" is not a valid part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
             ));
         }
     }
@@ -314,7 +316,7 @@ fn valid_name(name: &str) -> Result<String, String> {
     let last = name.rsplit('.').next().unwrap_or_default();
     let hexadecimal = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     if hexadecimal || last.bytes().all(|b| b.is_ascii_digit()) {
-        return Err("an IPv4 address is written as four numbers with dots".to_owned());
+        return Err("an IPv4 address must be four numbers with dots".to_owned());
     }
     Ok(name)
 }

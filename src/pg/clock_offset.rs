@@ -21,7 +21,7 @@ pub fn define() {
         GucRegistry::define_string_guc_with_hooks(
             c"xdb.now",
             c"Shifts the clock of processes, for tests.",
-            c"A distance from the real time such as '3 days' or '-1 hour 30 min'; empty means none. Moves timers, backoff, process timeouts and start_at of all databases, and retention only backward. Default empty.",
+            c"An interval such as '3 days' or '-1 hour 30 min' that is added to the real time; empty means none. It moves timers, backoff, process timeouts and start_at of all databases, and retention only backward. Default empty.",
             &NOW,
             GucContext::Sighup,
             GucFlags::default(),
@@ -44,7 +44,7 @@ unsafe fn read(value: *const c_char) -> Result<i64, String> {
     }
     let pg_sys::Interval { time, day, month } = read_as_interval(text).map_err(|error| error.message.clone())?;
     match i64::from(day).saturating_mul(DAY).saturating_add(time) {
-        _ if month != 0 => Err("months and years have no fixed length: say it in days".to_owned()),
+        _ if month != 0 => Err("months and years have no fixed length: use days".to_owned()),
         offset if offset.saturating_abs() > MOST_DAYS * DAY => Err(format!("it is more than {MOST_DAYS} days")),
         offset => Ok(offset),
     }
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn check(
         let keep = |text: &CStr| pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, text.as_ptr());
         pg_sys::GUC_check_errdetail_string = keep(&detail);
         pg_sys::GUC_check_errhint_string =
-            keep(c"It is empty, or a distance from the real time such as '3 days' or '-1 hour 30 min'.");
+            keep(c"The value must be empty or an interval such as '3 days' or '-1 hour 30 min'.");
     }
     false
 }

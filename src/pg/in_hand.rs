@@ -55,7 +55,7 @@ pub fn begin(database: pg_sys::Oid, role: Role) {
             let noted = vec![0; size_of::<u32>()];
             MINE.set(Some(InHand { path, file, database, noted, suspect: None }));
         }
-        Err(error) => pgrx::log!("xdb: calls that crash the server can't be noted in \"{path}\": {error}"),
+        Err(error) => pgrx::log!("xdb: calls that crash the server can't be recorded in \"{path}\": {error}"),
     }
 }
 

@@ -28,7 +28,7 @@ pub fn of_file(directory: &str, name: &str) -> Result<String, String> {
         .map_err(|error| format!("the directory of xdb.secrets_directory can't be used: {}", told(&error)))?;
     let path = directory.join(name).canonicalize().map_err(unreadable)?;
     if !path.starts_with(&directory) {
-        return Err("its file leads out of the directory of xdb.secrets_directory".to_owned());
+        return Err("its file is outside of the directory of xdb.secrets_directory".to_owned());
     }
     // Nothing that waits is opened, nor what took the file's place meanwhile.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;

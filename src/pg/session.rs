@@ -151,7 +151,7 @@ impl Session {
         match self.transaction(body) {
             Ok(done) => done.ok(),
             Err(error) => {
-                log_error("the scheduler could not look after itself", &error);
+                log_error("a duty of the scheduler failed", &error);
                 None
             }
         }

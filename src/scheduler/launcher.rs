@@ -142,7 +142,7 @@ impl Launcher {
         }
         let list = guc::text(&guc::DATABASES);
         let Some(names) = guc::listed_databases(&list) else {
-            self.complain("names", || format!("xdb: xdb.databases can't be read, and no engine runs: {list}"));
+            self.complain("names", || format!("xdb: no engine runs, because xdb.databases can't be read: {list}"));
             return HashMap::new();
         };
         self.databases
@@ -265,9 +265,7 @@ impl Launcher {
             return Some(now + FIRST_BACKOFF);
         }
         let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) else {
-            self.complain("slots", || {
-                format!("xdb: database \"{name}\" has to wait for its engine: all slots are in use")
-            });
+            self.complain("slots", || format!("xdb: database \"{name}\" waits for its engine: all slots are in use"));
             return Some(now + LONGEST_BACKOFF);
         };
         let known = self.known.entry(database).or_default();
@@ -294,8 +292,7 @@ impl Launcher {
                 self.workers_used_up = Some((now + pause, pause));
                 self.complain("workers", || {
                     format!(
-                        "xdb: no free background worker process for database \"{name}\"; \
-                         it is tried again, and max_worker_processes can be raised"
+                        "xdb: no free background worker process for database \"{name}\"; the launcher retries: raise max_worker_processes if this persists"
                     )
                 });
                 Some(now + pause)

@@ -44,7 +44,7 @@ pub fn run(session: &mut Session) -> ExitReason {
                 // If the engine's row is locked, the lock is released soon. After any other error a new process tries
                 // again, and the launcher waits longer each time.
                 if error.code != LOCK_NOT_AVAILABLE {
-                    log_error("an engine process can't begin", &error);
+                    log_error("an engine process can't start", &error);
                     return ExitReason::Restart;
                 }
             }
@@ -137,7 +137,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
     if session.role != Role::Scheduler {
         return ExitReason::Left;
     }
-    pgrx::log!("xdb: nothing runs in this database: {mismatch}");
+    pgrx::log!("xdb: no process runs in this database: {mismatch}");
     session.slot.set_state(EngineState::OtherSchema);
     loop {
         if session.slot.asked_to_leave() {
@@ -180,7 +180,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         in_hand::begin(database, role);
         if held > 0 {
             pgrx::log!(
-                "xdb: calls held because three times the server crashed while one was made or its answer applied: {held}"
+                "xdb: calls held after three crashes of the server while they were made or their answers applied: {held}"
             );
         }
         (epoch, in_hand.is_some())

@@ -113,10 +113,8 @@ pub fn named(spi: &Spi, text: &str) -> Result<String> {
         .map_err(|error| if error.code == NOT_A_NAME { wrong(error.message.clone()) } else { error })?;
     match found {
         Some((2, Some(name))) => Ok(name),
-        Some((1, _)) => {
-            Err(wrong("its name has no schema: it is looked for where it is, and on no search_path".to_owned()))
-        }
-        _ => Err(wrong("it is no name with a schema".to_owned())),
+        Some((1, _)) => Err(wrong("its name needs a schema: no search_path is used".to_owned())),
+        _ => Err(wrong("it is not a name with a schema".to_owned())),
     }
 }
 
@@ -142,7 +140,7 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
         Some((_, false, ..)) => wrong("it must return jsonb or void"),
         Some((_, _, _, false)) => Err(error::may_not_name(name)),
         Some(_) => Ok(()),
-        None => wrong("it is gone"),
+        None => wrong("it no longer exists"),
     }
 }
 
@@ -158,12 +156,12 @@ impl MergeFunction {
         let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
         match merging(spi, &signature) {
             Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
-                refused(format!("{function} is no name of a function: {}", error.message))
+                refused(format!("{function} is not the name of a function: {}", error.message))
             }
             Err(error) => Err(error),
             Ok(None) => refused(format!("there is no function {function}(jsonb, jsonb)")),
             Ok(Some((_, false, _))) => {
-                refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb"))
+                refused(format!("{function}(jsonb, jsonb) is not a function that returns one jsonb"))
             }
             Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
             Ok(Some((oid, ..))) => Ok(Self { oid: oid.to_u32() }),

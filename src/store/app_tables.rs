@@ -137,7 +137,7 @@ impl Tables {
         now_in_table(mapping.relation);
         let known = self.known.get(&mapping.relation).and_then(|known| known.get(&mapping.primary_key));
         known.and_then(Option::as_ref).ok_or_else(|| {
-            let what = format!("table {} does not exist any more", mapping.table);
+            let what = format!("table {} no longer exists", mapping.table);
             PgError::new(UNDEFINED_TABLE, what).of_table(&mapping.table)
         })
     }
@@ -375,7 +375,7 @@ impl Tables {
 impl ResolvedTable {
     fn column(&self, mapping: &TableMapping, column: &str) -> Result<Type> {
         self.found.columns.get(column).copied().ok_or_else(|| {
-            let what = format!("column \"{column}\" of table {} does not exist any more", mapping.table);
+            let what = format!("column \"{column}\" of table {} no longer exists", mapping.table);
             let mut error = PgError::new(sqlstate(b"42703"), what).of_table(&mapping.table);
             error.column = Some(column.to_owned());
             error
@@ -390,7 +390,7 @@ impl ResolvedTable {
             self.column(mapping, column)?;
         }
         let columns = mapping.primary_key.join(", ");
-        let what = format!("table {} has no unique key ({columns}) any more", mapping.table);
+        let what = format!("table {} no longer has a unique key ({columns})", mapping.table);
         Err(PgError::new(sqlstate(b"42P10"), what).of_table(&mapping.table))
     }
 
@@ -422,7 +422,7 @@ impl ResolvedTable {
             error.code = INVALID_TEXT;
             error.message =
                 format!("column \"{column}\" is of type {of_type}, which refused the value: {}", error.message);
-            error = error.hint("A value of such a type is written as a string, as the type reads it.");
+            error = error.hint("Write a value of this type as a string in the type's input format.");
         }
         if error.sqlstate().starts_with("22") {
             error = error.of_table(&mapping.table);
@@ -513,7 +513,7 @@ fn found_none(error: PgError, part: &TableValues) -> PgError {
     let is_refused = matches!(&error.sqlstate()[..2], "23" | "42");
     match is_of_generated_key || is_refused && error.hint.is_none() {
         true => error.hint(format!(
-            "The start found no row with {} that the current role sees, and so it inserts one.",
+            "The current role sees no row with {}, so the start inserts one.",
             row_of(part.mapping, part.key)
         )),
         false => error,

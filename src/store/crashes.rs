@@ -43,6 +43,6 @@ pub fn reason(spi: &Spi) -> Result<Option<String>> {
     let held = held(spi)?;
     let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
     let told =
-        || format!("{calls} held after crashes of the server: xdb.failures names them, xdb.retry_now() lets them go");
+        || format!("{calls} held after crashes of the server: xdb.failures lists them, xdb.retry_now() retries them");
     Ok((held > 0).then(told))
 }

@@ -41,12 +41,11 @@ impl Ownership {
     pub fn reason(self) -> Option<String> {
         match self {
             Self::Unused | Self::Own => None,
-            Self::Copy { system_identifier, database } if (system_identifier, database) == here() => Some(
-                "what is in this database was restored from a dump: its processes run after xdb.adopt()".to_owned(),
-            ),
+            Self::Copy { system_identifier, database } if (system_identifier, database) == here() => {
+                Some("this database was restored from a dump: run xdb.adopt() to start processing".to_owned())
+            }
             Self::Copy { system_identifier, database } => Some(format!(
-                "this database is a copy of the one with oid {} in the system {system_identifier}: its processes run \
-                 after xdb.adopt()",
+                "this database is a copy of the one with oid {} in the system {system_identifier}: run xdb.adopt() to start processing",
                 database.to_u32()
             )),
         }

@@ -439,7 +439,7 @@ impl Registry {
             (Some(turn), Some(version)) => match guarded(|| whole_type(spi, id)) {
                 // Processes of other types go on.
                 Err(error) if error.code != QUERY_CANCELED => {
-                    let what = format!("the definition of process type {id} can't be read, and its processes wait");
+                    let what = format!("the definition of process type {id} can't be read, so its processes wait");
                     log_error(&what, &error);
                     let again_at = Instant::now() + READ_AGAIN;
                     turn.unreadable.insert(id, (version, again_at));

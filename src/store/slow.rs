@@ -24,7 +24,7 @@ pub fn describe(spi: &Spi, mark: Mark) -> Result<String> {
     let name = name_of(spi, mark.oid.into(), mark.kind == Kind::Killer)?.unwrap_or_default();
     Ok(match mark.kind {
         Kind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
-        Kind::Deadly => format!("{name}: a process died in it"),
-        Kind::Killer => format!("all tables of processes of {name}: a process died in one"),
+        Kind::Deadly => format!("{name}: an engine process crashed in it"),
+        Kind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
     })
 }

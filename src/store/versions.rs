@@ -25,7 +25,7 @@ impl Mismatch {
     }
 
     fn reason(&self) -> String {
-        format!("the server runs version {OWN} of xdb, which does not work with version {} of its schema", self.schema)
+        format!("the server runs version {OWN} of xdb, which can't run version {} of its schema", self.schema)
     }
 
     fn remedy(&self) -> String {

@@ -62,7 +62,7 @@ impl Secret {
                 let is_name = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
                 match is_name && length.contains(&name.len()) {
                     true => Ok(Self::Environment(name.to_owned())),
-                    false => Err("\"env:\" has to be followed by the name of an environment variable"),
+                    false => Err("\"env:\" must be followed by the name of an environment variable"),
                 }
             }
             Some((FILE, name)) => {
@@ -70,7 +70,7 @@ impl Secret {
                 let is_name = !name.starts_with('.') && !name.contains(['/', '\0']);
                 match is_name && length.contains(&name.len()) {
                     true => Ok(Self::File(name.to_owned())),
-                    false => Err("\"file:\" has to be followed by the name of a file, without a directory"),
+                    false => Err("\"file:\" must be followed by the name of a file, without a directory"),
                 }
             }
             _ => Ok(Self::Literal(text.to_owned())),
@@ -124,7 +124,7 @@ impl Reader {
         let (wanted, secrets) = (row.get::<i16>("secrets")?, stored(row)?);
         self.has_references |= secrets.iter().any(Secret::is_reference);
         if secrets.len() != wanted.max(0) as usize {
-            return Ok(Err("it did not come along with the dump that this database was restored from".into()));
+            return Ok(Err("the dump that this database was restored from does not have it".into()));
         }
         let read = |secret: Secret| self.read.entry(secret).or_insert_with_key(Secret::read).clone();
         let all: std::result::Result<Vec<_>, _> = secrets.into_iter().map(read).collect();

@@ -33,7 +33,7 @@ impl UnfitOwners {
 /// Why this role may not own a running process. `name`: the name that the role had when the process was started.
 pub fn why_unfit(role: pg_sys::Oid, name: &str) -> Result<Option<Unfit>> {
     Ok(if identity::role_name(role)?.is_none() {
-        Some(Unfit { why: "the role that owns the process is gone", for_good: true })
+        Some(Unfit { why: "the role that owns the process no longer exists", for_good: true })
     } else if identity::role_named(name)?.is_some_and(|named| named != role) {
         let why = "the name of the role that owns the process belongs to another role now";
         Some(Unfit { why, for_good: true })

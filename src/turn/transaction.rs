@@ -70,7 +70,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             return progress;
         }
         Err(error) => {
-            debug(|| format!("a turn with {} items failed and is made again in parts: {error}", items.len()));
+            debug(|| format!("a turn with {} items failed and is retried in smaller parts: {error}", items.len()));
             crash::point("turn-again");
             memory.scans.failed();
             if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {

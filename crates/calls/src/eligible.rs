@@ -55,7 +55,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlyTable => "the use of a table or function of the process has ended a process of the engine",
+            Self::DeadlyTable => "a table or function of the process crashed a process of the engine",
         })
     }
 }
@@ -157,9 +157,9 @@ impl CallOf<'_> {
         match self {
             Self::State(state, api) => {
                 let key = if *api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
-                format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id)
+                format!("state \"{}\" has no {key}, and its process type has no worker", state.id.state_id)
             }
-            Self::Rpc(_) => "the RPC has no function, and the process type no worker".to_owned(),
+            Self::Rpc(_) => "the RPC has no function, and the process type has no worker".to_owned(),
         }
     }
 }

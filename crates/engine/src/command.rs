@@ -391,7 +391,7 @@ impl std::fmt::Display for Rejection {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
             Self::Stale => f.write_str("the state execution is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
-            Self::UnusedInput => f.write_str("the process type has no starting state, and so no use for an input"),
+            Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue { name, known } if known.is_empty() => {
                 write!(f, "unknown local queue \"{name}\": the process type lists none")

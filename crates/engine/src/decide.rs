@@ -594,7 +594,7 @@ impl Draft<'_> {
             self.check_global_queue(&publish.queue)?;
             if self.context.global_queues_full {
                 let quota = self.context.quotas.of_queues();
-                let what = format!("the role has no room for more messages in global queues: {quota}");
+                let what = format!("the messages of the role in global queues have reached their limit: {quota}");
                 return Err(Rejection::OverQuota(what));
             }
         }

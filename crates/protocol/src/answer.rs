@@ -369,7 +369,7 @@ fn command_request(text: &str, reader: AnswerReader<'_>) -> Read<CommandRequest>
     let mut combinations = Vec::new();
     match waiting_type {
         WaitingType::Empty if !commands.is_empty() => {
-            return Err(Fault::new("EmptyCommand waits for nothing, but there are commands").at("waitingType"));
+            return Err(Fault::new("EmptyCommand waits for nothing, but commands are given").at("waitingType"));
         }
         WaitingType::Empty => {}
         _ if commands.is_empty() => {
@@ -495,7 +495,7 @@ fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
 }
 
 fn retry(text: &str, reader: AnswerReader<'_>) -> Read<(Failure, Further)> {
-    failure(&mut reader.object(text, FAILURE)?, "the worker decided to have the call made again")
+    failure(&mut reader.object(text, FAILURE)?, "the worker asked for a retry")
 }
 
 /// What code says of a failure.

@@ -172,13 +172,14 @@ pub fn row_keys(
     let of_one: Vec<_> = mapping.iter().filter(|table| needs_key(table)).map(|table| table.table.as_str()).collect();
     match of_one.len() {
         0 if single.is_some() => {
-            let what = "options.globalAttributeKeys has the key of every table that it could be for";
+            let what = "options.globalAttributeKeys already has the keys of all tables whose key has one column";
             return Err(refusal::invalid_argument("global_attribute_pk", what));
         }
         2.. if single.is_some() => {
             let tables = of_one.join(", ");
-            let what =
-                format!("it could be for each of the tables {tables}: say each key in options.globalAttributeKeys");
+            let what = format!(
+                "it could be the key of each of the tables {tables}: give each key in options.globalAttributeKeys"
+            );
             return Err(refusal::invalid_argument("global_attribute_pk", what));
         }
         _ => {}

@@ -50,7 +50,7 @@ pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
 fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
     if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
-        return Err(Fault::new("is for the states of a definition alone").at(function));
+        return Err(Fault::new("is only allowed for the states of a definition").at(function));
     }
     let options = options(&mut object, unknown, levels_left)?;
     object.finish(options)

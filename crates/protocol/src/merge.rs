@@ -15,7 +15,7 @@ pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
     };
     let puts_off = matches!(options.start_at, MergedStart::Replace | MergedStart::Latest);
     if options.at_most.is_some() && !puts_off {
-        return Err(Fault::new("needs startAt REPLACE or LATEST: nothing else puts a start off").at("atMostSeconds"));
+        return Err(Fault::new("needs startAt REPLACE or LATEST: no other value postpones a start").at("atMostSeconds"));
     }
     object.finish(options)
 }
@@ -29,7 +29,7 @@ fn input(text: &str) -> Read<MergedInput> {
         None => {
             let words = MergedInput::WORDS.join(", ");
             Err(Fault::new(format!(
-                "is {}: it is one of {words}, or the name of a function with its schema",
+                "is {}: it must be one of {words}, or the name of a function with its schema",
                 quote(&given)
             )))
         }

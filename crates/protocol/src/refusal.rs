@@ -102,11 +102,11 @@ crate::errors! {
     invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
     invalid_argument(name: &str, what: impl std::fmt::Display) = b"XD009", "invalid value for {name}: {what}";
     local_attributes_changed(rpc_name: &str) = b"40001",
-        "could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed";
+        "could not serialize access: local attributes that RPC \"{rpc_name}\" has read were changed";
     payload(name: &str, what: impl std::fmt::Display) = b"XD015", "{name} {what}";
     /// The payloads and attributes of a call's request take more bytes than allowed.
     request_too_large(bytes: usize, most: usize) = b"XD015",
-        "what the call would send has {bytes} bytes, and xdb.max_request_size is {most}";
+        "the request of the call would have {bytes} bytes; xdb.max_request_size is {most}";
     /// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
     over_quota(what: impl std::fmt::Display) = b"XD029", "{what}",
         hint "Ask for less. If the message names a setting, a superuser can raise it.";
@@ -131,7 +131,7 @@ pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
         None => (word, ""),
     };
     let refusal = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
-    if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", listed(known.iter().copied()))) }
+    if known.is_empty() { refusal } else { refusal.hint(format!("Known values: {}.", listed(known.iter().copied()))) }
 }
 
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
@@ -172,7 +172,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
         | Rejection::InvalidOptions(_) => Refusal::new(b"XD009", rejection.to_string()),
         Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
-            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what it waits for.")
+            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what the execution waits for.")
         }
         Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
             Refusal::internal(rejection.to_string())
@@ -198,6 +198,6 @@ pub fn rpc_not_applied(rpc_name: &str, failure: Failure) -> Refusal {
     if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
         return refusal;
     }
-    let hint = "Register the version of the process type that the worker has, and call again.";
+    let hint = "Register the worker's version of the process type, and invoke the RPC again.";
     Refusal { datatype: failure.error_type, ..refusal.hint(hint) }
 }

@@ -56,11 +56,11 @@ impl StartRequest {
         if options.correlation.is_some()
             && let Some((argument, _)) = not_merged.into_iter().find(|(_, is_given)| *is_given)
         {
-            let what = "a start with options.correlationKey has none: it may be merged into another one";
+            let what = "it can't be given with options.correlationKey: the start may be merged into another one";
             return Err(invalid_argument(&at(argument), what));
         }
         if !has_own_id && options.request_id.is_some() {
-            let what = "it is compared with those of the same process id, and process_id is NULL";
+            let what = "it needs a process_id: request ids are compared within one process id";
             return Err(invalid_argument(&at("options.requestId"), what));
         }
         let start = Start {

@@ -84,7 +84,7 @@ impl PendingCall {
             Some(phase) => phase::timed_out(phase, &phase::target(&self.url, peer), self.request.timeout),
             None => {
                 let time = span(self.request.timeout);
-                let message = format!("not tried in {time}: no connection more could be opened");
+                let message = format!("timed out after {time} without being sent: the engine has no connection left");
                 HttpFailure::new(FailureKind::NotTried, message)
             }
         }

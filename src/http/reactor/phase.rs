@@ -72,7 +72,7 @@ impl Problem {
                 (TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
             }
             Problem::Encoded(encoding) => {
-                let what = "the engine reads only answers that are not compressed";
+                let what = "the engine reads only uncompressed answers";
                 let whose = "the worker, or a proxy before it, must not compress them";
                 (
                     FailureKind::Encoded,

@@ -147,7 +147,7 @@ impl<'a> ReactorRound<'a> {
         let checked = read_url(&request.url).and_then(|url| sendable.map(|()| url));
         let invalid = |message| HttpFailure::new(FailureKind::Invalid, message);
         let late = || {
-            let message = format!("timed out after {} before it was taken up", span(request.timeout));
+            let message = format!("timed out after {} before it was sent", span(request.timeout));
             HttpFailure::new(FailureKind::Timeout, message)
         };
         let url = checked.map_err(invalid).and_then(|url| if deadline > self.now { Ok(url) } else { Err(late()) });
@@ -184,7 +184,7 @@ impl<'a> ReactorRound<'a> {
         let is_cancelled = |(_, call): &(usize, &PendingCall)| tags.contains(&call.request.tag);
         let cancelled: Vec<_> = self.calls.iter().filter(is_cancelled).map(|(index, _)| index).collect();
         for index in cancelled {
-            self.end(index, HttpFailure::new(FailureKind::Cancelled, "the call is of no use any more").into());
+            self.end(index, HttpFailure::new(FailureKind::Cancelled, "the call is no longer needed").into());
         }
     }
 
