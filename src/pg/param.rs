@@ -4,6 +4,7 @@ use super::catch::{PgError, Result};
 use super::memory;
 use pgrx::pg_sys;
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
@@ -90,8 +91,12 @@ const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
 /// Something has another type than the one it is read as: the schema is not what this library expects.
 pub(super) fn other_type(what: impl Display, found: pg_sys::Oid, wanted: pg_sys::Oid) -> PgError {
-    let (found, wanted) = (found.to_u32(), wanted.to_u32());
-    PgError::internal(format!("{what} has the type with oid {found} instead of {wanted}"))
+    PgError::internal(format!("{what} has type {} instead of {}", type_name(found), type_name(wanted)))
+}
+
+fn type_name(oid: pg_sys::Oid) -> String {
+    // SAFETY: a text for every oid: "???" for one that is no type's.
+    unsafe { CStr::from_ptr(pg_sys::format_type_be(oid)) }.to_string_lossy().into_owned()
 }
 
 fn unexpected_null() -> PgError {
