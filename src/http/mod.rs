@@ -84,7 +84,7 @@ impl From<HttpFailure> for Outcome {
 }
 
 /// Locks, and ignores poison. Each critical section here keeps its data consistent wherever it panics, and a panic in
-/// one call must not end the others.
+/// one call must not end other calls.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

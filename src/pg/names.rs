@@ -4,7 +4,7 @@ use super::raw::{elements, text};
 use pgrx::pg_sys;
 use std::ffi::{CString, c_char};
 
-/// Reads a list of names separated by commas, written as in SQL: quoted names stay unchanged, others are folded to
+/// Reads a list of names separated by commas, written as in SQL: quoted names stay unchanged, other names are folded to
 /// lower case. `None` if the text is not such a list.
 pub fn split(list: &str) -> Option<Vec<String>> {
     let mut list = CString::new(list).unwrap_or_default().into_bytes_with_nul();

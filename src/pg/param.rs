@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
+/// A parameter of a statement: its type and its value.
 #[derive(Clone, Copy)]
 pub struct Param {
     pub(super) oid: pg_sys::Oid,

@@ -170,6 +170,7 @@ pub fn is_server_start() -> bool {
 }
 
 thread_local! {
+    /// Written by [`as_step_of`], read by functions that a function's code calls.
     static IN_STEP_OF: Cell<Option<[u8; 16]>> = const { Cell::new(None) };
 }
 

@@ -37,6 +37,7 @@ pub struct Session {
     memory: pg_sys::MemoryContext,
 }
 
+/// Sets the application name of this process, which `pg_stat_activity` shows.
 pub fn report_name(role: Role) {
     let name = match role {
         Role::Scheduler => c"xdb scheduler",
@@ -60,6 +61,7 @@ pub fn report_activity(doing: Option<&CStr>) {
 }
 
 impl Session {
+    /// Reads which extension is installed, in a transaction of its own. None: the extension does not exist.
     pub fn open(slot: Slot, database: pg_sys::Oid, role: Role) -> Option<Session> {
         // SAFETY: a short transaction of this process; the memory context lives as long as the process.
         unsafe {

@@ -357,6 +357,7 @@ fn make_room(plans: &mut HashMap<String, Plans>) {
     }
 }
 
+/// One row of a result, valid only while it is read.
 pub struct Row<'r> {
     columns: &'r [pg_sys::FormData_pg_attribute],
     values: &'r [pg_sys::Datum],

@@ -45,7 +45,7 @@ mod xdb_tests {
         error
     }
 
-    // --- shared memory ----------------------------------------------------------------------------------------------------
+    // --- shared memory -----------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn of_the_marks_of_slow_tables_the_oldest_gives_way() {
@@ -139,7 +139,7 @@ mod xdb_tests {
         }
     }
 
-    // --- types ------------------------------------------------------------------------------------------------------------
+    // --- types -------------------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn a_role_has_so_many_places_to_wait_at_and_no_more() {
@@ -307,7 +307,7 @@ mod xdb_tests {
         }
     }
 
-    // --- errors -----------------------------------------------------------------------------------------------------------
+    // --- errors ------------------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn an_error_is_thrown_again_with_every_field_it_was_caught_with() {
@@ -358,7 +358,7 @@ mod xdb_tests {
         run("SELECT pg_sleep(0.4)").expect("no timer is armed");
     }
 
-    // --- subtransactions --------------------------------------------------------------------------------------------------
+    // --- subtransactions ---------------------------------------------------------------------------------------------
 
     /// What a subtransaction must leave as it was.
     fn surroundings() -> (pg_sys::SubTransactionId, pg_sys::MemoryContext, pg_sys::ResourceOwner, i32, bool) {
@@ -405,7 +405,7 @@ mod xdb_tests {
         assert_eq!(one("SELECT string_agg(what, ',' ORDER BY what) FROM done"), "kept,outer");
     }
 
-    // --- identity and settings --------------------------------------------------------------------------------------------
+    // --- identity and settings ---------------------------------------------------------------------------------------
 
     fn session() -> [String; 6] {
         [
@@ -583,7 +583,7 @@ mod xdb_tests {
         assert_eq!(one(draws), known, "a seed determines what is drawn");
     }
 
-    // --- memory -----------------------------------------------------------------------------------------------------------
+    // --- memory ------------------------------------------------------------------------------------------------------
 
     /// What this process has allocated, by Postgres or by Rust, in bytes.
     fn allocated() -> usize {

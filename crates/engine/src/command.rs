@@ -117,6 +117,7 @@ names! { Command {
     SkipTimer, RetryNow,
 } }
 
+/// The checked parameters of a start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub process_id: String,
@@ -129,6 +130,7 @@ pub struct Start {
     pub timeout: Option<Duration>,
     /// Overrides the starting state of the definition.
     pub starting_state: Option<String>,
+    /// Overrides the options of the starting state.
     pub starting_state_config: Option<Box<StateConfig>>,
     /// When the first state starts, if that is in the future.
     pub start_at: Option<Timestamp>,
@@ -136,12 +138,14 @@ pub struct Start {
     pub priority: Option<i8>,
 }
 
+/// A failed attempt of a state's call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallFailed {
     pub seq: StateSeq,
     pub api: Api,
     /// Number of the failed attempt, from 1.
     pub attempt: u32,
+    /// When the first attempt was made. The policy's time for all attempts counts from here.
     pub first_attempt_at: Timestamp,
     pub failure: Failure,
     pub further: Further,
@@ -172,6 +176,7 @@ pub enum Further {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     pub queue: String,
+    /// The queue ignores an id that it has received before.
     pub message_id: Option<String>,
     pub payload: Option<Json>,
 }
@@ -180,6 +185,7 @@ pub struct Publish {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalPublish {
     pub queue: String,
+    /// States can wait for messages with this key.
     pub key: Option<String>,
     pub message_id: Option<String>,
     pub payload: Option<Json>,
@@ -218,18 +224,21 @@ impl Effects {
     }
 }
 
+/// A decoded answer to `waitUntil`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitUntilAnswer {
     pub request: CommandRequest,
     pub effects: Effects,
 }
 
+/// A decoded answer to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecuteAnswer {
     pub decision: Decision,
     pub effects: Effects,
 }
 
+/// A decoded answer to an RPC.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RpcAnswer {
     pub output: Option<Json>,
@@ -253,8 +262,10 @@ pub struct CommandRequest {
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedCommand {
+    /// The command's name in combinations and results.
     pub command_id: Option<String>,
     pub kind: RequestedKind,
 }
@@ -266,6 +277,7 @@ impl RequestedCommand {
     }
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestedKind {
     TimerAfter(Duration),
@@ -302,10 +314,12 @@ pub enum Decision {
     },
 }
 
+/// A next state, with its input and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateMovement {
     pub state_id: String,
     pub input: Option<Json>,
+    /// Overrides the registered options.
     pub config: Option<Box<StateConfig>>,
     pub begin: Begin,
 }

@@ -643,7 +643,7 @@ impl Draft<'_> {
     }
 
     /// An empty queue accepts messages until all queues together hold twice the limit. So one full queue does not block
-    /// the others.
+    /// the rest.
     fn is_full(&self, queue: &str) -> bool {
         let (queued, quotas) = (&self.execution.queued, &self.context.quotas);
         queued.reaches(2, quotas) || queued.reaches(1, quotas) && !self.execution.queue_is_empty(queue)

@@ -197,6 +197,7 @@ pub enum Event {
     Snapshot(Box<Snapshot>),
 }
 
+/// Where a published message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Publisher {
     Client,

@@ -215,6 +215,7 @@ pub struct ProcessResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
+    /// The message's place in the FIFO order of the execution.
     pub number: u64,
     pub queue: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -365,6 +366,7 @@ impl Phase {
 pub struct EndedCall {
     /// The attempt that ended the state, or the next one if the process closed.
     pub attempt: u32,
+    /// See [`CallState::repeats`].
     pub repeats: u32,
 }
 
@@ -374,6 +376,7 @@ pub struct EndedCall {
 pub struct CallState {
     /// When the call may be made: a start in the future, or the end of backoff.
     pub not_before: Timestamp,
+    /// Number of the last failed attempt; attempts count from 1.
     pub failed_attempts: u32,
     /// Attempts up to this number are in the history. The first [`RECORDED_ATTEMPTS`] are there anyway.
     #[serde(skip_serializing_if = "is_default")]
@@ -433,6 +436,7 @@ pub struct Failure {
     /// never sent to workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+    /// The error, if the application's tables refused the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
 }
@@ -459,6 +463,7 @@ pub struct AppDatabaseError {
     pub constraint: Option<String>,
 }
 
+/// The last failure of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
@@ -477,10 +482,12 @@ pub struct Wait {
     pub since: Timestamp,
     pub waiting_type: WaitingType,
     pub commands: Vec<WaitCommand>,
+    /// Positions in `commands`, for `AnyCombination`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitCommand {
@@ -496,6 +503,7 @@ pub struct WaitCommand {
     pub global_messages: Vec<GlobalMessage>,
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
@@ -522,10 +530,12 @@ pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
     at_most.min(at_least.max(MOST_AT_ONCE))
 }
 
+/// A local or global queue that a command waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct AwaitedQueue<'a> {
     pub name: &'a str,
     pub is_global: bool,
+    /// None: messages with any key and without one.
     pub key: Option<&'a str>,
     pub at_least: u32,
     pub at_most: u32,

@@ -45,9 +45,9 @@
 //! After a state has failed, the state in its options follows, or the process fails. With an incident the state does
 //! not fail: it stays at its call, which is not made until a retry is requested.
 //!
-//! The process runs until `ProcessClosed`. Reasons: a decision forces the end, the last thread ends after a graceful
-//! completion was requested, the retries are spent, the process times out, or a caller stops it. A closed process
-//! refuses all commands except read-only RPCs.
+//! The process runs until `ProcessClosed`. It closes if a decision forces the end, or if the last thread ends after a
+//! graceful completion was requested. It also closes if the retries are spent, if it times out, or if a caller stops it.
+//! A closed process refuses all commands except read-only RPCs.
 //!
 //! # Parts
 //!

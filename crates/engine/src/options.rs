@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryPolicy {
+    /// Time between the first and the second attempt.
     pub initial_interval_seconds: f64,
+    /// Factor by which the interval grows with each attempt. Less than 1 counts as 1.
     pub backoff_coefficient: f64,
+    /// Longest time between two attempts.
     pub maximum_interval_seconds: f64,
     /// 0 = unlimited.
     pub maximum_attempts: u32,
@@ -47,8 +50,10 @@ words! {
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureRecovery {
     pub policy: FailurePolicy,
+    /// The state for `PROCEED_TO_CONFIGURED_STATE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_proceed_state_id: Option<String>,
+    /// Overrides the registered options of that state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_proceed_state_config: Option<Box<StateConfig>>,
 }
@@ -82,6 +87,7 @@ words! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Loading {
     pub policy: LoadPolicy,
+    /// The attributes for `PARTIAL`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
@@ -124,6 +130,7 @@ pub struct StateConfig {
     pub execute_api_retry_policy: Option<RetryPolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_recovery_options: Option<FailureRecovery>,
+    /// For both calls. A call's own option below overrides this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_global_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]

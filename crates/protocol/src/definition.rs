@@ -29,11 +29,14 @@ pub struct StartOptions {
     pub global_attribute_conflict_mode: ConflictMode,
     /// Overrides the registered starting state.
     pub starting_state: Option<String>,
+    /// Overrides the registered options of the starting state.
     pub starting_state_config: Option<Box<StateConfig>>,
     pub request_id: Option<String>,
+    /// Overrides the registered policy.
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
+    /// Overrides the registered priority.
     pub priority: Option<i8>,
     /// Determines the shard, instead of the process id.
     pub shard_key: Option<String>,
@@ -41,7 +44,7 @@ pub struct StartOptions {
     pub correlation: Option<Correlation>,
 }
 
-/// How a start is merged with others that have the same correlation key.
+/// How a start is merged with other starts that have the same correlation key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Correlation {
     pub key: String,

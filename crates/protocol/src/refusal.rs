@@ -134,6 +134,7 @@ pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
     if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", listed(known.iter().copied()))) }
 }
 
+/// The call of an RPC failed. `what` says why.
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
     Refusal::new(b"XD010", format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
 }

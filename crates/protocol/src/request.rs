@@ -112,6 +112,7 @@ pub struct CallContext<'a> {
     pub timeout: std::time::Duration,
     /// The shard, if the process was started with a shard key.
     pub shard: Option<i16>,
+    /// The failed state execution, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
 }
 
@@ -162,6 +163,7 @@ pub struct RequestBody<'a> {
     pub loaded_local_attributes: &'a str,
     /// The results of the wait for `execute`: empty if `waitUntil` was skipped. None for other calls.
     pub results: Option<&'a [WaitCommand]>,
+    /// The last error of the application's tables about an answer to this call.
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 

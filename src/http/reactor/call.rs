@@ -15,6 +15,7 @@ use crate::transport::{FailureKind, Request};
 
 /// A call that has not finished. Only the thread of the reactor uses it.
 pub struct PendingCall {
+    /// The call's number in the reactor. An index may be used again, a number is not.
     pub id: u64,
     pub request: Request,
     pub url: WorkerUrl,

@@ -32,6 +32,7 @@ pub struct Connection {
     pub peer: SocketAddr,
     /// The call that uses the connection; None while it is idle.
     pub call: Option<usize>,
+    /// None while a call uses the connection.
     pub idle_since: Option<Instant>,
     /// There may be data to read.
     pub readable: bool,

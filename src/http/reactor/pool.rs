@@ -26,6 +26,7 @@ pub fn index(token: Token) -> Option<usize> {
     token.0.checked_sub(1)
 }
 
+/// All connections of a reactor. Used by the reactor's thread only.
 pub struct Pool<'a> {
     all: Slab<Connection>,
     /// Idle connections by origin, the last used at the end.

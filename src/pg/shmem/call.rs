@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 /// Workers that can have statistics at the same time.
 pub const CALLS: usize = 256;
 
+/// The entry of one worker. Written by all engine processes of its database, read by status functions.
 #[repr(C)]
 pub(super) struct CallCell {
     /// Zero: the entry is free. Written last.

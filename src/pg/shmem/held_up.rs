@@ -49,6 +49,7 @@ struct LockWait {
     table: u32,
 }
 
+/// An entry: a lock wait, and when it began. Written and read under the lock.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct WaitPlace {

@@ -32,9 +32,11 @@ pub(super) struct SlotCell {
     /// Number of the start (upper bits) and phase (lowest byte). Written by the launcher, and by the process at its
     /// start and end.
     life: AtomicU64,
+    /// Process id; zero without a process. Written by the process.
     pid: AtomicI32,
     /// Index of the process in the process array, plus one; zero without a process.
     procno: AtomicI32,
+    /// Not zero: there was a wake-up. Written by any process, taken by the process of the slot.
     wake: AtomicU32,
     /// Not zero: only [`Wakeup::Anything`] wakes the scheduler. Written by the scheduler, read by processes that wake
     /// it.
@@ -43,7 +45,9 @@ pub(super) struct SlotCell {
     calls_over: AtomicU32,
     /// Not zero: runners of this scheduler have ended. Written by runners at exit, read by the scheduler.
     runners_ended: AtomicU32,
+    /// Not zero: the process must leave. Written by the launcher, and by sessions that need the database.
     leave: AtomicU32,
+    /// Why the process ended. Read by the launcher.
     exit_reason: AtomicU32,
     state: AtomicU32,
     /// Runners that the scheduler of this slot has asked for, one bit each. The launcher clears the bit of a runner
@@ -54,6 +58,7 @@ pub(super) struct SlotCell {
     epoch: AtomicI64,
     /// The owner whose functions the runner of this slot calls; zero: it calls none.
     functions_of: AtomicU32,
+    /// The figures from here on are written by the process of the slot, and shown by `xdb.status()`.
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
     calls_total: AtomicI64,
@@ -180,9 +185,12 @@ impl EngineState {
 pub struct SlotStatus {
     pub pid: Option<i32>,
     pub state: EngineState,
+    /// The epoch of the leases that the scheduler gives.
     pub epoch: i64,
     pub started_at: i64,
+    /// Calls handed to the transport and not finished.
     pub in_flight: i64,
+    /// Calls in flight that wait for a connection.
     pub waiting_calls: i64,
     pub calls_per_second: f64,
     pub next_turn_at: i64,

@@ -1,10 +1,10 @@
 //! Marks of slow things in a database: tables, functions, and roles whose steps have ended an engine process.
 //!
-//! | mark | set by | meaning |
-//! |---|---|---|
-//! | [`Kind::Slow`] | the scheduler, if one use of a table exceeded `xdb.apply_timeout` | for ten minutes, steps of the table run in a runner |
-//! | [`Kind::Deadly`] | an engine process that can't be cancelled in a table, and ends | for ten minutes, no process uses the table |
-//! | [`Kind::Killer`] | the same process | for an hour, all steps of the role that use tables run in a runner |
+//! - [`Kind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps of
+//!   the table run in a runner.
+//! - [`Kind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no process
+//!   uses the table.
+//! - [`Kind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
 //!
 //! A runner is the first process that uses a deadly table again. If the table ends the runner, both marks are set
 //! again. So one role ends the scheduler at most once, however many such tables it has, and no process waits for its
