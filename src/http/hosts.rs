@@ -33,7 +33,7 @@ const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
 /// `[::1]:8080` or `[fd00::/8]:8080`, because `::1:8080` is an address.
 ///
 /// Names and patterns never permit special addresses, which attackers use and workers don't have: link-local, metadata,
-/// multicast, unspecified and reserved ones. Only a CIDR entry can permit them.
+/// multicast, unspecified and reserved ones. Only an address or a CIDR block can permit them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
     names: Vec<(String, Port)>,

@@ -59,7 +59,7 @@ pub struct FailureRecovery {
 }
 
 words! {
-    /// Which attributes a call gets.
+    /// Whether a call gets all attributes, none, or the named ones.
     #[derive(Default)]
     LoadPolicy {
         #[default]
