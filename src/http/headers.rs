@@ -1,10 +1,10 @@
-//! Which headers a request may have.
+//! Checks which headers a worker may be registered with.
 
 use ureq_proto::http::{HeaderName, HeaderValue};
 
 use super::HEADER_LIMIT;
 
-/// The headers that make up the message itself and say whom it is for, and those of the signature.
+/// Headers of the message itself and its target, and the headers of the signature.
 const RESERVED: [&str; 15] = [
     "accept-encoding",
     "connection",
@@ -23,8 +23,8 @@ const RESERVED: [&str; 15] = [
     "webhook-timestamp",
 ];
 
-/// Whether the headers can be sent; to be asked when a worker is registered. Messages name headers, and
-/// never hold a value.
+/// Checks the headers when a worker is registered, and again before a call. Messages name headers but never contain
+/// their values.
 pub fn validate_headers(headers: &[(String, String)]) -> Result<(), String> {
     for (name, value) in headers {
         if HeaderName::from_bytes(name.as_bytes()).is_err() {

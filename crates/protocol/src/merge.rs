@@ -1,4 +1,4 @@
-//! How a start is merged into another one, as the options of a start say it.
+//! Reads how a start is merged into another one, from the options of a start.
 
 use crate::fields::{Fault, Object, Read, UnknownKeys, name, quote, seconds, word};
 use xdb_engine::{Duration, MergeOptions, MergedInput, MergedStart};
@@ -20,7 +20,8 @@ pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
     object.finish(options)
 }
 
-/// One of the words, or a function's name, which is qualified: a misspelt word is none.
+/// One of the words, or the qualified name of a function. A name without a schema is refused, so a misspelt word is an
+/// error.
 fn input(text: &str) -> Read<MergedInput> {
     let given = name(text)?;
     match MergedInput::parse(&given) {
