@@ -10,6 +10,8 @@ Each page has a throwaway server with the extension, a directory of its own, one
   sql,file     (sh, python, toml, ini too) is saved in the page's directory under the name in its first line, a comment
   text,output  is what the block before it prints
   json,check   is JSON, and is parsed
+  python,from=examples/python/order.py
+               is a part of this file, which tests of its own run
   text         is a picture or a template, and is not run
 
 A block that can't be run has the word `skip` and a comment above it that says why: <!-- not run: REASON -->. A comment that
@@ -109,6 +111,10 @@ def faults_of(block: Block) -> str | None:
             return None
         case "check" if block.language == "json":
             return None
+        case word if word.startswith("from="):
+            source = ROOT / word.removeprefix("from=")
+            is_there = source.is_file() and block.text in source.read_text(encoding="utf-8")
+            return None if is_there else "its lines are not in this file"
         case "skip":
             return None if block.reason else "no comment above it says why it is not run"
         case "" if block.language == "text":
