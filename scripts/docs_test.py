@@ -122,6 +122,47 @@ def faults_of(block: Block) -> str | None:
     return f"```{block.kind} is not run: see the head of scripts/docs_test.py"
 
 
+MOST_LINES, MOST_COLUMNS = 400, 120
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines outside of fenced blocks and of comments for the test, with their numbers."""
+    text = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text(encoding="utf-8"))
+    yield from enumerate(text.splitlines(), 1)
+
+
+def anchors(page: Path) -> set[str]:
+    """As a forge makes them of the headings, and those that the page sets itself."""
+    found: set[str] = set()
+    for _, line in prose(page):
+        found.update(re.findall(r'<a id="([^"]+)">', line))
+        if heading := re.match(r"#+ (.+)", line):
+            text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            slug = re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
+            found.add(next(name for name in (slug, *(f"{slug}-{n}" for n in range(1, 100))) if name not in found))
+    return found
+
+
+def faults_of_page(page: Path) -> Iterator[tuple[int, str]]:
+    """Links that lead nowhere, and what is too long to be read."""
+    lines = page.read_text(encoding="utf-8").count("\n")
+    if lines > MOST_LINES:
+        yield 1, f"the page has {lines} lines, and should have at most {MOST_LINES}"
+    for number, line in prose(page):
+        if len(line) > MOST_COLUMNS and not line.startswith("|"):
+            yield number, f"the line has {len(line)} characters, and should have at most {MOST_COLUMNS}"
+        for link in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            target, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            to = (page.parent / target).resolve() if target else page
+            if not to.exists():
+                yield number, f"{link} is not there"
+            elif anchor and to.suffix == ".md" and anchor not in anchors(to):
+                yield number, f"{to.name} has no heading #{anchor}"
+
+
 def file_name(block: Block) -> str | None:
     found = re.match(r"(?:#|--) (\S+\.\w+)\n", block.text)
     return found and found[1]
@@ -294,6 +335,9 @@ def main() -> int:
     given = parser.parse_args()
     wanted, failed = pages(given.pages), 0
     for page in wanted:
+        for line, fault in faults_of_page(page):
+            print(f"{page.relative_to(ROOT)}:{line}: {fault}")
+            failed += 1
         for block in blocks(page):
             if fault := faults_of(block):
                 print(f"{page.relative_to(ROOT)}:{block.line}: {fault}")
