@@ -17,7 +17,7 @@ Each page has a throwaway server with the extension, a directory of its own, one
 A block that can't be run has the word `skip` and a comment above it that says why: <!-- not run: REASON -->. A comment that
 begins with `docs-test sql` or `docs-test sh` has lines for the test alone, which a reader does not see.
 
-psql runs with -q, so `INSERT 0 1` and the like are not printed. In an output block, `…` stands for any text, and a line of `…` for any lines. UUIDs, times and ports are compared as such, and
+psql runs with -q, so `INSERT 0 1` and the like are not printed. In an output block, `…` stands for any text, and a line of `…` for any lines. UUIDs, times (also in microseconds) and ports are compared as such, and
 several spaces or dashes as one. `PORT` numbers 8070 to 8099 are replaced by free ports, and `/tmp/xdb-a1b2c3` by the server's directory.
 """
 
@@ -50,6 +50,7 @@ NORMAL = [
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<uuid>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:?\d\d)?|Z)?"), "<time>"),
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d+"), "<length>"),
+    (re.compile(r"\b1\d{15}\b"), "<microseconds>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
     (re.compile(r"-{2,}"), "--"),
     (re.compile(r"[ \t]+"), " "),
