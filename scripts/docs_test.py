@@ -9,7 +9,7 @@ Each page has a throwaway server with the extension, a directory of its own, one
   python,run   is a program, and is run
   sql,file     (sh, python, toml, ini too) is saved in the page's directory under the name in its first line, a comment
   text,output  is what the block before it prints
-  json,check   is JSON, and is parsed
+  json,check   is JSON, one text or several, and is parsed
   python,from=examples/python/order.py
                is a part of this file, which tests of its own run
   text         is a picture or a template, and is not run
@@ -300,7 +300,7 @@ def do(block: Block, text: str, psql: Shell, shell: Shell, directory: Path, port
     if block.word == "file":
         (directory / (file_name(block) or "")).write_text(text, encoding="utf-8")
     elif block.word == "check":
-        json.loads(text)
+        parse_all(text)
     elif block.word == "run" and block.language == "sql":
         return psql.run(text)
     elif block.word == "run" and block.language == "python":
@@ -314,6 +314,17 @@ def do(block: Block, text: str, psql: Shell, shell: Shell, directory: Path, port
                 shell.run(f"for _ in $(seq 600); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>&- && break; sleep 0.1; done")
         return printed
     return ""
+
+
+def parse_all(text: str) -> None:
+    """One JSON text, or several, one after the other."""
+    text = text.strip()
+    try:
+        while text:
+            _, end = json.JSONDecoder().raw_decode(text)
+            text = text[end:].lstrip()
+    except ValueError as error:
+        raise Failed(f"this is not JSON: {error}") from None
 
 
 def refuse_errors(page: Path, block: Block | None, printed: str) -> None:
