@@ -176,11 +176,13 @@ class Failed(Exception):
 class Shell:
     """A program that reads commands, and says when it is through with them."""
 
-    def __init__(self, command: list[str], echo: str, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], echo: str, directory: Path, environment: dict[str, str], log: Path | None = None
+    ) -> None:
         self.echo, self.number = echo, 0
         self.process = subprocess.Popen(
             ["stdbuf", "-oL", *command], cwd=directory, env=environment, text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w") if log else subprocess.STDOUT,
         )
 
     def run(self, text: str) -> str:
@@ -270,7 +272,9 @@ def follow(page: Path, found: list[Block], bindir: Path, server: Path, directory
         (directory / name).symlink_to(ROOT / name)
     ports = free_ports({port for block in found for port in re.findall(r"\b80[789]\d\b", block.text)})
     psql = Shell([str(bindir / "psql"), "-Xq", "--no-readline"], "\\echo", directory, own)
-    shell = Shell(["bash"], "echo", directory, own)
+    # What workers write to their logs is no output of a block.
+    log = directory / "stderr.log"
+    shell = Shell(["bash"], "echo", directory, own, log)
     try:
         psql.run(PREPARED)
         shell.run("export PS1=; set +m")
@@ -284,11 +288,12 @@ def follow(page: Path, found: list[Block], bindir: Path, server: Path, directory
                 last = None
                 continue
             refuse_errors(page, last, printed)
-            printed, last = "", block
+            printed, last, logged = "", block, log.read_text()
             try:
                 printed = do(block, text, psql, shell, directory, ports)
             except Failed as failed:
-                raise Failed(f"{at}: {failed}") from None
+                raise Failed(f"{at}: {failed}\n{log.read_text()[len(logged):]}") from None
+            refuse_errors(page, block, log.read_text()[len(logged):])
         refuse_errors(page, last, printed)
     finally:
         shell.stop()
