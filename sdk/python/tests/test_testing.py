@@ -156,15 +156,15 @@ def test_a_movement_that_was_not_called() -> None:
         call(Moves.configured)
 
 
-def test_the_simulator_is_a_client_but_for_what_the_page_says() -> None:
+def test_the_simulator_is_a_client_except_what_the_page_says() -> None:
     def methods(cls: type) -> dict[str, inspect.Signature]:
         return {name: inspect.signature(fn) for name, fn in vars(cls).items() if inspect.isfunction(fn) and name[0] != "_"}
 
     client, simulator = methods(xdb.Client), methods(Simulator)
     missing = sorted(client.keys() - simulator.keys())
-    page = " ".join((Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8").split())
+    page = " ".join((Path(__file__).parents[3] / "docs" / "python-testing.md").read_text(encoding="utf-8").split())
     assert missing == ["list", "retry_now_many", "skip_timer_many", "start_many", "stop_many", "wait_for_state"]
-    assert f"but for {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
+    assert f"except {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
     assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
     for name in client.keys() & simulator.keys() - {"check"}:
         assert client[name].parameters.keys() - simulator[name].parameters.keys() <= {"conn"}, name
