@@ -42,17 +42,17 @@ pub(crate) struct Shared {
     clock_offset: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
-    slots: [slot::Cell; slot::SLOTS],
-    calls: [call::Cell; call::CALLS],
+    slots: [slot::SlotCell; slot::SLOTS],
+    calls: [call::CallCell; call::CALLS],
     waiters_in_use: AtomicU32,
-    waiters: [waiter::Cell; waiter::WAITERS],
+    waiters: [waiter::WaiterCell; waiter::WAITERS],
     over_in_use: AtomicU32,
     over: over::Cells,
     /// One for the slot of each scheduler.
     marks: [marks::Marks; SCHEDULERS],
     /// Likewise.
-    slow: [slow::Marks; SCHEDULERS],
-    held_up: Locked<held_up::Places>,
+    slow: [slow::SlowMarks; SCHEDULERS],
+    held_up: UnderLock<held_up::WaitPlaces>,
 }
 
 #[repr(C)]
@@ -139,12 +139,12 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
 
 /// A value that is read and written under the lock of the shared memory only.
 #[repr(transparent)]
-struct Locked<T>(UnsafeCell<T>);
+struct UnderLock<T>(UnsafeCell<T>);
 
 // SAFETY: the value is only touched inside `with_lock`.
-unsafe impl<T> Sync for Locked<T> {}
+unsafe impl<T> Sync for UnderLock<T> {}
 
-impl<T: Copy> Locked<T> {
+impl<T: Copy> UnderLock<T> {
     fn read(&self) -> T {
         // SAFETY: under the lock.
         with_lock(false, || unsafe { *self.0.get() })

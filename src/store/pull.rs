@@ -6,12 +6,12 @@
 
 use super::StateKey;
 use super::claim::{self, Lease};
-use super::instance;
 use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE, level_of};
 use super::loaded::Loaded;
-use super::registry::WorkerId;
+use super::registry::{Registry, RowVersion, TypeId, WorkerId};
 use super::state;
 use super::table::{Read, Record, batch, rows, statements};
+use super::{execution, instance};
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, array, value};
@@ -52,7 +52,6 @@ statements! {
     DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7) AND l.owner <> ALL ($8)");
     KEEP_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) \
         ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED";
-    KEEP_ONE_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE";
     LOCK = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND {FREE} \
@@ -68,14 +67,15 @@ statements! {
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
         WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l");
     NUMBER = "SELECT pg_catalog.nextval('xdb.pull_lease') AS number";
-    OF_TOKEN = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id, w.role, w.role_name, p.process_id, \
-            t.lease_number = $3 AND w.url IS NULL AND {PULLED} AS is_leased \
-        FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
-            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
-        WHERE t.execution_id = $1 AND t.seq = $2");
+    LOOK_OF_TOKEN = under_token("");
+    // The lease is looked at again when the lock is there.
+    STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
+    OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
     // In one statement, because every step begins with it.
-    UNDER_LEASE = format!("SELECT {}, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
+    UNDER_LEASE = format!("SELECT {}, y.type_id, y.version, y.xmin::text AS xmin, \
+            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
         FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+            LEFT JOIN xdb.process_type y ON y.process_type = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", claim::NO_LEASE);
@@ -83,6 +83,18 @@ statements! {
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>());
     EXTEND = format!("UPDATE xdb.task t SET lease_until = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
+}
+
+/// The call of the lease $3, and its execution, if the role $4 may have it: one that is of the worker's role, or with $5 any.
+fn under_token(lock: &str) -> String {
+    format!(
+        "SELECT {}, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id \
+        FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
+            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
+        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} AND w.url IS NULL \
+            AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')){lock}",
+        execution::columns()
+    )
 }
 
 /// The lines of the worker $1 in the lanes $2: a relation `l`.
@@ -221,13 +233,6 @@ pub fn keep_open(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<Vec<Execution
     Ok(kept)
 }
 
-/// The same of one, behind whoever is closing it.
-pub fn keep_one_open(spi: &Spi, id: ExecutionId) -> Result<()> {
-    spi.run(&KEEP_ONE_OPEN, &[value(id)])?;
-    wake::note_locked(id.0);
-    Ok(())
-}
-
 /// Leases calls that [`due`] has locked.
 pub fn lease(spi: &Spi, calls: &[(DueCall, Lease)], now: Timestamp) -> Result<()> {
     let elsewhere = calls.iter().filter(|(call, _)| call.lane == RUNNERS_LANE);
@@ -288,7 +293,7 @@ pub struct Begun {
 
 fn read_begun(row: &Row) -> Result<Begun> {
     let (api, attempt) = (row.get("api")?, row.get("attempt")?);
-    Ok(Begun { key: StateKey::read(row)?, api, attempt, first_attempt_at: row.get("first_attempt_at")? })
+    Ok(Begun { key: (row.get("execution_id")?, row.get("seq")?), api, attempt, first_attempt_at: row.get("first_attempt_at")? })
 }
 
 /// Those of these calls whose leases have ended still, their tasks locked. To be called under the locks of their executions.
@@ -305,37 +310,74 @@ pub struct Leased {
     pub number: i64,
 }
 
+/// The role that has a token.
+#[derive(Clone, Copy)]
+pub struct Holder {
+    pub role: pg_sys::Oid,
+    /// It may have every worker's calls.
+    pub may_all: bool,
+}
+
 /// What there is under a token.
 pub struct OfToken {
     pub begun: Begun,
-    pub process_id: String,
     pub worker: WorkerId,
-    pub role: Option<PullRole>,
-    /// The lease is the call's, and that of a worker without URL.
-    pub is_leased: bool,
+    pub executions: BTreeMap<ExecutionId, Loaded>,
 }
 
-/// The call of a token, if there is one, whoever has the lease.
-pub fn of_token(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> Result<Option<OfToken>> {
-    spi.first(&OF_TOKEN, &[value(execution), value(seq), value(number)], |row| {
-        let (process_id, worker, role) = (row.get("process_id")?, row.get("worker_id")?, PullRole::read(row)?);
-        Ok(OfToken { begun: read_begun(row)?, process_id, worker, role, is_leased: row.get("is_leased")? })
-    })
+/// How the execution of a token is locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TokenLock {
+    None,
+    /// Nobody closes it.
+    Open,
+    Step,
 }
 
-/// Loads the state of a call into its execution, which is locked, and says whether the inbox of the execution is empty. None: the
-/// lease is another one.
+/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because nobody
+/// may lock an execution of which the call is another's.
+pub fn of_token(
+    spi: &Spi,
+    registry: &mut Registry,
+    Leased { key: (execution, seq), number }: Leased,
+    holder: Holder,
+    lock: TokenLock,
+) -> Result<Option<OfToken>> {
+    let statement = match lock {
+        TokenLock::None => &LOOK_OF_TOKEN,
+        TokenLock::Open => &OPEN_OF_TOKEN,
+        TokenLock::Step => &STEP_OF_TOKEN,
+    };
+    let params = [value(execution), value(seq), value(number), value(holder.role), value(holder.may_all)];
+    let read = |row: &Row| Ok((read_begun(row)?, row.get("worker_id")?, execution::read_execution(row)?));
+    let Some((begun, worker, found)) = spi.first(statement, &params, read)? else { return Ok(None) };
+    if lock != TokenLock::None {
+        wake::note_locked(execution.0);
+    }
+    Ok(Some(OfToken { begun, worker, executions: execution::with_types(spi, registry, vec![found])? }))
+}
+
+/// Loads the state of a call into its execution, which is locked, with its type as it is registered now, and says whether the inbox of
+/// the execution is empty. None: the lease is another one.
 pub fn load_under_lease(
     spi: &Spi,
+    registry: &mut Registry,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     Leased { key: (execution, seq), number }: Leased,
 ) -> Result<Option<bool>> {
-    let read = |row: &Row| Ok((state::read_state(row)?, row.get("without_arrivals")?));
-    let found = spi.first(&UNDER_LEASE, &[value(execution), value(seq), value(number)], read)?;
-    Ok(found.map(|((id, state), without_arrivals)| {
-        state::put_in(loaded, id, state);
-        without_arrivals
-    }))
+    let Some(entry) = loaded.get_mut(&execution) else { return Ok(None) };
+    let name = entry.before.process_type.clone();
+    let read = |row: &Row| {
+        let version = row.get::<Option<TypeId>>("type_id")?.map(|_| RowVersion::read(row)).transpose()?;
+        Ok((state::read_state(row)?, version, row.get("without_arrivals")?))
+    };
+    let params = [value(execution), value(seq), value(number), value(&*name)];
+    let Some(((id, state), version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
+        return Ok(None);
+    };
+    entry.meta.process_type = registry.process_type_of(spi, &name, version)?;
+    state::put_in(loaded, id, state);
+    Ok(Some(without_arrivals))
 }
 
 /// Gives a call back: the same attempt is made again. False if the lease is another one.

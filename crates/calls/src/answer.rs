@@ -1,6 +1,8 @@
 //! What was answered to a call of a state: an answer or a failed attempt; there is nothing else.
 
+use crate::apply::refused_strictly;
 use xdb_engine::*;
+use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
 
 /// One attempt to make a call of a state.
@@ -86,6 +88,12 @@ impl Answered {
         Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
     }
 
+    /// Why the attempt has failed that does nothing besides.
+    pub fn failure(&self) -> Option<&Failure> {
+        let Self::Failed(failure, _) = self else { return None };
+        Some(failure)
+    }
+
     /// What the answer does besides its decision.
     pub fn effects(&self) -> Option<&Effects> {
         match self {
@@ -132,6 +140,35 @@ pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered,
             Executed::Decided(answer) => Answered::Execute(answer),
             Executed::Retry(retried) => Answered::Retry(retried),
         }),
+    }
+}
+
+/// Reads what a worker has answered with this status. Whatever it is, the result is an answer or a failed attempt.
+pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &Limits) -> Answered {
+    if status != 200 {
+        let (failure, further) = decode_error(status, retry_after, body);
+        return Answered::Failed(failure, further);
+    }
+    decode_answer(api, body, limits).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+}
+
+/// Reads what a worker has answered to an RPC with this status; or what its caller is told.
+pub fn read_rpc_answer(
+    rpc_name: &str,
+    (status, retry_after): (u16, Option<u64>),
+    body: &[u8],
+    limits: &Limits,
+    is_strict: bool,
+) -> Result<RpcAnswer, Refusal> {
+    if status != 200 {
+        // What it says about further attempts is for the caller, who makes them.
+        let (failure, _) = decode_error(status, retry_after, body);
+        return Err(refusal::worker_refused(rpc_name, status, failure));
+    }
+    let answer = decode_rpc(body, limits).map_err(|what| refusal::worker_failed(rpc_name, what))?;
+    match refused_strictly(&answer.effects.warnings, || is_strict) {
+        Some(failure) => Err(refusal::rpc_not_applied(rpc_name, failure)),
+        None => Ok(answer),
     }
 }
 

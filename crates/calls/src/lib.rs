@@ -4,10 +4,21 @@
 //!
 //! | file | what it is for |
 //! |---|---|
+//! | `eligible.rs` | whether a call may be made now, and who makes it |
+//! | `request.rs` | what is sent |
 //! | `answer.rs` | what was answered, as the command that the engine decides about |
+//! | `apply.rs` | what follows from an answer: `apply`, and the trait `Driver` of what loads, locks and writes |
 //!
 //! Nothing here touches a table, a socket or a clock.
 
 mod answer;
+mod apply;
+mod eligible;
+mod request;
 
-pub use answer::{Answered, Attempt, decode_answer, failed_by_policy};
+pub use answer::{Answered, Attempt, decode_answer, failed_by_policy, read_answer, read_rpc_answer};
+pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply};
+pub use eligible::{
+    Asker, CallOf, Facts, Maker, Marked, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
+};
+pub use request::{Attributes, CallRequest, Loads, Origin, OutgoingCall, too_large, versions_of};

@@ -18,7 +18,7 @@ pub const WAITERS: usize = 1024;
 pub const WAITERS_OF_ROLE: usize = 128;
 
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct WaiterCell {
     /// The waiting process; zero: the place is free. Written last when the place is taken, and first when it is given back.
     pid: AtomicI32,
     /// Number of the waiting process.
@@ -42,8 +42,8 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
 pub(crate) fn take(database: pg_sys::Oid, role: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
     let shared = shared()?;
     let procno = raw::my_procno()?;
-    let is_free = |cell: &Cell| cell.pid.load(Ordering::SeqCst) == 0;
-    let is_of_role = |cell: &&Cell| !is_free(cell) && cell.role.load(Ordering::SeqCst) == role.to_u32();
+    let is_free = |cell: &WaiterCell| cell.pid.load(Ordering::SeqCst) == 0;
+    let is_of_role = |cell: &&WaiterCell| !is_free(cell) && cell.role.load(Ordering::SeqCst) == role.to_u32();
     with_lock(true, || {
         if shared.waiters.iter().filter(is_of_role).count() >= WAITERS_OF_ROLE {
             return None;
