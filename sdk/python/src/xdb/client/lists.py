@@ -1,4 +1,4 @@
-"""The statements of lists: incidents and executions."""
+"""The statements of `incidents` and `list`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 
-PAGE = 500  # executions
+PAGE = 500  # executions in one page of `list`
 
 _STATUS = {status: status for status in get_args(Status)}
 
@@ -46,14 +46,14 @@ def incidents(process: type[Process] | str | None, process_id: str | None) -> Qu
 
 @dataclass(frozen=True)
 class Listing:
-    """Which executions `Client.list` gives."""
+    """The conditions of `Client.list`."""
 
     status: Status | None = None
     process: type[Process] | str | None = None
     prefix: str | None = None
 
     def page(self, before: AnyExecution) -> Query[list[Summary]]:
-        """The latest ones before an execution. Execution ids grow with time, so no page looks at what others gave."""
+        """The next page below an execution. Ids of executions grow with time, so they are also the cursor."""
         where: list[tuple[str, str | None]] = []
         if self.status is not None:
             where.append(("status = %s::text", word_of(_STATUS, "status", self.status)))
