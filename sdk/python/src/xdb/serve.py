@@ -54,7 +54,7 @@ class Server:
         return self
 
     def stop(self, grace: float = 30) -> bool:
-        """Stops accepting calls, and waits up to `grace` seconds for those that have arrived. It may be called twice.
+        """Stops accepting calls, and waits up to `grace` seconds for calls that have arrived. It may be called twice.
 
         Returns whether all of them were answered.
         """
