@@ -145,7 +145,7 @@ class LaunchVendorActivityReport(xdb.Process):
 
 
 def request_report(calling: xdb.Client, vendor: str, from_date: str, at: datetime) -> xdb.Execution:
-    """Requests a report. Requests that are due less than an hour apart become one report, from the earliest date, at the latest request's time."""
+    """Requests a report. Requests less than an hour apart become one report: from the earliest date, at the time of the last request."""
     merge = xdb.Merge("public.merge_report", start_at="replace", within=timedelta(minutes=60))
     report = Report(vendor, from_date)
     return calling.start(LaunchVendorActivityReport, None, report, start_at=at, correlation_key=vendor, merge=merge)

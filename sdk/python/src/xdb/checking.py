@@ -72,6 +72,7 @@ def registered(execute: Execute, process: type[Process]) -> Registered | None:
 
 
 def not_seen(found: Registered) -> str:
+    """The text of a finding for a process type whose definition the session may not see."""
     return f"the registered definition can't be seen: it belongs to {found.owner or 'an unknown role'}"
 
 

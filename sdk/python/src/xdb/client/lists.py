@@ -23,6 +23,7 @@ _STATUS = {status: status for status in get_args(Status)}
 
 
 def incidents(process: type[Process] | str | None, process_id: str | None) -> Query[list[Incident]]:
+    """The statement of `Client.incidents`."""
     where: list[tuple[str, str]] = []
     if process is not None:
         of_type = "i.execution_id IN (SELECT execution_id FROM xdb.processes WHERE process_type = %s::text AND status = 'RUNNING')"

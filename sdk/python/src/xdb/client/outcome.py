@@ -125,18 +125,22 @@ class Incident:
 
 
 def results_of(raw: Any) -> tuple[Result, ...]:
+    """The results in the server's JSON."""
     return tuple(Result(one["stateExecutionId"], one["output"]) for one in raw or ())
 
 
 def outcome_of(process_id: str, raw: Mapping[str, Any]) -> Outcome:
+    """The outcome in the result of `xdb.wait_for_process`."""
     return Outcome(process_id, raw["status"], results_of(raw["results"]), raw["timedOut"], raw["result"])
 
 
 def state_outcome_of(raw: Mapping[str, Any]) -> StateOutcome:
+    """The outcome in the result of `xdb.wait_for_state`."""
     return StateOutcome(raw["status"], raw["processStatus"], raw["timedOut"])
 
 
 def description_of(raw: Mapping[str, Any]) -> Description:
+    """The description in the result of `xdb.describe_process`."""
     return Description(
         process_id=raw["processId"],
         execution_id=UUID(raw["processExecutionId"]),

@@ -1,4 +1,4 @@
-"""Every statement of both clients: its SQL, its parameters, and how its rows are read.
+"""Every statement of both clients: its SQL, its parameters, and how its rows are read. Each function is named after a client's method.
 
 All parameters are texts, named and cast. All columns come back as text, so that nothing depends on a driver's conversions.
 """
@@ -394,6 +394,7 @@ def type_name(process: type[Process]) -> str:
 
 
 def type_or_name(process: type[Process] | str) -> str:
+    """The name of a process type that is given by its class or its name."""
     return process if isinstance(process, str) else type_name(process)
 
 
@@ -405,6 +406,7 @@ def interval(time: Seconds) -> str:
 
 
 def seconds_of(time: Seconds) -> float:
+    """A length of time in seconds."""
     return time.total_seconds() if isinstance(time, timedelta) else float(time)
 
 
@@ -416,6 +418,7 @@ def aware(time: datetime) -> str:
 
 
 def in_chunks(many: Iterable[Start], size: int) -> Iterable[list[Start]]:
+    """The starts in lists of `size`, so that any number of them can be iterated over."""
     chunk: list[Start] = []
     for one in many:
         chunk.append(one)
@@ -440,12 +443,14 @@ def _nothing(_rows: Rows) -> None:
 
 
 def uuid_of(execution: AnyExecution) -> str | None:
+    """The id of an execution as text. None: the latest execution."""
     if execution is None:
         return None
     return str(execution.execution_id if isinstance(execution, Execution) else execution)
 
 
 def word_of(words: Mapping[str, str], name: str, given: str) -> str:
+    """The server's word for a word of the SDK. `name` is the argument. Raises `ValueError` for an unknown word."""
     try:
         return words[given]
     except KeyError:
