@@ -1,4 +1,4 @@
--- What the application does when somebody signs up: its own row and the process, both or neither.
+-- What the application does when a user signs up: its own row and the process, both or neither.
 -- The psql variables name, email and campaign belong to the one who signs up.
 
 BEGIN;

@@ -45,7 +45,7 @@ BEGIN
         'closeType', 'FORCE_FAIL_PROCESS', 'closeInput', request->'context'->'recoverFromError'->'detail')));
 END $$;
 
--- It waits until somebody says that the parcel has left, or a day is over.
+-- It waits for a message that the parcel has left, or for a day.
 CREATE FUNCTION shop.await_parcel(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT '{"commandRequest": {"waitingType": "AnyOfCompletion",
         "timerCommands": [{"commandId": "patience", "delayInSeconds": 86400}],

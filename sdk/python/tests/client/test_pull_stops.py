@@ -74,7 +74,7 @@ def test_coroutines_that_are_cancelled(billing: Any) -> None:
     async def run() -> None:
         worker = xdb.AsyncPullWorker(Waiting, name="billing", connections=connect, batch=2, concurrency=1, wait=0.2)
         await cancelled(worker)
-        assert failures(billing) == {"w0": ("CancelledError", "its handler was interrupted")}
+        assert failures(billing) == {"w0": ("CancelledError", "the handler was interrupted")}
         # The second time no handler begins, because there is no connection to be had for it.
         fetch = worker._fetch
 
