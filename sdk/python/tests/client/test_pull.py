@@ -112,7 +112,7 @@ def test_registering_shows_what_changes(billing: Any) -> None:
         assert not any(worker.register(conn, role="app"))
         [change, *_] = worker.register(conn, role="postgres", dry_run=True)
         assert str(change) == (
-            "worker billing changes\n    url: none, app fetches its calls -> none, postgres fetches its calls"
+            "worker billing changes\n    url: none, members of app claim its calls -> none, members of postgres claim its calls"
         )
     assert "register_worker(name => 'billing', url => NULL, role => 'app')" in worker.sql(role="app")
 
