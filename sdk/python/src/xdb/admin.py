@@ -239,7 +239,10 @@ class Admin:
     def grant_usage(
         self, role: str, *, admin: bool = False, operator: bool = False, deployer: bool = False, conn: Any = None
     ) -> None:
-        """Lets a role use XDB, and optionally makes it an operator or a deployer. `role` is the name itself, without quotes."""
+        """Lets a role use XDB. With `operator` or `deployer` it also becomes one of these, with `admin` both. Adds to earlier grants.
+
+        `role` is the name itself, without quotes. For superusers and the owner of the extension.
+        """
         sql = """SELECT xdb.grant_usage(role => quote_ident(%s::text)::regrole, admin => %s::text::boolean,
             operator => %s::text::boolean, deployer => %s::text::boolean)"""
         self._call(sql, (role, _boolean(admin), _boolean(operator), _boolean(deployer)), conn)

@@ -153,7 +153,7 @@ class Claiming:
         self._around: list[Around] = self.worker._around
         # How often each attempt was repeated after a conflict. Written and read by `_again`.
         self._made: dict[str, int] = {}
-        # Whether statements need READ COMMITTED, READ WRITE, against the role's defaults. Written once by `_fetch`.
+        # Whether statements need READ COMMITTED, READ WRITE, against the role's defaults. Written once by `_claim_calls`.
         self._in_plain_transactions = False
 
     @property

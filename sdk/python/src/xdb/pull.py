@@ -182,7 +182,7 @@ class PullWorker(Claiming):
     def work(self) -> int:
         """Answers all calls that are due now, and returns how many. For tests, and for programs with their own loop."""
         answered = 0
-        while not self._stopping.is_set() and (calls := deque(self._fetch(0))):
+        while not self._stopping.is_set() and (calls := deque(self._claim_calls(0))):
             answered += len(calls)
             try:
                 self._answer_all(calls)
@@ -222,18 +222,18 @@ class PullWorker(Claiming):
         # Mistakes end the worker only here. When one call is completed, the same error says nothing about other calls.
         try:
             try:
-                return self._fetch(self._wait)
+                return self._claim_calls(self._wait)
             except Exception as error:
                 if not errors.is_cut_short(error):
                     raise
             # The wait was cancelled by a limit, so nothing was due. A claim without a wait must not be cancelled.
-            return self._fetch(0)
+            return self._claim_calls(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
             return []
 
-    def _fetch(self, wait: float) -> list[Claimed]:
+    def _claim_calls(self, wait: float) -> list[Claimed]:
         plain = self._in_plain_transactions
         try:
             return self._claimed(self._say(_CLAIM, self._claim(wait)))
@@ -392,7 +392,7 @@ class AsyncPullWorker(Claiming):
     async def work(self) -> int:
         """Answers all calls that are due now, and returns how many. For tests, and for programs with their own loop."""
         answered = 0
-        while not self._stopping.is_set() and (calls := deque(await self._fetch(0))):
+        while not self._stopping.is_set() and (calls := deque(await self._claim_calls(0))):
             answered += len(calls)
             try:
                 await self._answer_all(calls)
@@ -427,17 +427,17 @@ class AsyncPullWorker(Claiming):
     async def _next(self) -> list[Claimed]:
         try:
             try:
-                return await self._fetch(self._wait)
+                return await self._claim_calls(self._wait)
             except Exception as error:
                 if not errors.is_cut_short(error):
                     raise
-            return await self._fetch(0)
+            return await self._claim_calls(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
             return []
 
-    async def _fetch(self, wait: float) -> list[Claimed]:
+    async def _claim_calls(self, wait: float) -> list[Claimed]:
         plain = self._in_plain_transactions
         try:
             return self._claimed(await self._say(_CLAIM, self._claim(wait)))

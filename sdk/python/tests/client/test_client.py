@@ -86,7 +86,7 @@ def test_id_reuse_and_idempotency_keys(shop: Any) -> None:
     second = shop.client.start(Idle, "i", id_reuse="terminate_if_running")
     assert second != first
     assert shop.client.describe("i", execution=first).status == "TERMINATED"
-    with pytest.raises(ValueError, match="id_reuse is one of"):
+    with pytest.raises(ValueError, match="id_reuse=.sometimes. is unknown"):
         shop.client.start(Idle, "i", id_reuse="sometimes")
 
 
@@ -165,7 +165,7 @@ def test_local_attributes(shop: Any) -> None:
     shop.client.set_local(Order, "o", tries=2, note="n")
     read = shop.client.local(Order, "o")
     assert (read.tries, read.note) == (2, "n")
-    with pytest.raises(RuntimeError, match="can't be written"):
+    with pytest.raises(RuntimeError, match="can't write"):
         read.tries = 3
     with pytest.raises(AttributeError):
         read.other

@@ -208,7 +208,7 @@ def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balan
     assert xdb_db.execute("SELECT * FROM xdb.failures") == []
     assert count(xdb_db, "SELECT count(*) FROM xdb.processes WHERE status = 'COMPLETED'") == 101
 
-    assert [str(each) for each in xdb_db.admin.check(xdb.Worker(Emptied))] == ["Deploy: states.thank is gone"]
+    assert [str(each) for each in xdb_db.admin.check(xdb.Worker(Emptied))] == ["Deploy: states.thank was removed"]
     balancer.register(xdb_db, Emptied)
     balancer.roll(0, Emptied)
     balancer.roll(1, Emptied)
@@ -238,7 +238,7 @@ def test_what_no_instance_has_is_seen(
     wait_until("it has failed", lambda: xdb_db.execute(failures) != [])
     [(status, error_type, detail)] = xdb_db.execute(failures)
     assert (status, error_type) == (404, "UnknownState") and "this worker may run an older version" in detail
-    assert any("has no handler for 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
+    assert any("has no handler for 1 call (HTTP status 404)" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
     xdb_db.client.stop("p")
     xdb_db.client.stop("q")
 
@@ -281,7 +281,7 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     wait_until("all four are told", lambda: count(xdb_db, told) == 4)
     assert count(xdb_db, FAILED) == 0
     [finding] = [str(each) for each in xdb_db.admin.check(new)]
-    assert "of different versions, which keeps 4 calls waiting: Deploy has no state 'pack' here" in finding
+    assert "of different versions, so 4 calls can't proceed: Deploy has no state 'pack' here" in finding
     stop()  # by the clock that follows it could have the calls for ten minutes
     xdb_db.serve(new)
     for _ in range(20):  # by the clock of processes: the pause is of minutes

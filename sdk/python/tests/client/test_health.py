@@ -113,7 +113,7 @@ def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: py
         [finding] = xdb_db.admin.ask_workers(NEWER)
         hashes = [f"sha256:{each.definition_hash()}" for each in (Served, Newer)]
         assert str(finding) == (
-            f"Served: worker mine at {server.url} runs other code: its definition is {hashes[0]} there, and {hashes[1]} here"
+            f"Served: worker mine at {server.url} runs other code: its definition is {hashes[0]}, and the code's is {hashes[1]}"
         )
         assert not finding.is_note and not finding.strands
         assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 1

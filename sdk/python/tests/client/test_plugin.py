@@ -246,7 +246,7 @@ def test_a_worker_that_does_not_answer_is_named(db: Any, monkeypatch: pytest.Mon
 
     serving = db.serve(Stuck, name="stuck")
     db.client.start(Stuck, "s")
-    with pytest.raises(NotSettled, match=f"of worker stuck at {serving.url}: 1"):
+    with pytest.raises(NotSettled, match=f"1 of worker stuck at {serving.url}"):
         db.clock.settle()
     held.set()
 

@@ -145,13 +145,13 @@ class billing_as_operator:
 def test_threads(billing: Any, role: str, caplog: Any) -> None:
     seen = furnished(billing, role)
     worker = xdb.PullWorker(Long, name="billing", connections=billing.dsn, wait=5)
-    fetched, fetch = list[float](), worker._fetch
+    fetched, fetch = list[float](), worker._claim_calls
 
     def noted(wait: float) -> Any:
         fetched.append(wait)
         return fetch(wait)
 
-    worker._fetch = noted  # type: ignore[method-assign]
+    worker._claim_calls = noted  # type: ignore[method-assign]
     with worker:
         # A limit of the role's would have ended the first wait by then.
         wait_until("it waits for calls", lambda: len(fetched) > (2 if "statement_timeout" in ROLES[role][0] else 0))
@@ -365,7 +365,7 @@ def test_a_wait_that_is_cut_short_has_found_nothing(process: Any, cut_short: set
         return fetch(wait)
 
     worker: Any = (xdb.PullWorker if process is Isolated else xdb.AsyncPullWorker)(process, name="billing", wait=5)
-    worker._fetch = fetch if process is Isolated else fetch_as_coroutine
+    worker._claim_calls = fetch if process is Isolated else fetch_as_coroutine
     with pytest.raises(psycopg.errors.QueryCanceled) if 0 in cut_short else contextlib.nullcontext():
         assert (worker._next() if process is Isolated else asyncio.run(worker._next())) == []
     assert asked == [5, 0]

@@ -67,7 +67,7 @@ def test_by_the_command_line(xdb_db: Any, worker: Any, capsys: Any, monkeypatch:
     assert set(json.loads(capsys.readouterr().out)) == {"Visit"}
     assert cli.main(["check", place, *dsn]) == 1
     assert cli.main(["register", place, "--role", "app", *dsn]) == 0
-    assert "worker visits is new\n    url: none, app fetches its calls" in capsys.readouterr().out
+    assert "worker visits is new\n    url: none, members of app claim its calls" in capsys.readouterr().out
     assert cli.main(["check", place, *dsn]) == 0
     assert cli.main(["register", place, "--name", "others", "--role", "app", *dsn]) == 0
     assert "worker others is new" in capsys.readouterr().out

@@ -83,8 +83,8 @@ def _psycopg() -> Any:
         ) from error
     except ImportError as error:
         raise ImportError(
-            f"psycopg 3 is installed but can't be loaded: {error}. Most often libpq is missing: install it (libpq5 of Debian and Ubuntu), "
-            "or pip install 'psycopg[binary]', which includes it"
+            "psycopg 3 is installed but can't be loaded. Most often libpq is missing: install it (libpq5 of Debian and Ubuntu), "
+            f"or pip install 'psycopg[binary]', which includes it. The error is: {error}"
         ) from error
 
 
