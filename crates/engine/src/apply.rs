@@ -1,13 +1,17 @@
+//! What each event changes in an execution.
+//!
+//! Limitations: events are not checked. They come from `decide`, or from a history.
+
 use crate::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state that a process starts in, if it starts in any.
+/// The number of the starting state, if the process type has one.
 pub const FIRST_STATE: StateSeq = StateSeq(1);
 
 impl Execution {
-    /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
-    /// alone, so that a part and a whole agree on them.
+    /// Applies an event to the execution. If the state of the event is not loaded, only the counters change, so that
+    /// they are right in an execution that is loaded in part.
     // Long because there is one place for what each event changes, and a match that forgets none.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         let number = self.next_event;
@@ -47,7 +51,7 @@ impl Execution {
                     }
                     if let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut state.phase {
                         call.not_before = *not_before;
-                        // An attempt may have begun whose lease a crash has forgotten.
+                        // An attempt may have begun, and a crash may have lost its lease.
                         call.generation += u32::from(changes);
                     }
                 });
@@ -103,7 +107,7 @@ impl Execution {
             Event::AttemptsFolded { seq, api, last_attempt, at, failure, .. } => {
                 let last = LastFailure { api: *api, attempt: *last_attempt, at: *at, failure: failure.clone() };
                 self.with_call(*seq, *api, |call| {
-                    // The tables know it already; the history does not.
+                    // In live processing the execution already has this failure. In a replay it does not.
                     if last.attempt > call.failed_attempts {
                         let not_before = call.not_before;
                         call.note_failure(last, not_before);
@@ -192,7 +196,7 @@ impl Execution {
         }
     }
 
-    /// The call of the first state, if no attempt of it is known of.
+    /// The call of the first state, if no attempt of it has failed or was repeated.
     pub fn first_call(&self) -> Option<&CallState> {
         let call = match &self.states.get(&FIRST_STATE)?.phase {
             Phase::WaitUntil(call) | Phase::Execute { call, results: None } => call,
@@ -222,7 +226,7 @@ impl Execution {
         if let WaitKind::LocalQueue { queue, .. } = &command.kind
             && let Some(queued) = self.queues.get_mut(queue)
         {
-            // The messages are the oldest of their queue: what is taken is always a prefix.
+            // A command always consumes the oldest messages of its queue.
             let taken = numbers.len().min(queued.len());
             queued.range(..taken).for_each(|message| self.queued.remove(message));
             command.messages = queued.drain(..taken).map(Arc::unwrap_or_clone).collect();
@@ -241,7 +245,7 @@ impl Execution {
     }
 }
 
-/// A command that a state waits for.
+/// A command of a waiting state, by its position.
 fn command_of(
     states: &mut BTreeMap<StateSeq, Arc<StateExecution>>,
     seq: StateSeq,
@@ -254,7 +258,7 @@ fn command_of(
 }
 
 impl CallState {
-    /// Keeps since when that is so.
+    /// Records an answer that names something unregistered. Keeps the time of the first one.
     fn note_unregistered(&mut self, api: Api, failure: Failure, at: Timestamp) {
         let at = self.unregistered_since().unwrap_or(at);
         let attempt = self.failed_attempts.saturating_add(1);
@@ -274,13 +278,13 @@ impl CallState {
     fn raise_incident(&mut self, last: LastFailure) {
         let (attempt, not_before) = (last.attempt, self.not_before);
         self.note_failure(last, not_before);
-        // However many there were, the attempt that raises an incident is in the history.
+        // The event of the incident records its attempt, also after `RECORDED_ATTEMPTS`.
         self.recorded_attempts = attempt;
         self.incident = true;
     }
 
-    /// The next attempt is the first one that the policy counts. What the worker was told may be mended since, so it shall not
-    /// answer from memory.
+    /// The retry policy counts attempts from the next one. The generation grows so that the worker does not repeat a
+    /// kept answer: the cause of the incident may be repaired.
     fn resolve_incident(&mut self) {
         self.incident = false;
         self.resolved_attempts = self.failed_attempts;

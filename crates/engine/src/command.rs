@@ -1,16 +1,22 @@
+//! Commands: everything that the engine decides about, and why it refuses a command.
+//!
+//! Limitations: sizes and types of JSON values are checked before, where the values come in (crate `xdb-protocol`).
+
 use crate::types::names;
 use crate::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Something that happened or is asked for, to be decided about.
+/// Something that happened, or that a caller requests. [`decide`] returns the events that follow.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Start(Box<Start>),
-    /// Another start is merged into this execution, whose first call has not begun, as whoever says this has made sure: it gets
-    /// this input, and this is when its first call is due.
+    /// Another start is merged into this execution. The sender of the command has checked under a lock that the first
+    /// call has not begun.
     MergeStart {
+        /// The new input of the first state.
         input: Option<Json>,
+        /// When the first call is due now.
         not_before: Timestamp,
     },
     /// A worker answered `waitUntil`.
@@ -23,11 +29,11 @@ pub enum Command {
         seq: StateSeq,
         answer: ExecuteAnswer,
     },
-    /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused. Or its worker
-    /// wants it made again.
+    /// An attempt of a state's call failed: there was no answer, or a wrong one, or the application's tables refused
+    /// it. Or the worker asked for a retry.
     CallFailed(CallFailed),
-    /// A call was answered, and what it had loaded under a lock has changed meanwhile: nothing of the answer is applied,
-    /// and the call is made again.
+    /// Values that a call loaded under a lock have changed before its answer was applied. Nothing of the answer is
+    /// applied, and the call is made again.
     CallRepeated {
         seq: StateSeq,
         api: Api,
@@ -35,47 +41,52 @@ pub enum Command {
     /// The timer command of a waiting state came due.
     TimerFired {
         seq: StateSeq,
+        /// The position of the command in the wait.
         command: u32,
     },
     /// The process timeout came due.
     ProcessTimeout,
-    /// Messages from outside, in the order of their publishing.
+    /// Messages of local queues from callers, in the order in which they were published.
     MessagesArrived(Vec<Publish>),
-    /// Free messages of global queues are offered to a waiting state; they are in the context.
+    /// Free messages of global queues, which are in the context, are offered to a waiting state.
     GlobalMessagesArrived {
         seq: StateSeq,
     },
+    /// A worker or function answered an RPC.
     RpcAnswered {
         rpc_name: String,
         answer: RpcAnswer,
     },
     /// A caller writes local attributes.
     SetLocalAttributes(BTreeMap<String, Json>),
-    /// A caller lets a timer command of a waiting state count as completed: the one with this id, else the one that
-    /// would fire first.
+    /// A caller skips a timer command of a waiting state.
     SkipTimer {
         seq: StateSeq,
+        /// None: the timer that would fire first.
         command_id: Option<String>,
     },
-    /// A caller wants the calls of these states that are in backoff made at once.
+    /// A caller wants the calls of these states made now, if they are in backoff or have an incident.
     RetryNow(Vec<StateSeq>),
-    /// A caller wants no calls made for a while.
+    /// A caller pauses the process, or changes the pause.
     Pause(Pause),
+    /// A caller ends the pause.
     Resume,
-    /// The end of the pause came due.
+    /// The time of the pause is over.
     PauseEnds,
+    /// A caller stops the process.
     Stop {
         stop_type: StopType,
         reason: Option<String>,
     },
-    /// The engine can't run the process any further, whatever its workers say.
+    /// The engine can't run the process any further.
     Fail {
         reason: String,
     },
 }
 
 impl Command {
-    /// What an answer does besides its decision. None for what is no answer, and for an attempt that changes nothing.
+    /// The effects of an answer besides its decision. None: the command is no answer, or a failed attempt without
+    /// effects.
     pub fn effects(&self) -> Option<&Effects> {
         match self {
             Self::WaitUntilAnswered { answer, .. } => Some(&answer.effects),
@@ -86,7 +97,7 @@ impl Command {
         }
     }
 
-    /// Functions that it calls, in their order.
+    /// The functions of the database to call, in order.
     pub fn function_calls(&self) -> &[FunctionCall] {
         match self {
             Self::Start(start) => &start.call_functions,
@@ -94,13 +105,13 @@ impl Command {
         }
     }
 
-    /// Whether it closes the execution only if there are no messages.
+    /// Whether it is a decision to close the execution only if queues are empty.
     pub fn is_conditional_close(&self) -> bool {
         let Self::ExecuteAnswered { answer, .. } = self else { return false };
         matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
-    /// Messages that it brings into local queues, unless their ids were received before.
+    /// The messages for local queues. Messages with a known id are ignored later.
     pub fn publishes(&self) -> &[Publish] {
         match self {
             Self::MessagesArrived(publishes) => publishes,
@@ -115,6 +126,7 @@ names! { Command {
     SkipTimer, RetryNow,
 } }
 
+/// The start of an execution, checked by the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub process_id: String,
@@ -123,48 +135,51 @@ pub struct Start {
     pub local_attributes: BTreeMap<String, Json>,
     pub global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
-    /// Overrides the timeout of the definition; zero = none.
+    /// Overrides the timeout of the definition. Zero: no timeout.
     pub timeout: Option<Duration>,
-    /// In place of the definition's.
+    /// Overrides the starting state of the definition.
     pub starting_state: Option<String>,
+    /// Overrides the registered options of the first state.
     pub starting_state_config: Option<Box<StateConfig>>,
-    /// The first state starts then, if that is in the future.
+    /// When the first state starts. None or in the past: now.
     pub start_at: Option<Timestamp>,
     /// Overrides the priority of the definition.
     pub priority: Option<i8>,
 }
 
+/// A failed attempt of a state's call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallFailed {
     pub seq: StateSeq,
     pub api: Api,
-    /// Which attempt failed, from 1.
+    /// The attempt that failed, from 1.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
     pub failure: Failure,
     pub further: Further,
-    /// What the worker did all the same. None for an attempt that changes nothing.
+    /// Effects that are applied although the attempt failed. None: there are none.
     pub applied: Option<Box<Effects>>,
 }
 
-/// What a worker says about further attempts, when it fails one.
+/// What a worker says about further attempts when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Further {
     /// Nothing: the retry policy decides.
     #[default]
     ByPolicy,
-    /// The next one, if there is one, is made after this time, in place of the policy's interval.
+    /// The next attempt is made after this time instead of the policy's interval. The policy's limits apply.
     After(Duration),
-    /// There are none.
+    /// No further attempt is made.
     Never,
-    /// This was none: the same call is made again after this time. The time for all attempts ends it nevertheless.
+    /// The attempt does not count: the same call is made again after this time. The policy's limit on the time of all
+    /// attempts applies.
     Repeat(Duration),
-    /// The answer names what is not registered. A deployment may be about to register it: the same call is made again, with a growing
-    /// pause. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) it is a failed attempt like another.
+    /// The answer names something unregistered, and a deployment may register it soon. The same call is repeated with a
+    /// growing pause. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) the attempt fails by the policy.
     WhenRegistered,
 }
 
-/// A message on its way into a local queue.
+/// A message to publish to a local queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     pub queue: String,
@@ -172,26 +187,26 @@ pub struct Publish {
     pub payload: Option<Json>,
 }
 
-/// A message on its way into a global queue.
+/// A message to publish to a global queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalPublish {
     pub queue: String,
     pub key: Option<String>,
     pub message_id: Option<String>,
     pub payload: Option<Json>,
-    /// How long it waits to be taken; None: for ever.
+    /// The message expires after this time. None: never.
     pub ttl: Option<Duration>,
 }
 
-/// A function of the database that is called where the attributes are written, after them.
+/// A function of the database to call, in the same transaction as the writes of attributes and after them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCall {
-    /// Its name in the definition.
+    /// The name that the definition gives to the function.
     pub function: String,
     pub argument: Option<Json>,
 }
 
-/// What every answer may do besides its decision.
+/// The effects of an answer besides its decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     pub publish_to_local_queue: Vec<Publish>,
@@ -199,12 +214,12 @@ pub struct Effects {
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
-    /// What in it changes nothing, a sentence each: told in the answer's event.
+    /// Sentences about parts of the answer that change nothing. They are recorded in the event of the answer.
     pub warnings: Vec<String>,
 }
 
 impl Effects {
-    /// Whether it changes nothing.
+    /// Whether there are no effects. Warnings are none.
     pub fn is_empty(&self) -> bool {
         self.publish_to_local_queue.is_empty()
             && self.publish_to_global_queue.is_empty()
@@ -214,42 +229,48 @@ impl Effects {
     }
 }
 
+/// The answer to `waitUntil`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitUntilAnswer {
     pub request: CommandRequest,
     pub effects: Effects,
 }
 
+/// The answer to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecuteAnswer {
     pub decision: Decision,
     pub effects: Effects,
 }
 
+/// The answer to an RPC.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RpcAnswer {
+    /// The result for the caller.
     pub output: Option<Json>,
+    /// Starts threads, or closes the process.
     pub decision: Option<Decision>,
     pub effects: Effects,
 }
 
 impl RpcAnswer {
-    /// Whether applying it changes anything: a read-only answer is welcome on a closed process too.
+    /// Whether the answer changes nothing. A closed process accepts a read-only answer too.
     pub fn is_read_only(&self) -> bool {
         self.decision.is_none() && self.effects.is_empty()
     }
 }
 
-/// What a state waits for. Commands stand in the order of the request: timers, local queues, global
-/// queues.
+/// What a state waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandRequest {
     pub waiting_type: WaitingType,
+    /// In the order of the request: timers, local queues, global queues.
     pub commands: Vec<RequestedCommand>,
     /// Positions in `commands`, for `AnyCombination`.
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a wait, as the worker requests it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedCommand {
     pub command_id: Option<String>,
@@ -257,14 +278,16 @@ pub struct RequestedCommand {
 }
 
 impl RequestedCommand {
-    /// Whether it waits for a time.
+    /// Whether the command is a timer.
     pub fn is_timer(&self) -> bool {
         matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_))
     }
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestedKind {
+    /// A time, counted from the answer.
     TimerAfter(Duration),
     TimerAt(Timestamp),
     LocalQueue {
@@ -272,25 +295,25 @@ pub enum RequestedKind {
         at_least: u32,
         at_most: u32,
     },
-    /// Without a key, messages of every key and of none.
     GlobalQueue {
         queue: String,
+        /// Only messages with this key. None: all messages.
         key: Option<String>,
         at_least: u32,
         at_most: u32,
     },
 }
 
-/// Where a thread goes after `execute`.
+/// How a thread goes on after `execute`. `Close` ends the thread, and perhaps the process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// At least one; each starts a thread.
+    /// The thread goes on. Each next state, at least one, starts a thread.
     NextStates(Vec<StateMovement>),
     Close {
         close_type: CloseType,
         output: Option<Json>,
     },
-    /// Close if the named queues are empty at that very moment, else go on.
+    /// Closes if these local queues are empty when the answer is applied. Otherwise the thread goes on.
     ConditionalClose {
         close_type: CloseType,
         queues: Vec<String>,
@@ -299,10 +322,12 @@ pub enum Decision {
     },
 }
 
+/// A next state, with its input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateMovement {
     pub state_id: String,
     pub input: Option<Json>,
+    /// Overrides the registered options of the state.
     pub config: Option<Box<StateConfig>>,
     pub begin: Begin,
 }
@@ -317,7 +342,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// Never before `now`.
+    /// The moment, but not before `now`.
     pub fn not_before(self, now: Timestamp) -> Timestamp {
         match self {
             Self::AtOnce => now,
@@ -327,45 +352,45 @@ impl Begin {
     }
 }
 
-/// Why a command was refused. Nothing changed.
+/// Why a command was refused. A refused command changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The execution is closed.
     NotRunning(ProcessStatus),
-    /// The state execution is not where the command thinks: a late, doubled or stolen result.
+    /// The state execution is no longer at this call or wait: the answer is late, doubled or stolen.
     Stale,
-    /// The answer can't be applied; says what is wrong with it.
+    /// The answer can't be applied. The text says what is wrong with it.
     InvalidAnswer(String),
-    /// It asks for more than a process may have; says what of.
+    /// The command exceeds a quota or limit. The text says which one.
     OverQuota(String),
-    /// State options that came with a movement or a start name what is not there.
+    /// The state options of a movement or a start name something that does not exist.
     InvalidOptions(String),
-    /// A start has an input, and there is no state that gets it.
+    /// A start has an input, but the process type has no starting state.
     UnusedInput,
     /// The definition has no such state.
     UnknownState(String),
-    /// The definition lists its local queues, and this one is not there.
+    /// The definition does not list this local queue. `known` lists the others.
     UnknownQueue { name: String, known: String },
-    /// The definition lists its global queues, and this one is not there.
+    /// The definition does not list this global queue.
     UnknownGlobalQueue(String),
-    /// The definition lists its local attributes, and this one is not there.
+    /// The definition does not list this local attribute.
     UnknownLocalAttribute(String),
-    /// The mapping of the execution has no such global attribute.
+    /// The mapping of the execution does not have this global attribute.
     UnknownGlobalAttribute(String),
-    /// The definition lists no function of this name.
+    /// The definition does not list this function.
     UnknownFunction(String),
-    /// The state execution waits for no such timer; says which one was meant.
+    /// The state execution does not wait for this timer. The text names the timer.
     NoTimer(String),
 }
 
 impl Rejection {
-    /// Whether it is late, doubled or stolen: nothing is wrong with it, and the call that it answers is over.
+    /// Whether the answer is late, doubled or stolen: its call is over, so its attempt does not fail.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stale | Self::NotRunning(_))
     }
 
-    /// Whether it names something that is not registered. A deployment makes such answers: the worker is of another version than the
-    /// registration, or than the start of the execution, from which its global attributes are.
+    /// Whether the answer names something unregistered. This happens during a deployment: the worker has another
+    /// version than the registered definition, or than the mapping of global attributes, which is kept from the start.
     pub fn is_unregistered(&self) -> bool {
         match self {
             Self::UnknownState(_)

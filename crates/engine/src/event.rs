@@ -1,11 +1,15 @@
+//! Events: everything that changes an execution. Most of them are rows of the history.
+//!
+//! Limitations: the serialized form is stored and read by later versions, so it can only be extended.
+
 use crate::types::names;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A change of a process execution. The events of an execution, applied in order to nothing, give its state.
+/// A change of an execution. Applied in order, the events of an execution rebuild it from nothing.
 ///
-/// The serialised form is stored and read by later versions: variants and fields are added, never changed.
+/// The serialized form is stored. Variants and fields may be added, but never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase")]
 pub enum Event {
@@ -29,16 +33,16 @@ pub enum Event {
         skip_wait_until: bool,
         not_before: Timestamp,
     },
-    /// Another start was merged into this one, whose first call had not begun.
+    /// Another start was merged into this execution before its first call began.
     StartMerged {
-        /// The first state has this input now. Absent: it has the one that it had.
+        /// The new input of the first state. None: the input is unchanged, or `without_input` is set.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Json>,
-        /// It has none now.
+        /// The input was removed.
         #[serde(default, skip_serializing_if = "is_default")]
         without_input: bool,
         not_before: Timestamp,
-        /// When the process times out, which is as long after its beginning as before.
+        /// When the process times out now. It moves together with the start of the first state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
     },
@@ -90,46 +94,50 @@ pub enum Event {
         attempt: u32,
         failure: Failure,
         next_attempt_at: Timestamp,
-        /// What the worker did besides was applied: see the events before this one.
+        /// Effects of the attempt were applied, in the events before this one.
         #[serde(default, skip_serializing_if = "is_default")]
         applied: bool,
     },
-    /// Stands for failed attempts that were too many to record one by one.
+    /// Stands for failed attempts that were not recorded one by one.
     AttemptsFolded {
         seq: StateSeq,
         api: Api,
+        /// How many attempts.
         count: u32,
         last_attempt: u32,
+        /// When the last attempt failed.
         at: Timestamp,
         failure: Failure,
     },
-    /// A call is made again, and its attempt does not count. What it had loaded under a lock had changed when its answer came,
-    /// and it gets new values; or its worker could not take it, or has answered with what is not registered, and gets the same request.
+    /// A call is made again, and its attempt does not count. Reasons: values that it loaded under a lock have changed,
+    /// or the worker could not take the call, or the answer names something unregistered.
     CallRepeated {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
+        /// The request is the same. False: the values under the lock have changed.
         #[serde(default, skip_serializing_if = "is_default")]
         same_request: bool,
-        /// The answer could not be applied, because it names what is not registered.
+        /// Why the answer could not be applied, if it names something unregistered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
     },
-    /// A caller wants a call made at once that is in backoff, or stands still because of an incident, which that resolves.
+    /// A caller made a call due now that was in backoff or had an incident.
     RetryRequested {
         seq: StateSeq,
         api: Api,
+        /// The call had an incident, which is resolved.
         #[serde(default, skip_serializing_if = "is_default")]
         resolves: bool,
     },
-    /// The retries of a state were spent, and it stays at its call: no attempt is made until somebody requests one.
+    /// The retries of a state were spent, and the state stays at its call until a caller retries it.
     IncidentRaised {
         seq: StateSeq,
         api: Api,
         attempt: u32,
         failure: Failure,
     },
-    /// The retries of a state were spent.
+    /// The retries of a state were spent, and the state failed.
     StateFailed {
         seq: StateSeq,
         api: Api,
@@ -139,14 +147,16 @@ pub enum Event {
     LocalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
+    /// Columns of the application's tables were written.
     GlobalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
+    /// Messages came into local queues.
     MessagesReceived {
         publisher: Publisher,
         messages: Vec<Message>,
     },
-    /// Messages were sent to global queues, in this order. One whose id its queue has seen is ignored there.
+    /// Messages were published to global queues, in this order. The queue ignores messages with a known id.
     GlobalMessagesPublished {
         publisher: Publisher,
         messages: Vec<PublishedGlobally>,
@@ -157,14 +167,16 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
-    /// From now on the process completes when its last thread ends.
+    /// The process completes when its last thread ends.
     CompletionRequested {},
+    /// A thread or an RPC gave an output of the process.
     ResultGiven {
+        /// None: an RPC.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<StateSeq>,
         output: Json,
     },
-    /// From now on no call of its states begins.
+    /// No call of the process's states begins until `ProcessResumed`.
     ProcessPaused {
         mode: PauseMode,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,7 +190,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A command was refused and nothing changed: a late, doubled or stolen answer.
+    /// A late, doubled or stolen answer was refused. It changed nothing.
     CommandRejected {
         /// See [`Command::name`].
         command: String,
@@ -188,19 +200,22 @@ pub enum Event {
         attempt: Option<u32>,
         reason: String,
     },
-    /// Stands for all events up to this number, where not the whole history is kept.
+    /// Stands for all earlier events and has the number of the last one, if only a part of the history is kept.
     Snapshot(Box<Snapshot>),
 }
 
-/// Who published a message.
+/// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Publisher {
+    /// A caller of `publish`.
     Client,
+    /// The answer of a state.
     State,
+    /// The answer of an RPC.
     Rpc,
 }
 
-/// A message that was sent to a global queue.
+/// A message that was published to a global queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PublishedGlobally {
@@ -216,12 +231,12 @@ pub struct PublishedGlobally {
 }
 
 impl Event {
-    /// Whether a process closes with these.
+    /// Whether these events close the process.
     pub fn closes(events: &[Event]) -> bool {
         events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }))
     }
 
-    /// The global attributes that are written with these.
+    /// The global attributes that these events write, if any.
     pub fn written_globally<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<&'a BTreeMap<String, Json>> {
         events.into_iter().find_map(|event| match event {
             Event::GlobalAttributesWritten { attributes } => Some(attributes),
@@ -229,23 +244,23 @@ impl Event {
         })
     }
 
-    /// Whether the event is part of the history and has a number. What is not is summed up by a later
-    /// [`Event::AttemptsFolded`].
+    /// Whether the event has a number and is recorded in the history. A later [`Event::AttemptsFolded`] stands for
+    /// events that are not recorded.
     pub fn is_recorded(&self) -> bool {
         !matches!(self, Event::AttemptFailed { attempt, applied: false, .. } if *attempt > RECORDED_ATTEMPTS)
     }
 
-    /// The name of the event and its details, as they are stored.
+    /// The name of the event and its details, as the history stores them.
     pub fn to_parts(&self) -> (&'static str, String) {
         let name = self.name();
-        // An event serialises as `{"<name>":<details>}`. That can't fail: no map has keys other than strings, no
-        // number is infinite where it was checked, and payloads are JSON by their type's promise.
+        // An event serializes as `{"<name>":<details>}`. This can't fail: all keys of maps are strings, all numbers
+        // were checked to be finite, and a `Json` is valid JSON.
         let whole = serde_json::to_string(self).expect("an event is JSON");
         let details = &whole[name.len() + 4..whole.len() - 1];
         (name, details.to_owned())
     }
 
-    /// The event of this name with these details, or what is wrong with them.
+    /// Reads an event from its name and details. Error: what is wrong with them.
     pub fn from_parts(name: &str, details: &str) -> Result<Event, String> {
         if !name.bytes().all(|byte| byte.is_ascii_alphabetic()) {
             return Err(format!("unknown event {name:?}"));

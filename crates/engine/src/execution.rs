@@ -1,3 +1,7 @@
+//! An execution between two events: its states, calls, waits, messages and pause.
+//!
+//! Limitations: only events change these values, in `apply.rs`.
+
 use crate::words;
 use crate::*;
 use serde::{Deserialize, Serialize};
@@ -9,14 +13,14 @@ pub const PRIORITIES: std::ops::RangeInclusive<i8> = -10..=10;
 
 /// One run of a process id, or the part of it that was loaded.
 ///
-/// Counters and flags are always whole. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
-/// what was loaded or came about since; in replay they are whole too.
+/// Counters and flags are always complete. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
+/// what was loaded, and what was added since. In a replay they are complete too.
 ///
-/// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
-/// of a wide process much may be loaded.
+/// A copy shares its states and messages with the original until one of them changes. Every decision works on a copy,
+/// and a process with many threads may have many states loaded.
 ///
-/// What is stored of it in a [`Snapshot`] is what can't be had from elsewhere.
-// Wide because this is the whole of what a history gives back: each field is a column or a table of the schema.
+/// Fields that a [`Snapshot`] does not store are set or counted again when it is restored.
+// Wide because this is all that a history gives back: each field is a column or a table of the schema.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Execution {
@@ -31,40 +35,40 @@ pub struct Execution {
     pub closed_at: Option<Timestamp>,
     /// When the process times out.
     pub timeout_at: Option<Timestamp>,
-    /// Why it was stopped or failed.
+    /// Why the execution was stopped or has failed.
     #[serde(skip)]
     pub reason: Option<String>,
-    /// Number of the event that comes next, from 1.
+    /// The number of the next event, from 1.
     #[serde(skip)]
     pub next_event: u64,
-    /// Ordinal of the state execution that comes next, from 1.
+    /// The number of the next state execution, from 1.
     pub next_state: u32,
-    /// Number of the message that is received next, from 1: FIFO order within the execution.
+    /// The number of the next received message, from 1. The numbers give the FIFO order within the execution.
     pub next_message: u64,
-    /// Last number given out per state id.
+    /// The last number of a state execution, for each state id.
     pub state_numbers: BTreeMap<String, u32>,
     /// Threads that have not ended.
     #[serde(skip)]
     pub live_threads: u32,
-    /// Messages that were received and not yet taken.
+    /// Messages in local queues: received and not yet consumed.
     #[serde(skip)]
     pub queued: Queued,
     /// Timers that states wait for.
     #[serde(skip)]
     pub timers: u32,
-    /// A graceful completion was requested; it stays requested.
+    /// A graceful completion was requested: the process completes when its last thread ends.
     pub completing: bool,
     pub states: BTreeMap<StateSeq, Arc<StateExecution>>,
-    /// Received and not yet taken, oldest first.
+    /// The messages of each local queue that are not yet consumed, oldest first.
     pub queues: BTreeMap<String, VecDeque<Arc<Message>>>,
-    /// (queue, message id) of messages that were received.
+    /// (queue, message id) of received messages. They stay after the messages are consumed.
     #[serde(skip)]
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
-    /// The pause that it is in.
+    /// The pause of the process. Its end may have passed already.
     pub pause: Option<Pause>,
-    /// The order of its due calls among those of its owner to the same worker: the highest first. Within [`PRIORITIES`].
+    /// Due calls of an owner to one worker are ordered by priority, the highest first. Within [`PRIORITIES`].
     pub priority: i8,
 }
 
@@ -73,12 +77,12 @@ fn running() -> ProcessStatus {
 }
 
 impl Execution {
-    /// The timer that ends the pause.
+    /// When the pause ends by itself.
     pub fn pause_ends_at(&self) -> Option<Timestamp> {
         self.pause.as_ref()?.until
     }
 
-    /// Before its first event.
+    /// An execution before its first event.
     pub fn new(id: ExecutionId) -> Self {
         Self {
             id,
@@ -107,22 +111,22 @@ impl Execution {
         }
     }
 
-    /// Whether it was started, that is, has had its first event.
+    /// Whether the execution has had its first event.
     pub fn exists(&self) -> bool {
         self.next_event > 1
     }
 
-    /// Whether it has not closed.
+    /// Whether the execution has not closed.
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
     }
 
-    /// Whether a queue holds no message, as far as loaded.
+    /// Whether no message of a queue is loaded.
     pub fn queue_is_empty(&self, queue: &str) -> bool {
         self.queues.get(queue).is_none_or(VecDeque::is_empty)
     }
 
-    /// Counts threads, messages and timers of an execution that is loaded as a whole.
+    /// Counts threads, messages and timers again. Only for an execution that is loaded completely.
     pub fn count_anew(&mut self) {
         let live = self.states.values().filter(|state| state.status().is_live());
         self.live_threads = live.count() as u32;
@@ -130,7 +134,7 @@ impl Execution {
         self.queued = Queued::of(self.queues.values().flatten());
     }
 
-    /// Loaded waiting states, longest waiting first.
+    /// The loaded waiting states, longest waiting first.
     pub(crate) fn waiting_in_order(&self) -> Vec<StateSeq> {
         let mut waiting: Vec<_> = self
             .states
@@ -146,21 +150,21 @@ impl Execution {
 }
 
 words! {
-    /// What becomes of the requests of callers during a pause.
+    /// What happens to requests of callers during a pause.
     PauseMode {
-        /// They are accepted, and what follows of them waits.
+        /// Requests are accepted, and their calls wait for the end of the pause.
         Wait = "WAIT",
-        /// They are refused.
+        /// Requests are refused.
         Reject = "REJECT",
     }
 }
 
-/// A pause of a process or of a process type.
+/// A pause of a process or of a process type, written by a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
     pub mode: PauseMode,
-    /// When it ends by itself.
+    /// When the pause ends by itself. None: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,7 +172,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Whether it is over by itself.
+    /// Whether the time of the pause is over.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
@@ -178,12 +182,12 @@ impl Pause {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
     pub messages: u32,
-    /// Of their payloads.
+    /// The bytes of the payloads.
     pub bytes: u64,
 }
 
 impl Queued {
-    /// Counts the messages of some queues.
+    /// Counts messages.
     pub fn of<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> Self {
         let mut queued = Self::default();
         messages.into_iter().for_each(|message| queued.add(message));
@@ -201,11 +205,11 @@ impl Queued {
     }
 }
 
-/// An output that a thread left when it closed.
+/// An output that a thread or an RPC gave when it closed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessResult {
-    /// None when an RPC closed the process.
+    /// None: the output of an RPC's decision.
     pub state_execution_id: Option<StateExecutionId>,
     pub output: Json,
 }
@@ -214,6 +218,7 @@ pub struct ProcessResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
+    /// The place in the FIFO order of the execution.
     pub number: u64,
     pub queue: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,11 +233,11 @@ impl Message {
     }
 }
 
-/// A message of a global queue, as a state takes it.
+/// A message of a global queue, as a state consumes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GlobalMessage {
-    /// Its place in the order of all global messages.
+    /// The place in the order of all messages of global queues.
     pub number: u64,
     pub queue: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,16 +248,16 @@ pub struct GlobalMessage {
     pub payload: Option<Json>,
 }
 
-/// One run of an async state.
+/// One execution of a state: a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateExecution {
     pub seq: StateSeq,
     pub id: StateExecutionId,
     pub input: Option<Json>,
-    /// Options that came with the movement and override the registered ones.
+    /// Options of the movement, which override the registered ones.
     pub config: Option<Box<StateConfig>>,
-    /// Which failed state execution this one recovers from.
+    /// The failed state execution that this one recovers from.
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -260,7 +265,7 @@ pub struct StateExecution {
 }
 
 impl StateExecution {
-    /// Where it stands, in a word.
+    /// How far the state execution is.
     pub fn status(&self) -> StateStatus {
         match &self.phase {
             Phase::WaitUntil(_) => StateStatus::WaitUntil,
@@ -270,7 +275,7 @@ impl StateExecution {
         }
     }
 
-    /// The commands that the state still waits for, by position.
+    /// The commands that the state still waits for, each with its position.
     pub fn open_commands(&self) -> impl Iterator<Item = (u32, &WaitCommand)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) => &wait.commands,
@@ -279,7 +284,7 @@ impl StateExecution {
         (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
     }
 
-    /// Queues that the state waits for, each with the least and the most messages that it takes at once.
+    /// The local queues that the state waits for, each with the least and the most messages that its command consumes.
     pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
         self.open_commands().filter_map(|(_, command)| match &command.kind {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
@@ -289,7 +294,7 @@ impl StateExecution {
         })
     }
 
-    /// Timer commands that the state waits for: the position of each, and when it fires.
+    /// The timers that the state waits for: the position of each, and when it fires.
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
         self.open_commands().filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
@@ -297,7 +302,7 @@ impl StateExecution {
         })
     }
 
-    /// The call that the state is at, with its API.
+    /// The call that the state is at, including a call with an incident.
     pub fn current_call(&self) -> Option<(Api, &CallState)> {
         match &self.phase {
             Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
@@ -306,12 +311,12 @@ impl StateExecution {
         }
     }
 
-    /// The same, if it is to be made, now or later: nothing makes a call with an incident.
+    /// The call that the state is at, except a call with an incident: that call is not made.
     pub fn open_call(&self) -> Option<(Api, &CallState)> {
         self.current_call().filter(|(_, call)| !call.incident)
     }
 
-    /// The call that is to be made or repeated, if the state is at one.
+    /// The call of this API, if the state is at it.
     pub fn call(&self, api: Api) -> Option<&CallState> {
         self.current_call().filter(|(at, _)| *at == api).map(|(_, call)| call)
     }
@@ -324,7 +329,7 @@ impl StateExecution {
     }
 }
 
-/// Where a state execution stands, with all that belongs to that place and nothing else.
+/// How far a state execution is, with the data of that phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Phase {
@@ -332,20 +337,20 @@ pub enum Phase {
     Waiting(Wait),
     Execute {
         call: CallState,
-        /// None when `waitUntil` was skipped.
+        /// The completed wait. None: `waitUntil` was skipped.
         results: Option<Wait>,
     },
     Ended {
         status: StateStatus,
         last_failure: Option<LastFailure>,
-        /// None when it was at no call.
+        /// The call that the state was at. None: it was waiting.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<EndedCall>,
     },
 }
 
 impl Phase {
-    /// The same, ended.
+    /// The phase after the end. Keeps the attempt and the repeats of the call.
     pub(crate) fn ended(&self, status: StateStatus, last_failure: Option<LastFailure>) -> Self {
         let call = match self {
             Self::WaitUntil(call) | Self::Execute { call, .. } => {
@@ -359,55 +364,57 @@ impl Phase {
     }
 }
 
-/// What is kept of the call that a state was at when it ended.
+/// The call that a state was at when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedCall {
-    /// The attempt that ended it, or that was next when its process closed.
+    /// The attempt that ended the state, or the next attempt when the process closed.
     pub attempt: u32,
     pub repeats: u32,
 }
 
-/// A call and what became of its attempts so far.
+/// A call, with the history of its attempts. Events write it. The request and the retry policy read it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CallState {
     /// The call is not made before this moment: a start in the future, or backoff.
     pub not_before: Timestamp,
+    /// The number of the last failed attempt. 0: none.
     pub failed_attempts: u32,
-    /// Up to this one they are in the history, and the first [`RECORDED_ATTEMPTS`] anyway.
+    /// Failed attempts up to this one are in the history. The first [`RECORDED_ATTEMPTS`] always are.
     #[serde(skip_serializing_if = "is_default")]
     pub recorded_attempts: u32,
-    /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
-    /// answer that was computed from an older request.
+    /// Grows when the content of the request changes. It is part of the `Idempotency-Key`, so a worker that keeps
+    /// answers by key never repeats the answer to an older request.
     pub generation: u32,
-    /// How often the call was made again because what it had loaded under a lock had changed, its worker could not take it, or its answer
-    /// named what is not registered.
+    /// How often the call was made again without counting as an attempt. See [`Event::CallRepeated`].
     #[serde(skip_serializing_if = "is_default")]
     pub repeats: u32,
-    /// Of an attempt that has not failed, where its answers name what is not registered.
+    /// The last failed attempt. Or the current attempt, which has not failed, if its answers name something
+    /// unregistered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
-    /// Told to the worker with every further attempt.
+    /// The last error of the application's tables. All further requests of the call contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
-    /// The retries are spent: the call is not made until somebody resolves that.
+    /// The retries are spent, and the call is not made until a caller resolves the incident.
     #[serde(skip_serializing_if = "is_default")]
     pub incident: bool,
-    /// Attempts up to the last incident that was resolved. The bounds of the retry policy don't count them.
+    /// Attempts up to the last resolved incident. The limits of the retry policy do not count them.
     #[serde(skip_serializing_if = "is_default")]
     pub resolved_attempts: u32,
 }
 
-/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
+/// The most failed attempts of one call that are recorded one by one. Later ones are folded into one event, unless they
+/// have effects.
 pub const RECORDED_ATTEMPTS: u32 = 10;
 
 impl CallState {
-    /// Failed attempts of which the history does not know yet.
+    /// How many failed attempts are not yet in the history.
     pub fn unrecorded_attempts(&self) -> u32 {
         self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
     }
 
-    /// Since when the answers to this attempt have named what is not registered. The attempt has not failed yet.
+    /// Since when the answers to the current attempt name something unregistered. That attempt has not failed yet.
     pub fn unregistered_since(&self) -> Option<Timestamp> {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
         last.map(|last| last.at)
@@ -418,32 +425,34 @@ impl CallState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failure {
-    /// HTTP status of the answer, if there was one.
+    /// The HTTP status of the answer, if there was an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// The worker's word for the kind of its error.
+    /// The kind of the error, as the worker names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
-    /// What a person should read.
+    /// Text for people.
     pub detail: String,
-    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
+    /// The functions of the database that ran, innermost first, each with its line. Only the owner sees it, not a
+    /// worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+    /// The error of the application's tables, if they refused a read or write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
 }
 
 impl Failure {
-    /// One of this kind, which comes with no status.
+    /// A failure of this kind, without an HTTP status.
     pub fn of(error_type: impl Into<String>, detail: String) -> Self {
         Self { error_type: Some(error_type.into()), detail, ..Self::default() }
     }
 }
 
-/// The error type of an answer that names what is not registered.
+/// The error type of an answer that names something unregistered.
 pub const NOT_REGISTERED: &str = "NotRegistered";
 
-/// A write or read that the user's tables refused.
+/// A write or read that the application's tables refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppDatabaseError {
@@ -455,6 +464,7 @@ pub struct AppDatabaseError {
     pub constraint: Option<String>,
 }
 
+/// The last failure of a call, with its attempt and time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
@@ -464,19 +474,21 @@ pub struct LastFailure {
     pub failure: Failure,
 }
 
-/// What a state waits for, or waited for: then it is the command results.
+/// What a state waits for. After the wait: the results of its commands, which `execute` gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// Number of the event that began the wait: waiters are served in this order.
+    /// The number of the event that began the wait. Waiting states get messages in this order.
     pub order: u64,
     pub since: Timestamp,
     pub waiting_type: WaitingType,
     pub commands: Vec<WaitCommand>,
+    /// Positions in `commands`, for `AnyCombination`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitCommand {
@@ -484,14 +496,15 @@ pub struct WaitCommand {
     pub command_id: Option<String>,
     pub kind: WaitKind,
     pub status: CommandStatus,
-    /// What a completed command took from a local queue.
+    /// The messages of a local queue that the completed command consumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// What a completed command took from a global queue.
+    /// The messages of a global queue that the completed command consumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub global_messages: Vec<GlobalMessage>,
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
@@ -509,10 +522,10 @@ pub enum WaitKind {
     },
 }
 
-/// Most messages that a command takes unless it insists on more: a request has to be carried and kept in one piece.
+/// The most messages that a command consumes, unless it needs more to complete. They all have to fit into one request.
 const MOST_AT_ONCE: u32 = 1000;
 
-/// How many messages a command with these bounds takes at most.
+/// The most messages that a command with these bounds consumes.
 pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
     at_most.min(at_least.max(MOST_AT_ONCE))
 }
@@ -528,7 +541,7 @@ pub struct AwaitedQueue<'a> {
 }
 
 impl WaitKind {
-    /// When it completes by itself, if it is a timer.
+    /// When the timer fires. None: it is not a timer.
     pub fn fire_at(&self) -> Option<Timestamp> {
         match self {
             Self::Timer { fire_at } => Some(*fire_at),
@@ -536,7 +549,7 @@ impl WaitKind {
         }
     }
 
-    /// The queue whose messages complete it.
+    /// The queue whose messages complete the command. None: it is a timer.
     pub fn queue(&self) -> Option<AwaitedQueue<'_>> {
         let (name, key, at_least, at_most) = match self {
             Self::Timer { .. } => return None,
@@ -547,7 +560,7 @@ impl WaitKind {
     }
 }
 
-/// What a recovery state is told about the state execution whose retries were spent.
+/// The failed state execution, for the request of the state that follows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {

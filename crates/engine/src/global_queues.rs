@@ -1,19 +1,19 @@
-//! Global queues: what the engine knows of messages that belong to no execution.
+//! Global queues: how a waiting state consumes their messages, and how an answer publishes to them.
 //!
-//! Which messages are free, and who is asked first, is not decided here: whoever asks puts free messages into the
-//! context, and what is taken of them is an event that carries them.
+//! Limitations: which messages are free, and which waiting state is served first, is decided by the caller. The caller
+//! puts free messages into the context. The event of the consumed messages holds their payloads.
 
 use crate::decide::Draft;
 use crate::*;
 
-/// What a command wants of a global queue.
+/// The messages that a command waits for in a global queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalDemand<'a> {
     pub queue: &'a str,
-    /// None: messages of every key and of none.
+    /// Only messages with this key. None: all messages.
     pub key: Option<&'a str>,
     pub at_least: u32,
-    /// The most that the command takes at once.
+    /// The most messages that the command consumes.
     pub at_most: u32,
 }
 
@@ -24,7 +24,7 @@ impl GlobalDemand<'_> {
 }
 
 impl WaitKind {
-    /// What the command wants of a global queue, if that is what it waits for.
+    /// The messages that the command waits for, if it is a command of a global queue.
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
@@ -34,7 +34,7 @@ impl WaitKind {
 }
 
 impl RequestedKind {
-    /// What the command wants of a global queue, if that is what it waits for.
+    /// The messages that the command waits for, if it is a command of a global queue.
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
@@ -48,12 +48,13 @@ fn demand<'a>(queue: &'a str, key: &'a Option<String>, at_least: u32, at_most: u
 }
 
 impl StateExecution {
-    /// What the state waits for in global queues, by position of the command.
+    /// The commands of global queues that the state still waits for, each with its position.
     pub fn global_demands(&self) -> impl Iterator<Item = (u32, GlobalDemand<'_>)> {
         self.open_commands().filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
     }
 
-    /// Messages of global queues that the state has taken and not used up, by position of the command.
+    /// Messages of global queues that the state holds until its `execute` call is over, each with the position of its
+    /// command.
     pub fn held_global_messages(&self) -> impl Iterator<Item = (u32, &GlobalMessage)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => &wait.commands,
@@ -66,7 +67,7 @@ impl StateExecution {
 }
 
 impl Draft<'_> {
-    /// Free messages are offered to a waiting state.
+    /// Offers the free messages of the context to a waiting state.
     pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
         match self.execution.states.get(&seq).map(|state| state.status()) {
             Some(StateStatus::Waiting) => {
@@ -78,8 +79,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Completes the commands, in request order, that the free messages suffice for. What one takes is gone for
-    /// those that follow.
+    /// Completes commands in request order, if there are enough free messages. Messages that one command consumes are
+    /// not offered to the next ones.
     pub(crate) fn take_global_messages(&mut self, seq: StateSeq) {
         let Some(state) = self.execution.states.get(&seq) else { return };
         let mut free: Vec<&GlobalMessage> = self.context.global_messages.iter().collect();
@@ -88,7 +89,7 @@ impl Draft<'_> {
             let wanted = free.iter().filter(|message| demand.wants(message)).take(demand.at_most as usize);
             let messages: Vec<GlobalMessage> = wanted.map(|message| (*message).clone()).collect();
             if messages.len() >= demand.at_least as usize {
-                // Both are in the order of their numbers.
+                // Both lists are ordered by number.
                 free.retain(|free| messages.binary_search_by_key(&free.number, |taken| taken.number).is_err());
                 taken.push(Event::GlobalMessagesTaken { seq, command, messages });
             }

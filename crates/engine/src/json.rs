@@ -1,26 +1,31 @@
+//! JSON values of applications, as text.
+//!
+//! Limitations: the text is not checked here, except when it is serialized.
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
 
-/// A user's JSON value, carried as the text it came in: the engine never decodes it, so numbers keep their digits.
+/// A JSON value of the application, kept as its original text. The engine never decodes it, so numbers keep their
+/// digits.
 ///
-/// Whoever makes one has checked that the text is JSON that `jsonb` accepts.
+/// Invariant: the text is JSON that `jsonb` accepts. The code that makes a value checks this.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Arc<str>);
 
 impl Json {
-    /// Wraps text that is known to be valid JSON.
+    /// Wraps text that was checked before.
     pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The value null, which is not the absence of one.
+    /// The JSON value null. It differs from an absent value.
     pub fn null() -> Self {
         Self::from_trusted("null")
     }
 
-    /// The text, as it came in.
+    /// The original text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

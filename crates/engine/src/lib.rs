@@ -3,21 +3,24 @@
 //! ```text
 //!             Command                      Event, Event, ...
 //!  (an answer came, a timer   ┌────────┐  (the state waits, a message   ┌───────┐
-//!   fired, somebody stops     │ decide │   was taken, the process       │ apply │──▶ Execution
+//!   fired, a caller stops     │ decide │   was consumed, the process    │ apply │──▶ Execution
 //!   the process, ...)    ────▶└────────┘   closed, ...)            ────▶└───────┘        │
 //!                                 ▲                                                      │
 //!                                 └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! [`decide`] looks at an [`Execution`] and a [`Command`] and answers with the [`Event`]s that follow, or says why
-//! the command is refused. [`Execution::apply`] is the only thing that changes an execution: in live processing, in
-//! [`Replay`] and in tests. Nothing here reads a clock, does I/O, starts a thread or knows that Postgres exists: the time
-//! and a random number for jitter come with the [`Context`]. So the same history gives the same execution, for ever.
+//! [`decide`] takes an [`Execution`] and a [`Command`]. It returns the [`Event`]s that follow, or why the command is
+//! refused. Only [`Execution::apply`] changes an execution: in live processing, in [`Replay`] and in tests.
+//!
+//! The time and a random number for jitter come with the [`Context`]. So the same history gives the same execution, for
+//! ever.
+//!
+//! Limitations: nothing here reads a clock, does I/O, starts a thread or knows that Postgres exists.
 //!
 //! # The life of a state execution
 //!
-//! A decision names the next states, and each of them starts a thread. A [`StateExecution`] is one step of a thread;
-//! its [`Phase`] is where it stands:
+//! A decision names the next states, and each of them starts a thread. A [`StateExecution`] is one step of a thread.
+//! Its [`Phase`] says how far the step is:
 //!
 //! ```text
 //!        StateStarted                        StateStarted, with skipWaitUntil
@@ -37,33 +40,40 @@
 //!      from each of the three:        ProcessClosed ──────────────────────────▶ ABORTED
 //! ```
 //!
-//! In `WAIT_UNTIL` and `EXECUTE` the worker is called, and is called again after a failed attempt; in `WAITING` nothing is
-//! held but a row. A wait that can end at once ends in the same decision. What an answer did besides (attributes that it
-//! wrote, messages that it published) is told by events of their own, before the one that ends its call. A state that
-//! failed is followed by the one that its options name, or it fails the process. Or it does not fail: with an incident it
-//! stays at its call, which nothing makes until somebody requests it.
+//! In `WAIT_UNTIL` and `EXECUTE` the worker is called, and called again after a failed attempt. In `WAITING` the step
+//! is only a row. A wait that can end at once ends in the same decision. The other effects of an answer (written
+//! attributes, published messages) have their own events, before the event that ends the call.
 //!
-//! The process runs until a `ProcessClosed`: by a decision that forces it, by the end of its last thread once a graceful
-//! completion was requested, by spent retries, its timeout, or somebody who stops it. Closed is closed: all commands but
-//! a read-only RPC are refused from then on.
+//! If the retries of a state are spent, its options decide: the process fails, or another state follows, or an incident
+//! is raised. With an incident the state stays at its call. The call is not made until a caller retries it.
 //!
-//! # Parts
+//! The process runs until a `ProcessClosed`. Its reason is one of these:
+//! - a decision that forces the close
+//! - the end of the last thread after a graceful completion was requested
+//! - spent retries
+//! - the timeout
+//! - a caller who stops the process
+//!
+//! A closed process refuses all commands except read-only RPCs.
+//!
+//! # Executions in part
 //!
 //! An execution may be loaded in part: the states and queues that a command needs, and counters for the rest. What
-//! is decided for a loaded state does not depend on how many others were left out.
+//! is decided for a loaded state does not depend on the states that were not loaded.
 //!
 //! # Where to look
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `command.rs`, `event.rs` | everything that can be asked, and everything that can happen |
-//! | `execution.rs` | what there is between two events |
+//! | `command.rs`, `event.rs` | all commands, and all events |
+//! | `execution.rs` | an execution between two events |
 //! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
-//! | `definition.rs`, `options.rs` | what a process type is registered with |
-//! | `merge.rs` | what becomes of a start that is merged into another one |
-//! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
+//! | `definition.rs`, `options.rs` | a registered process type, and the options of its states |
+//! | `merge.rs` | a start that is merged into a pending one |
+//! | `replay.rs` | an execution rebuilt from its history, and snapshots in place of older events |
+//! | `types.rs`, `json.rs` | times, ids, words and JSON values |
 
 mod apply;
 mod command;

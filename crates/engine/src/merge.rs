@@ -1,38 +1,43 @@
-//! A start that is merged into one which has not begun: what becomes of the input, and when it is due.
+//! A start that is merged into a pending one: an execution whose first call has not begun. Decides the input, and when
+//! the first call is due.
+//!
+//! Limitations: the caller finds the pending execution, locks it, and calls the function that merges inputs.
 
 use crate::words;
 use crate::{Command, Duration, Execution, FIRST_STATE, Json, Start, Timestamp};
 use std::collections::BTreeMap;
 
-/// What a start with a correlation key does when another one of the key waits for its first call.
+/// How a start is merged into a pending one with the same correlation key. Comes with the new start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MergeOptions {
     pub input: MergedInput,
     pub start_at: MergedStart,
-    /// Only if the new start is due less than so long after the one that waits.
+    /// The new start is merged only if it is due less than this time after the pending one.
     pub within: Option<Duration>,
-    /// A start is never put off further than so long after the first one.
+    /// A merge postpones the start to at most this time after the execution was started.
     pub at_most: Option<Duration>,
 }
 
 /// The input of a merged start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum MergedInput {
-    /// That of the start which waits.
+    /// The input of the pending start.
     #[default]
     Keep,
+    /// The input of the new start.
     Replace,
-    /// Both, as [`merged`] says.
+    /// Both inputs, combined by [`merged`].
     Merge,
-    /// What a function of two inputs gives, by its qualified name.
+    /// The result of this function of the database, with both inputs as arguments. The name is qualified with its
+    /// schema.
     Function(String),
 }
 
 impl MergedInput {
-    /// The words of an input that no function makes.
+    /// The words for all variants except `Function`.
     pub const WORDS: &'static [&'static str] = &["KEEP", "REPLACE", "MERGE"];
 
-    /// What is meant, if it is one of the words.
+    /// The variant of a word. None: it is no such word.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "KEEP" => Some(Self::Keep),
@@ -47,10 +52,10 @@ words! {
     /// When a merged start is due.
     #[derive(Default)]
     MergedStart {
-        /// When the start which waits is: the first of many decides.
+        /// When the pending start is due. Of many starts, the first decides.
         #[default]
         Keep = "KEEP",
-        /// When the new one is: the last of many decides.
+        /// When the new start is due. Of many starts, the last decides.
         Replace = "REPLACE",
         Earliest = "EARLIEST",
         Latest = "LATEST",
@@ -58,8 +63,8 @@ words! {
 }
 
 impl MergeOptions {
-    /// When a start that is due at `pending`, and was made at `first`, is due with a new one that is due at `new`. None: they
-    /// are too far apart to be one.
+    /// When the merged start is due. `first`: when the pending execution was started. `pending` and `new`: when the two
+    /// starts are due. None: they are too far apart to be merged.
     pub fn due(&self, first: Timestamp, pending: Timestamp, new: Timestamp) -> Option<Timestamp> {
         if self.within.is_some_and(|within| new >= pending + within) {
             return None;
@@ -70,7 +75,7 @@ impl MergeOptions {
             MergedStart::Earliest => pending.min(new),
             MergedStart::Latest => pending.max(new),
         };
-        // What was due later than that from the first stays as it is.
+        // The bound never moves the pending start to an earlier time.
         Some(match self.at_most {
             Some(most) if due > pending => due.min((first + most).max(pending)),
             _ => due,
@@ -78,9 +83,11 @@ impl MergeOptions {
     }
 }
 
-/// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
+/// The command that merges a start into a pending execution. `function` calls the function of the database with this
+/// name, with the pending and the new input.
 ///
-/// None: the execution has begun, or the two starts are too far apart, or the function gives nothing.
+/// None: the first call has begun, or the two starts are too far apart, or the function returned NULL. Error: that of
+/// `function`.
 pub fn merge_start<E>(
     pending: &Execution,
     start: &Start,
@@ -99,14 +106,15 @@ pub fn merge_start<E>(
         MergedInput::Merge => merged(old, new),
         MergedInput::Function(name) => match function(name, old, new)? {
             None => return Ok(None),
-            // JSON null is no input.
+            // JSON null means: no input.
             made => made.filter(|made| made.as_str() != "null"),
         },
     };
     Ok(Some(Command::MergeStart { input, not_before }))
 }
 
-/// Two inputs as one: of objects the keys of both, with the new one's values; arrays one after the other; of all else the new one.
+/// Combines two inputs. Objects: the keys of both, with the new values. Arrays: one after the other. Otherwise: the new
+/// input.
 pub fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
     let (Some(old), Some(added)) = (pending, new) else { return new.or(pending).cloned() };
     let objects = (object(old), object(added));

@@ -1,19 +1,24 @@
-//! Options of a state, as registered with its process type or given with a state movement.
+//! The options of a state, registered with its process type or given with a state movement: timeouts, retries, and
+//! which attributes its calls load.
+//!
+//! Limitations: the JSON is checked by the crate `xdb-protocol`.
 
 use crate::words;
 use crate::{Api, Duration};
 use serde::{Deserialize, Serialize};
 
-/// How failed calls are repeated. Absent fields have the defaults of [`RetryPolicy::default`].
+/// When failed calls are made again. Absent fields have the values of [`RetryPolicy::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryPolicy {
+    /// The time between the first and the second attempt.
     pub initial_interval_seconds: f64,
+    /// Each interval is this factor longer than the one before.
     pub backoff_coefficient: f64,
     pub maximum_interval_seconds: f64,
-    /// 0 = unlimited.
+    /// 0: unlimited.
     pub maximum_attempts: u32,
-    /// Bound on the time from the first attempt; 0 = unlimited.
+    /// No attempt begins later than this after the first one. 0: unlimited.
     pub maximum_attempts_duration_seconds: f64,
 }
 
@@ -36,7 +41,7 @@ words! {
         #[default]
         FailProcess = "FAIL_PROCESS_ON_STATE_FAILURE",
         ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
-        /// The state stays where it is until somebody has it go on.
+        /// The state stays at its call until a caller retries it.
         RaiseIncident = "RAISE_INCIDENT",
     }
 }
@@ -46,6 +51,7 @@ words! {
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureRecovery {
     pub policy: FailurePolicy,
+    /// The state that follows, for `ProceedToConfiguredState`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_proceed_state_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +59,7 @@ pub struct FailureRecovery {
 }
 
 words! {
-    /// How many of the attributes a call gets.
+    /// Which attributes a call loads: all, none, or the named ones.
     #[derive(Default)]
     LoadPolicy {
         #[default]
@@ -64,19 +70,19 @@ words! {
 }
 
 words! {
-    /// What a call wants to be sure of, of the attributes that it gets.
+    /// How the loaded attributes are protected against changes during a call.
     #[derive(Default)]
     LockType {
         #[default]
         NoLocking = "NO_LOCKING",
-        /// What was read is unchanged when the answer is applied.
+        /// The answer is applied only if the loaded values are unchanged.
         Share = "SHARE_LOCK",
-        /// Load, call and write are one.
+        /// As `Share`, and no other call with a lock on the values is made meanwhile.
         Exclusive = "EXCLUSIVE_LOCK",
     }
 }
 
-/// Which attributes a call gets.
+/// Which attributes a call loads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Loading {
@@ -92,12 +98,12 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Loading {
-    /// Whether what is loaded is locked.
+    /// Whether the loaded attributes are locked.
     pub fn locks(&self) -> bool {
         self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
     }
 
-    /// Whether the attribute of this name is loaded.
+    /// Whether the attribute with this name is loaded.
     pub fn wants(&self, name: &str) -> bool {
         match self.policy {
             LoadPolicy::All => true,
@@ -107,7 +113,7 @@ impl Loading {
     }
 }
 
-/// Options of a state. An absent field is not set here: the registered option, or else the default, holds.
+/// The options of a state. For an absent field, the registered option applies, or else the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateConfig {
@@ -135,19 +141,20 @@ pub struct StateConfig {
     pub wait_until_load_local_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_load_local_attributes: Option<Loading>,
-    /// Functions of the database that are called in place of a worker: schema and name, quoted as in SQL. Of registered states alone.
+    /// Functions of the database that answer instead of a worker: schema and name, quoted as in SQL. Only in registered
+    /// options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_until_function: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_function: Option<String>,
 }
 
-/// A timeout of a call that is longer than it may be, in words: keys with dots between them, the timeout and the limit.
+/// A timeout that exceeds the limit, as text: keys with dots between them, the timeout and the limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongerCall(String);
 
 impl LongerCall {
-    /// Of a timeout that somebody asks for.
+    /// Checks the argument `timeout` of a caller. None: it does not exceed the limit.
     pub fn of(timeout: Duration, limit: Duration) -> Option<Self> {
         Self::at("timeout", Some(timeout.as_std().as_secs_f64()), limit)
     }
@@ -155,7 +162,7 @@ impl LongerCall {
     pub(crate) fn at(key: &str, seconds: Option<f64>, limit: Duration) -> Option<Self> {
         let seconds = seconds.filter(|seconds| Duration::from_seconds(*seconds) > limit)?;
         let limit = limit.as_std().as_secs_f64();
-        // Nobody reads hundreds of zeros.
+        // Avoids hundreds of zeros.
         let seconds = if seconds < 1e15 { seconds.to_string() } else { format!("{seconds:e}") };
         Some(Self(format!("{key} is {seconds} seconds; the limit is {limit}")))
     }
@@ -178,11 +185,11 @@ fn of_api<T>(api: Api, wait_until: T, execute: T) -> T {
     }
 }
 
-/// The call timeout where none is set.
+/// The timeout of a call, if no option sets it.
 pub const DEFAULT_CALL_TIMEOUT_SECONDS: f64 = 10.0;
 
 impl StateConfig {
-    /// These options with every field that `over` sets taken from there.
+    /// These options, with the fields of `over` where they are set.
     pub fn overridden_by(&self, over: &StateConfig) -> StateConfig {
         macro_rules! pick {
             ($($field:ident),+ $(,)?) => {
@@ -207,7 +214,7 @@ impl StateConfig {
         )
     }
 
-    /// The function of the database that is called in place of a worker, if there is one.
+    /// The function of the database that answers this call instead of a worker, if there is one.
     pub fn function(&self, api: Api) -> Option<&str> {
         of_api(api, &self.wait_until_function, &self.execute_function).as_deref()
     }
@@ -216,13 +223,13 @@ impl StateConfig {
         of_api(api, &mut self.wait_until_api_timeout_seconds, &mut self.execute_api_timeout_seconds)
     }
 
-    /// How long a call may take.
+    /// The time limit of a call.
     pub fn timeout(&self, api: Api) -> Duration {
         let set = of_api(api, self.wait_until_api_timeout_seconds, self.execute_api_timeout_seconds);
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
-    /// Where these options ask for a call that is longer than this, if anywhere.
+    /// The first timeout in these options that is longer than `limit`.
     pub fn longer_call(&self, limit: Duration) -> Option<LongerCall> {
         let calls = [
             ("waitUntilApiTimeoutSeconds", self.wait_until_api_timeout_seconds),
@@ -236,18 +243,18 @@ impl StateConfig {
         })
     }
 
-    /// How a failed call is repeated.
+    /// When a failed call is made again.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
         of_api(api, &self.wait_until_api_retry_policy, &self.execute_api_retry_policy).clone().unwrap_or_default()
     }
 
-    /// Which global attributes a call gets: the option of its API, else that of both.
+    /// Which global attributes a call loads: the option of its API, or else the common option.
     pub fn load_global(&self, api: Api) -> Loading {
         let own = of_api(api, &self.wait_until_load_global_attributes, &self.execute_load_global_attributes);
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
-    /// Which local attributes a call gets, likewise.
+    /// Which local attributes a call loads, chosen in the same way.
     pub fn load_local(&self, api: Api) -> Loading {
         let own = of_api(api, &self.wait_until_load_local_attributes, &self.execute_load_local_attributes);
         own.as_ref().or(self.load_local_attributes.as_ref()).cloned().unwrap_or_default()

@@ -1,37 +1,42 @@
+//! When a call is made again after a failed attempt, and whether it is.
+//!
+//! Limitations: the clock and the random number for jitter are parameters.
+
 use crate::{Duration, Further, RetryPolicy, Timestamp};
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
+    /// The next attempt, at this time.
     At(Timestamp),
-    /// This one did not count: the call is made again.
+    /// The same attempt again, at this time: it did not count.
     Repeat(Timestamp),
     /// There is no further attempt.
     Spent,
 }
 
-/// What is known of an attempt that failed.
+/// A failed attempt, as the retry policy sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedAttempt {
-    /// Which one, from 1.
+    /// The number of the attempt, from 1. Attempts before the last resolved incident are not counted.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
-    /// Repeats of the call before it.
+    /// How often the call was repeated before, without counting as an attempt.
     pub repeats: u32,
     pub further: Further,
 }
 
-/// The shortest time that a worker can ask for until the next attempt.
+/// The shortest time until the next attempt that a worker can ask for: 100 ms.
 const SHORTEST_ASKED: Duration = Duration(100_000);
 
-/// Jitter shortens or lengthens an interval by at most this share.
+/// Jitter shortens or lengthens an interval by at most this part.
 const JITTER: f64 = 0.1;
 
-/// When a call is made again. `jitter` is a random number in 0..1.
+/// When a call is made again after a failed attempt. `jitter` is a random number in 0..1.
 pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, jitter: f64) -> Retry {
     let next = match failed.further {
         Further::Never => Retry::Spent,
-        // It is no attempt, so it uses none up.
+        // A repeat does not count as an attempt.
         Further::Repeat(after) => {
             let by_policy = next_repeat(policy, failed.repeats.saturating_add(1), now, jitter);
             Retry::Repeat(by_policy.max(now + after))
@@ -51,15 +56,17 @@ pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, j
     }
 }
 
-/// If answers name what is not registered, the call is made again for this long. After that the answers are failed attempts.
+/// While answers name something unregistered, the call is repeated for this time. Then such an answer is a failed
+/// attempt.
 pub const REGISTERED_WITHIN: Duration = Duration(600_000_000);
 
-/// The first pause before such a call is made again, and the longest one.
+/// The shortest time before such a call is repeated.
 const FIRST_UNREGISTERED_PAUSE: Duration = Duration(10_000_000);
+/// The longest time before such a call is repeated.
 pub const LONGEST_UNREGISTERED_PAUSE: Duration = Duration(60_000_000);
 
-/// What becomes of a call whose answers have named what is not registered since then. Each call may do something outside of the
-/// database once more, so they are few.
+/// Whether a call is repeated, if its answers have named something unregistered since then. Each call may have effects
+/// outside of the database, so there are few repeats.
 pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
     let waited = Duration(now.since(since).max(0));
     match waited < REGISTERED_WITHIN {
@@ -68,20 +75,20 @@ pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
     }
 }
 
-/// The policy's interval after so many, from 1.
+/// The interval of the policy after this attempt, from 1, with jitter.
 fn interval(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
     let growth = policy.backoff_coefficient.max(1.0).powi(after.saturating_sub(1).min(10_000) as i32);
-    // Nothing stays nothing, however much it grows: zero times infinity is no number.
+    // Zero times infinity is NaN.
     let grown = if policy.initial_interval_seconds > 0.0 { policy.initial_interval_seconds * growth } else { 0.0 };
     let interval = grown.min(policy.maximum_interval_seconds);
     Duration::from_seconds(interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0)))
 }
 
-/// So many repeats of a call are made at once; further ones back off.
+/// How many repeats of a call are made without a pause. Further repeats have a backoff.
 pub const REPEATS_AT_ONCE: u32 = 10;
 
-/// When a call is made again that was no attempt, the `repeat`th time (from 1): at once, or as soon as its worker wants it.
-/// How many attempts the policy allows does not concern it.
+/// When a call is repeated for the `repeat`th time (from 1), without counting as an attempt. The policy's limit of
+/// attempts does not apply.
 pub fn next_repeat(policy: &RetryPolicy, repeat: u32, now: Timestamp, jitter: f64) -> Timestamp {
     match repeat.checked_sub(REPEATS_AT_ONCE) {
         None | Some(0) => now,

@@ -1,3 +1,7 @@
+//! Times, ids, hashes, and the enums that are words in SQL and JSON.
+//!
+//! Limitations: words and hashes are stored, so they never change.
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 use std::ops::Add;
@@ -9,11 +13,11 @@ use std::str::FromStr;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The beginning of year 1: nothing is due before.
+    /// The beginning of year 1. Nothing is due earlier.
     pub const EARLIEST: Self = Self(-62_135_596_800_000_000);
 
-    /// The last moment there is, in the year 294247; what would come later comes then. Beyond it Postgres no longer
-    /// counts from the Unix epoch without rounding.
+    /// The last moment, in the year 294247. Later results are set to this moment: beyond it, Postgres can't count
+    /// microseconds from the Unix epoch without rounding.
     pub const LAST: Self = Self(i64::MAX - 1);
 
     /// Whole seconds since the Unix epoch, rounded down.
@@ -38,7 +42,7 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
     }
 
-    /// The moment that lies so much earlier.
+    /// The moment that is earlier by this time.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by.0))
     }
@@ -61,8 +65,8 @@ impl Add<Duration> for Timestamp {
 pub struct Duration(pub i64);
 
 impl Duration {
-    /// Seconds with fractions, as they stand in definitions and answers. Negative and non-finite become zero; what
-    /// does not fit saturates.
+    /// From seconds with fractions, as in definitions and answers. Rounds up to microseconds. Negative numbers and NaN
+    /// give zero. Very large numbers give a bound of tens of thousands of years.
     pub fn from_seconds(seconds: f64) -> Self {
         if seconds.is_nan() || seconds <= 0.0 {
             return Self(0);
@@ -70,18 +74,18 @@ impl Duration {
         Self((seconds * 1e6).min(i64::MAX as f64 / 4.0).ceil() as i64)
     }
 
-    /// As the standard library has it.
+    /// As a duration of the standard library.
     pub fn as_std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0.max(0) as u64)
     }
 }
 
-/// The hash FNV-1a, 64 bits: for what is stored, because it never changes.
+/// The hash FNV-1a with 64 bits. Fit for stored values, because it never changes.
 pub fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The same with 128 bits, where what is told apart by its hash alone must not collide.
+/// The hash FNV-1a with 128 bits, for values that are compared by their hash alone.
 pub fn fnv1a_128(bytes: impl Iterator<Item = u8>) -> u128 {
     bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -110,16 +114,16 @@ impl fmt::Debug for ExecutionId {
     }
 }
 
-/// Ordinal of a state execution within its process execution, from 1 over all states: the short key of its rows.
+/// The number of a state execution within its execution, from 1 over all states. It is part of the key of its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
 
-/// The name of a state execution that people and workers see: `<stateId>-<number>`.
+/// The name of a state execution for people and workers: `<stateId>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateExecutionId {
     pub state_id: String,
-    /// Counted from 1 per state id.
+    /// From 1 for each state id.
     pub number: u32,
 }
 
@@ -154,7 +158,8 @@ impl<'de> Deserialize<'de> for StateExecutionId {
     }
 }
 
-/// Declares an enum of words: its spelling in SQL and JSON, its parser, and the list for error messages.
+/// Declares an enum whose variants are words: their spelling in SQL and JSON, a parser, and the list for error
+/// messages.
 #[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -163,7 +168,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vmeta])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
-            /// Every word, in the order of the specification.
+            /// All words, in the order of the declaration.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
             pub fn as_str(self) -> &'static str {
@@ -183,11 +188,11 @@ macro_rules! words {
     };
 }
 
-/// Gives each variant of an enum its name, as in the history.
+/// Gives each variant of an enum its name in the history.
 macro_rules! names {
     ($of:ident { $($variant:ident),+ $(,)? }) => {
         impl $of {
-            /// The name, as in the history.
+            /// The name of the variant, as in the history.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => stringify!($variant)),+ }
             }
@@ -197,17 +202,17 @@ macro_rules! names {
 pub(crate) use names;
 
 words! {
-    /// Status of a process execution. All but `Running` are final.
+    /// The status of an execution. All except `Running` are final.
     ProcessStatus { Running = "RUNNING", Completed = "COMPLETED", Failed = "FAILED", Timeout = "TIMEOUT", Terminated = "TERMINATED" }
 }
 
 words! {
-    /// The two calls that a state makes to its worker.
+    /// The two calls of a state.
     Api { WaitUntil = "WAIT_UNTIL_API", Execute = "EXECUTE_API" }
 }
 
 words! {
-    /// What may become of a process id that was used before.
+    /// Whether a process id can be used again, and how.
     IdReusePolicy {
         AllowIfNoRunning = "ALLOW_IF_NO_RUNNING",
         AllowIfPreviousExitAbnormally = "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY",
@@ -219,16 +224,16 @@ words! {
 /// What a start does about the latest execution of its process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// It has ended: the new one follows.
+    /// The latest execution has closed. The new one starts.
     Follow,
-    /// It is terminated first.
+    /// The latest execution is terminated, and then the new one starts.
     Terminate,
-    /// The start is refused; says what the latest execution has done.
+    /// The start is refused. The text is a predicate about the latest execution.
     Refuse(&'static str),
 }
 
 impl IdReusePolicy {
-    /// What the policy says about a latest execution with this status.
+    /// What a start does, if the latest execution has this status.
     pub fn about(self, latest: ProcessStatus) -> Reuse {
         let running = latest == ProcessStatus::Running;
         match self {
@@ -249,7 +254,7 @@ words! {
 }
 
 words! {
-    /// How a thread ends, and what that means for the process.
+    /// How a thread ends, and what follows for the process.
     CloseType {
         GracefulComplete = "GRACEFUL_COMPLETE_PROCESS",
         ForceComplete = "FORCE_COMPLETE_PROCESS",
@@ -259,7 +264,7 @@ words! {
 }
 
 words! {
-    /// When a command request is satisfied.
+    /// Which commands have to complete before a wait is over.
     WaitingType {
         Empty = "EmptyCommand",
         All = "AllOfCompletion",
@@ -269,12 +274,12 @@ words! {
 }
 
 words! {
-    /// Status of one command in the results that `execute` gets.
+    /// The status of one command of a wait. `execute` gets it with the results.
     CommandStatus { Completed = "COMPLETED_COMMAND", Waiting = "WAITING_COMMAND", Skipped = "SKIPPED_COMMAND" }
 }
 
 words! {
-    /// Where a state execution stands.
+    /// How far a state execution is.
     StateStatus {
         WaitUntil = "WAIT_UNTIL",
         Waiting = "WAITING",
@@ -286,7 +291,7 @@ words! {
 }
 
 impl StateStatus {
-    /// Whether the state execution still belongs to a live thread.
+    /// Whether the state execution has not ended.
     pub fn is_live(self) -> bool {
         matches!(self, Self::WaitUntil | Self::Waiting | Self::Execute)
     }

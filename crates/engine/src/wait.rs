@@ -1,9 +1,11 @@
-//! When a command completes, and when a wait is over.
+//! When a command of a local queue completes, and when a wait is over.
+//!
+//! Limitations: timers are completed in `decide.rs`, and commands of global queues in `global_queues.rs`.
 
 use crate::*;
 
 impl Wait {
-    /// Whether the completed commands satisfy the request. A skipped one counts as completed.
+    /// Whether the completed commands satisfy the request. A skipped timer counts as completed.
     pub(crate) fn is_satisfied(&self) -> bool {
         let ended = |c: &WaitCommand| c.status != CommandStatus::Waiting;
         let done = |position: &u32| self.commands.get(*position as usize).is_some_and(ended);
@@ -17,8 +19,8 @@ impl Wait {
 }
 
 impl Execution {
-    /// The first command of this waiting state, in request order from this position on, that its queue can complete
-    /// now, and the numbers of the messages that it takes.
+    /// The first command, from this position on in request order, that its local queue can complete now. Returns its
+    /// position and the numbers of the messages that it consumes.
     pub(crate) fn completable(&self, wait: &Wait, from: u32) -> Option<(u32, Vec<u64>)> {
         wait.commands.iter().enumerate().skip(from as usize).find_map(|(position, command)| {
             let WaitKind::LocalQueue { queue, at_least, at_most } = &command.kind else { return None };
