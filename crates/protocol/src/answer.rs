@@ -1,4 +1,6 @@
-//! What workers answer.
+//! Reads the answers of workers, and what they say about failures.
+//!
+//! Limitations: whether an answer fits its process is checked where it is applied.
 
 use crate::config::state_config;
 use crate::fields::{
@@ -14,33 +16,33 @@ use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 use xdb_engine::*;
 
-/// What an answer may not exceed.
+/// The limits of an answer, from settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of each input, message, attribute and output.
+    /// The most bytes of each input, message, attribute and output.
     pub max_payload_bytes: usize,
-    /// Of all of it.
+    /// The most bytes of a whole answer.
     pub max_answer_bytes: usize,
 }
 
-/// How much of a worker's error is kept.
+/// The most characters that are kept of a worker's error text.
 pub const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_ERROR_TYPE_CHARS: usize = 200;
 
-/// The statuses by which a worker, or a proxy before it, says that it can't take a call now.
+/// The statuses with which a worker, or a proxy in front of it, refuses calls for now.
 const TAKES_NO_CALL: [u16; 2] = [429, 503];
 
-/// An answer may be nested deeper than a payload by what the protocol puts around it.
+/// The protocol nests payloads in its own objects, so an answer may be deeper than a payload.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-/// The keys of an answer: its own, and those of its effects.
+/// The keys of an answer: the given ones, and those of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
         &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]
     };
 }
 
-/// What everything in an answer is read with.
+/// The parameters with which all parts of an answer are read.
 #[derive(Clone, Copy)]
 struct AnswerReader<'r> {
     limits: &'r Limits,
@@ -48,7 +50,7 @@ struct AnswerReader<'r> {
 }
 
 impl<'r> AnswerReader<'r> {
-    /// An object that may have keys which nobody knows: a worker may be newer than the engine.
+    /// Reads an object that may have unknown keys, because a worker may be newer than the engine.
     fn object(self, text: &'r str, known: &'static [&'static str]) -> Read<Object<'r>> {
         Ok(Object::read(text, UnknownKeys::Noted(self.unknown))?.knowing(known))
     }
@@ -58,8 +60,8 @@ impl<'r> AnswerReader<'r> {
     }
 }
 
-/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it. What has nothing to say in it is told by the
-/// `warnings` of its effects, or in the message.
+/// Reads the body of an answer to `waitUntil` with status 200. Error: what is wrong with it. Unknown keys are listed in
+/// the `warnings` of the effects, or in the error.
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
     let ((request, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("commandRequest"))?;
@@ -69,17 +71,17 @@ pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer
     Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
 }
 
-/// What a worker says to `execute`.
+/// The answer to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Executed {
-    /// Where its thread goes.
+    /// How the thread goes on.
     Decided(ExecuteAnswer),
-    /// The attempt has failed, and what it did besides is to be applied all the same.
+    /// The attempt failed, and its effects are applied all the same.
     Retry(Retried),
 }
 
 impl Executed {
-    /// What it does besides.
+    /// The effects of the answer besides its decision.
     pub fn effects(&self) -> &Effects {
         match self {
             Self::Decided(answer) => &answer.effects,
@@ -96,13 +98,13 @@ pub struct Retried {
     pub effects: Effects,
 }
 
-/// What stands in a state decision of `execute`.
+/// The state decision of `execute`.
 enum Choice {
     Decision(Decision),
     Retry(Failure, Further),
 }
 
-/// Reads the body of a 200 to `execute`, in the same way.
+/// Reads the body of an answer to `execute`, like [`decode_wait_until`].
 pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> {
     let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("stateDecision"))?;
@@ -116,7 +118,7 @@ pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> 
     })
 }
 
-/// Reads the body of a 200 to an RPC, in the same way.
+/// Reads the body of an answer to an RPC, like [`decode_wait_until`].
 pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     let (answer, warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("output", "stateDecision"))?;
@@ -134,15 +136,15 @@ pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     Ok(RpcAnswer { effects: Effects { warnings, ..answer.effects }, ..answer })
 }
 
-/// What a worker says of its failure, in an object.
+/// The failure that a worker describes in the body of an error.
 #[derive(Default)]
 struct ToldFailure {
     error_type: Option<String>,
     detail: Option<String>,
     further: Further,
-    /// It says something of further attempts, or tries to.
+    /// The body says something about further attempts, valid or not.
     says_further: bool,
-    /// What is wrong with that.
+    /// What is wrong with the keys about further attempts.
     warnings: Vec<String>,
 }
 
@@ -158,7 +160,7 @@ fn told(text: &str) -> Option<ToldFailure> {
     let mut told = ToldFailure { error_type, detail, ..ToldFailure::default() };
     let after = object.optional("retryAfterSeconds", retry_after);
     let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
-    // What is not understood changes nothing. That the attempt has failed is understood.
+    // An invalid value changes nothing except for a warning. The attempt has failed in any case.
     for said in [after, is_final.map(Option::flatten)] {
         told.says_further |= !matches!(said, Ok(None));
         match said {
@@ -180,11 +182,12 @@ fn kept_error_type(word: Option<String>) -> Option<String> {
     word.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty())
 }
 
-/// The seconds that the value of the header `Retry-After` asks for: whole ones, or until a date of HTTP. A date is compared with the
-/// answer's own `Date`, else with `now` in Unix seconds. One that has just come asks for a second.
+/// The seconds in the value of the header `Retry-After`: a whole number, or the time until an HTTP date. The date is
+/// compared with the answer's own `Date`, or else with `now` in Unix seconds. A date up to a minute ago gives one
+/// second.
 pub fn retry_after_seconds(value: &str, date: Option<&str>, now: i64) -> Option<u64> {
     let value = value.trim();
-    // A number alone: `parse` takes a sign too.
+    // Digits only: `parse` would accept a sign.
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         return value.parse().ok();
     }
@@ -195,11 +198,11 @@ pub fn retry_after_seconds(value: &str, date: Option<&str>, now: i64) -> Option<
     }
 }
 
-/// What the header `Retry-After` of a 429 or 503 may ask for, in seconds, so that the attempt does not count.
+/// With a `Retry-After` in this range, in seconds, an attempt that got 429 or 503 does not count.
 const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
 
-/// What is known about an attempt that was answered with any status other than 200, and what the worker says about further ones.
-/// `retry_after` has the seconds of the header `Retry-After`, see [`retry_after_seconds`]. Every body is welcome.
+/// The failure of an attempt whose status is not 200, and what the worker says about further attempts. Accepts every
+/// body. `retry_after`: the seconds of the header `Retry-After`, see [`retry_after_seconds`].
 pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
     let ToldFailure { error_type, detail, further, says_further, warnings } =
         std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
@@ -215,7 +218,7 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
             format!("the worker answered with status {status} and error type {}", quote(error_type))
         }
         (None, None) => {
-            // Four bytes hold any character; the rest of a huge body is not even looked at.
+            // A character has at most four bytes. The rest of a huge body is not read.
             let start = &body[..body.len().min(4 * MAX_DETAIL_CHARS)];
             let lossy = String::from_utf8_lossy(start);
             let words: Vec<&str> = lossy.split_whitespace().collect();
@@ -235,8 +238,9 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
     (Failure { status: Some(status), error_type, detail, ..Failure::default() }, further)
 }
 
-/// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown. By the
-/// error type [`NOT_REGISTERED`] it says that what it was about to answer, or the call itself, is of another version.
+/// Reads the failure that a pull worker reports. The format is that of the decision `retry`, but unknown keys are
+/// errors. The error type [`NOT_REGISTERED`] means that the call or its answer belongs to another version of the
+/// process type.
 pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("it {error}"))?;
     let read = || {
@@ -250,12 +254,12 @@ pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
     Ok((Failure { status: None, ..failure }, further))
 }
 
-/// A 200 that can't be applied.
+/// The failure of an attempt with status 200 whose answer can't be applied.
 pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
 }
 
-/// What becomes of an answer that the engine rejects: a failed attempt, unless a registration could cure it.
+/// The failed attempt of an answer that the engine rejects. If a registration could help, the attempt may be repeated.
 pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     let invalid = invalid_answer(rejection.to_string());
     if !rejection.is_unregistered() {
@@ -265,12 +269,12 @@ pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     (Failure { status: invalid.status, ..failure }, further)
 }
 
-/// What becomes of a call of a state that the registration does not list any more.
+/// The failed attempt of a call of a state that the registered definition does not list.
 pub fn unlisted_state(state_id: &str) -> (Failure, Further) {
     unregistered(format!("unknown state \"{state_id}\": the process type does not list it"))
 }
 
-/// What becomes of a call that can't be made, or whose answer can't be applied, because of what is not registered.
+/// The failed attempt of a call that can't be made, or can't be applied, because something is not registered.
 pub fn unregistered(what: String) -> (Failure, Further) {
     (Failure::of(NOT_REGISTERED, what), Further::WhenRegistered)
 }
@@ -288,7 +292,7 @@ fn printable(text: &str, chars: usize) -> String {
     kept
 }
 
-/// What is made of an answer, and a warning for each thing in it that changes nothing.
+/// Reads an answer. Returns the value, and warnings about unknown keys.
 fn decode<T>(
     body: &[u8],
     limits: &Limits,
@@ -302,7 +306,7 @@ fn decode<T>(
     if text.trim_ascii().is_empty() {
         return Err("the answer is empty".to_owned());
     }
-    // Before anything else, so that nothing that follows can be led into recursion without end.
+    // This bounds the depth, and so the recursion of everything that follows.
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
     let unknown = Unknown::default();
     let made = read(AnswerReader { limits, unknown: &unknown }, text);
@@ -313,7 +317,7 @@ fn decode<T>(
     }
 }
 
-/// What went wrong, and what was odd besides.
+/// Appends warnings to a text.
 pub fn with_warnings(mut what: String, warnings: &[String]) -> String {
     for warning in warnings {
         what.push_str("; ");
@@ -436,7 +440,7 @@ fn moment(text: &str) -> Read<Timestamp> {
     parse_moment(&string(text)?).map_err(Fault::new)
 }
 
-/// A moment in RFC 3339, rounded up to microseconds: a timer never fires early. Or what is wrong with it, as a predicate.
+/// Reads a moment in RFC 3339. Rounds up to microseconds, so that a timer never fires early. Error: a predicate.
 pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
     let parsed = OffsetDateTime::parse(text, &Rfc3339)
         .map_err(|error| format!("{} is not a time in RFC 3339: {error}", quote(text)))?;
@@ -462,7 +466,7 @@ fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedC
     Ok(RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } })
 }
 
-/// How many messages a queue command takes at least and at most.
+/// The least and the most messages that a command of a queue consumes.
 fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     let at_least_one = |text: &str| match whole(text)? {
         0 => Err(Fault::new("must be at least 1")),
@@ -498,7 +502,7 @@ fn retry(text: &str, reader: AnswerReader<'_>) -> Read<(Failure, Further)> {
     failure(&mut reader.object(text, FAILURE)?, "the worker asked for a retry")
 }
 
-/// What code says of a failure.
+/// The keys of a failure.
 const FAILURE: &[&str] = &["errorType", "detail", "retryAfterSeconds", "final"];
 
 fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Further)> {

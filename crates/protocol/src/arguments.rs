@@ -1,4 +1,6 @@
-//! The arguments of functions: what a name, a payload and a key have to be.
+//! Checks the arguments of SQL functions: names, payloads, keys of rows, times.
+//!
+//! Limitations: the arguments of a start are put together in `start.rs`.
 
 use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
@@ -11,15 +13,16 @@ use xdb_engine::{
 
 type Checked<T> = std::result::Result<T, Refusal>;
 
-/// Longest reason of a stop or a pause.
+/// The longest reason of a stop or a pause, in bytes.
 const MAX_REASON_BYTES: usize = 10_000;
 
-/// An argument that must be given.
+/// Checks that an argument is given.
 pub fn needed<T>(argument: &str, value: Option<T>) -> Checked<T> {
     value.ok_or_else(|| refusal::missing(argument))
 }
 
-/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time.
+/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative duration. `else_it` completes the
+/// message: it must …
 pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Checked<Option<T>> {
     match given {
         Some(None) => Err(refusal::invalid_argument(argument, format_args!("it must {else_it}"))),
@@ -27,12 +30,12 @@ pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Chec
     }
 }
 
-/// A length of time that is longer than none.
+/// Checks that a duration is positive, if it is given.
 pub fn positive(argument: &str, given: Option<Option<Duration>>) -> Checked<Option<Duration>> {
     valid(argument, given.map(|length| length.filter(|length| *length > Duration(0))), "be positive")
 }
 
-/// The timeout of an RPC that its caller asks for.
+/// Checks the timeout of an RPC that its caller gives.
 pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Checked<Option<Duration>> {
     let timeout = positive("timeout", given)?;
     match timeout.and_then(|timeout| LongerCall::of(timeout, limit)) {
@@ -41,25 +44,25 @@ pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Checked<
     }
 }
 
-/// The RPC of this name.
+/// The options of this RPC. Error: the definition does not list it.
 pub fn rpc(definition: &Definition, rpc_name: &str) -> Checked<RpcConfig> {
     let known = || definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect::<Vec<_>>();
     definition.rpc(rpc_name).ok_or_else(|| refusal::unknown_word("rpc_name", rpc_name, &known()))
 }
 
-/// A name: given, not empty, and not endless.
+/// Checks a name: given, not empty, and not too long.
 pub fn name(argument: &str, value: Option<String>) -> Checked<String> {
     let value = needed(argument, value)?;
     check_length(argument, "it", &value, MAX_NAME_BYTES)?;
     Ok(value)
 }
 
-/// A name that need not be given.
+/// Checks a name, if it is given.
 pub fn name_if_given(argument: &str, value: Option<String>) -> Checked<Option<String>> {
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
-/// The reason of a stop or a pause, if there is one.
+/// Checks the reason of a stop or a pause, if there is one.
 fn reason(value: Option<String>) -> Checked<Option<String>> {
     match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
         Some(length) => {
@@ -70,7 +73,7 @@ fn reason(value: Option<String>) -> Checked<Option<String>> {
     }
 }
 
-/// What stops a process.
+/// The command that stops a process.
 pub fn stop(stop_type: Option<String>, why: Option<String>) -> Checked<Command> {
     let word = needed("stop_type", stop_type)?;
     let known = StopType::parse(&word);
@@ -95,7 +98,7 @@ pub fn pause(
     }
 }
 
-/// `what` of the argument has at least one byte, and at most so many.
+/// Checks that a text has at least one byte and at most `limit`. `what`: the part of the argument, for the error.
 fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked<()> {
     match text.len() {
         0 => Err(refusal::invalid_argument(argument, format_args!("{what} must not be empty"))),
@@ -107,7 +110,7 @@ fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked
     }
 }
 
-/// A payload. An absent one and JSON null are both nothing.
+/// Checks a payload. JSON null means the same as an absent payload.
 pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<Option<Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(None) };
     check(argument, text, max_bytes).map(Some)
@@ -117,7 +120,7 @@ fn check(argument: &str, text: &str, max_bytes: usize) -> Checked<Json> {
     check_payload(text, max_bytes).map_err(|what| refusal::payload(argument, what))
 }
 
-/// A JSON object of payloads.
+/// Checks a JSON object of payloads.
 pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<BTreeMap<String, Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(BTreeMap::new()) };
     let members: BTreeMap<String, Json> =
@@ -129,7 +132,7 @@ pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked
     Ok(members)
 }
 
-/// The id of a state execution.
+/// Reads the id of a state execution.
 pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
     // The longest id of a state, a hyphen, and the digits of the largest number.
@@ -145,8 +148,8 @@ pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     }
 }
 
-/// The values of the key columns of each mapped table: `single` is for the only table that can have it, and `named` says the
-/// others by table and column.
+/// The values of the key columns of each mapped table. `single`: the key of the only table with a key of one column.
+/// `named`: the other keys, by table and column.
 pub fn row_keys(
     mapping: &[TableMapping],
     single: Option<&str>,
@@ -187,7 +190,7 @@ pub fn row_keys(
     mapping.iter().map(|table| key_of(table, named.get(&table.table), single)).collect()
 }
 
-/// The values of one table's key columns, in their order.
+/// The values of the key columns of one table, in the order of the columns.
 fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Checked<Vec<String>> {
     match (named, single) {
         (Some(columns), _) => {
@@ -212,7 +215,7 @@ fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: 
     }
 }
 
-/// A key value as text: strings without their quotes, numbers and booleans as they stand.
+/// A key value as text: strings without quotes, numbers and booleans unchanged.
 pub fn key_text(value: &Json) -> String {
     serde_json::from_str::<String>(value.as_str()).unwrap_or_else(|_| value.as_str().to_owned())
 }

@@ -1,10 +1,12 @@
-//! State options, as they stand in definitions, start options and state movements.
+//! Reads the options of states, in definitions, start options and state movements.
+//!
+//! Limitations: whether the names in them exist is checked against the definition, by `Definition::check_options`.
 
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, name, number, seconds, whole, word};
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
-/// Options hold those of the state to proceed to, and so on. They are stored and read again by a reader that goes no
-/// deeper than 128 levels of JSON; nobody needs more than a few.
+/// Options may contain the options of the state to proceed to, and so on. They are stored, and the reader accepts at
+/// most 128 levels of JSON.
 const MAX_NESTED_OPTIONS: usize = 16;
 
 /// The keys of each object.
@@ -33,12 +35,12 @@ const RETRY_POLICY: &[&str] = &[
 const FAILURE_RECOVERY: &[&str] = &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"];
 const LOADING: &[&str] = &["policy", "names", "lockType"];
 
-/// Options that come with a movement or a start. To name code is for whoever registers.
+/// Reads the options of a movement or a start. They can't name functions: only a registration can.
 pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateConfig> {
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
 
-/// Options of a state in a definition.
+/// Reads the options of a state in a definition.
 pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
@@ -78,7 +80,7 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
     })
 }
 
-/// The timeout of a call. Zero is as good as absent: a call that may take no time at all could never succeed.
+/// Reads the timeout of a call. Zero means the same as absent: a call without time could never succeed.
 pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Read<Option<f64>> {
     Ok(object.optional(key, seconds)?.filter(|timeout| *timeout > 0.0))
 }

@@ -1,5 +1,7 @@
-//! The JSON documents of the SQL functions. Unlike a worker's answers they are read strictly: an unknown key is an
-//! error, so that a typing error is found when it is made.
+//! Reads the JSON documents of the SQL functions: definitions of process types, and the options of a start. Unlike in a
+//! worker's answer, an unknown key is an error, so that typing errors are found at once.
+//!
+//! Limitations: whether tables, columns and functions exist is checked at registration.
 
 use crate::config::{call_timeout, loading, registered_state_config, state_config};
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
@@ -11,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
 words! {
-    /// What a start does when the rows of its global attributes are there already.
+    /// What a start does if a row of its global attributes exists already.
     #[derive(Default)]
     ConflictMode {
         ReturnError = "RETURN_ERROR_ON_CONFLICT",
@@ -24,37 +26,42 @@ words! {
 /// The `options` of `xdb.start_process`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartOptions {
-    /// Table, as the definition names it, to key column to key value: a string, number or boolean.
+    /// For each table, as the definition names it: key column to key value, which is a string, number or boolean.
     pub global_attribute_keys: BTreeMap<String, BTreeMap<String, Json>>,
     pub global_attribute_conflict_mode: ConflictMode,
-    /// In place of the registered one.
+    /// Overrides the registered starting state.
     pub starting_state: Option<String>,
     pub starting_state_config: Option<Box<StateConfig>>,
+    /// A start with a known process id and request id starts nothing, and returns the execution of the first such
+    /// start.
     pub request_id: Option<String>,
+    /// Overrides the registered policy.
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
     pub priority: Option<i8>,
-    /// Tells the shard in place of the process id.
+    /// The shard is a hash of this key instead of the process id.
     pub shard_key: Option<String>,
-    /// The start may be merged into one of its type, owner and key that has not begun.
+    /// The start may be merged into a pending one with the same type, owner and key.
     pub correlation: Option<Correlation>,
 }
 
-/// What starts have in common that may be merged, and how they are.
+/// Starts with the same correlation key may be merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Correlation {
     pub key: String,
     pub merge: MergeOptions,
 }
 
-/// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
+/// The longest definition, in bytes. Engine processes and sessions keep it in memory, and read it again when it
+/// changes.
 pub const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
 
-/// The most states of a definition. Each takes about a kilobyte of memory, however short it is.
+/// The most states of a definition. Each state takes about a kilobyte of memory.
 pub const MAX_STATES: usize = 10_000;
 
-/// Reads the definition of a process type. The tables' oids are left 0: only the database knows them.
+/// Reads the definition of a process type. Error: what is wrong with it. The oids of tables are 0 until registration
+/// sets them.
 pub fn parse_definition(text: &str) -> Result<Definition, String> {
     if text.len() > MAX_DEFINITION_BYTES {
         return Err(format!("the definition is {} bytes long; at most {MAX_DEFINITION_BYTES} are allowed", text.len()));
@@ -66,7 +73,7 @@ pub fn parse_definition(text: &str) -> Result<Definition, String> {
     })
 }
 
-/// Reads the `options` of a start, or says what is wrong with them.
+/// Reads the `options` of a start. Error: what is wrong with them.
 pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
     document(text, "options", |mut object| {
         let options = StartOptions {
@@ -82,7 +89,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             history: object.optional("history", history)?,
             traceparent: object.optional("traceparent", traceparent)?,
             call_functions: function_calls(&mut object, |text| {
-                // As long as the options may be: a start is not what a worker says.
+                // The length of the options is limited elsewhere. The limit of payloads applies to workers.
                 function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
             })?,
             priority: object.optional("priority", priority)?,
@@ -136,7 +143,7 @@ fn retention(text: &str) -> Read<f64> {
 }
 
 fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
-    // Counted before room is taken for them.
+    // They are counted before memory is allocated for their options.
     let listed = map(text, Ok)?;
     if listed.len() > MAX_STATES {
         return Err(Fault::new(format!("has {} entries; at most {MAX_STATES} are allowed", listed.len())));
@@ -148,7 +155,7 @@ fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
     listed.into_iter().map(read).collect()
 }
 
-/// Something listed with null as its options is listed all the same.
+/// Null means default options.
 fn or_default<T: Default>(text: &str, read: impl FnOnce(&str) -> Read<T>) -> Read<T> {
     if text == "null" { Ok(T::default()) } else { read(text) }
 }
@@ -229,7 +236,7 @@ fn priority(text: &str) -> Read<i8> {
     priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
 }
 
-/// Largest number of events that `keepLast` takes.
+/// The largest number for `keepLast`.
 const MOST_EVENTS: u32 = 1_000_000_000;
 
 fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
@@ -248,7 +255,7 @@ fn traceparent(text: &str) -> Read<String> {
     }
 }
 
-/// What is wrong with a text that is no W3C trace context.
+/// The message for a text that is no W3C trace context, as a predicate.
 pub fn not_a_traceparent(text: &str) -> String {
     format!("{} is not a W3C traceparent", quote(text))
 }
@@ -270,7 +277,7 @@ pub fn is_traceparent(text: &str) -> bool {
         && hex(flags, 2)
 }
 
-/// What names something else in the definition must name something that is there.
+/// Checks that names in the definition refer to other parts of it that exist.
 fn check_references(definition: &Definition) -> Read<()> {
     if let Some(state) = &definition.starting_state
         && !definition.states.contains_key(state)

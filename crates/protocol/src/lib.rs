@@ -1,25 +1,36 @@
-//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions.
+//! The wire formats: requests to workers, answers of workers, and the JSON documents of the SQL functions.
 //!
 //! ```text
 //!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
-//!                                                                    (decode_error, decode_failure, if the status is not 200)
+//!                                     (decode_error: status other than 200; decode_failure: a pull worker's failure)
 //!   definition, options of a start ──────────────────────────────────▶ definition ──▶ Definition, StartOptions
 //! ```
 //!
-//! Whatever comes from outside is checked here and becomes the engine's types, or a message that says what is wrong and
-//! where: a path and a predicate, as in `stateDecision.nextStates[0].stateId is empty`. Three rules hold for all of it:
+//! Input from outside is checked here. It becomes values of the engine's types, or a message with the place and a
+//! predicate, as in `stateDecision.nextStates[0].stateId is empty`. Three rules apply to all input:
 //!
-//! - User payloads pass through as the text they came in. They are checked, so that `jsonb` takes them, and never decoded.
-//! - No input costs more than its length: the depth is checked before anything is built, nothing recurses without a bound,
-//!   and memory is in proportion to the text (`tests/bounded.rs`).
-//! - Null is as good as an absent key. A worker's answer may have keys that nobody knows, since workers may be newer than
-//!   the engine: they change nothing, and are told. In a document of a SQL function they are errors, since they are typing
-//!   errors.
+//! - Payloads of the application stay the text that they came as. They are checked, so that `jsonb` accepts them, and
+//!   never decoded.
+//! - The cost of an input is in proportion to its length. The depth is checked before anything is built, recursion is
+//!   bounded, and memory is in proportion to the text (`tests/bounded.rs`).
+//! - Null means the same as an absent key. An unknown key in a worker's answer changes nothing and gives a warning,
+//!   because workers may be newer than the engine. In a document of a SQL function it is an error, because it is a typing
+//!   error.
 //!
-//! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
-//! `unknown.rs` what nobody asks for; `config.rs` reads the options of states, and `functions.rs` the calls of functions, which
-//! stand in definitions and in answers; `definition.rs` and `answer.rs` read whole documents (`merge.rs` a part of them),
-//! `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
+//! | file | what it is for |
+//! |---|---|
+//! | `scan.rs` | checks JSON text: grammar, depth, and what `jsonb` refuses |
+//! | `payload.rs` | checks a payload |
+//! | `fields.rs` | reads the fields of an object, with messages that name the place |
+//! | `unknown.rs` | unknown keys of an answer, as warnings |
+//! | `config.rs`, `functions.rs` | options of states and calls of functions, in definitions and answers |
+//! | `definition.rs`, `merge.rs` | definitions, and the options of starts |
+//! | `answer.rs` | answers of workers |
+//! | `arguments.rs`, `start.rs` | the other arguments of SQL functions, and those of a start |
+//! | `request.rs` | requests to workers |
+//! | `refusal.rs` | errors for callers: SQLSTATEs and texts |
+//!
+//! Limitations: nothing here reads a clock, does I/O or knows which tables exist.
 
 mod answer;
 pub mod arguments;

@@ -1,4 +1,6 @@
-//! How a start is merged into another one, as the options of a start say it.
+//! Reads the option `merge` of a start: how it is merged into a pending one.
+//!
+//! Limitations: whether the function exists is checked when it is called.
 
 use crate::fields::{Fault, Object, Read, UnknownKeys, name, quote, seconds, word};
 use xdb_engine::{Duration, MergeOptions, MergedInput, MergedStart};
@@ -20,7 +22,8 @@ pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
     object.finish(options)
 }
 
-/// One of the words, or a function's name, which is qualified: a misspelt word is none.
+/// Reads one of the words, or a function. Its name must have a schema, so that a misspelt word is not taken for a
+/// function.
 fn input(text: &str) -> Read<MergedInput> {
     let given = name(text)?;
     match MergedInput::parse(&given) {

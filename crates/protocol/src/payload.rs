@@ -1,11 +1,15 @@
+//! Checks the JSON values of applications.
+//!
+//! Limitations: the values are not decoded, and keep their text.
+
 use crate::scan::{PayloadError, Rules, scan};
 use xdb_engine::Json;
 
-/// How deep arrays and objects of a payload may be nested.
+/// How deep the arrays and objects of a payload may be nested.
 pub const MAX_PAYLOAD_DEPTH: usize = 128;
 
-/// Accepts a text as a payload if `jsonb` would accept it, it is not nested deeper than [`MAX_PAYLOAD_DEPTH`], and it
-/// is not longer than `max_bytes`, neither as it stands nor with its numbers written out. The text is kept as it is.
+/// Checks a payload: `jsonb` accepts it, it is not nested deeper than [`MAX_PAYLOAD_DEPTH`], and it is not longer than
+/// `max_bytes`. The last must also be true with its numbers written out. The text is kept unchanged.
 pub fn check_payload(text: &str, max_bytes: usize) -> Result<Json, PayloadError> {
     if text.len() > max_bytes {
         return Err(PayloadError::TooLarge { bytes: text.len(), max: max_bytes });

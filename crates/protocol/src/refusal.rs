@@ -1,18 +1,19 @@
-//! What a caller of a function is told when it is refused: a SQLSTATE and words. `docs/errors.md` lists the SQLSTATEs.
+//! Errors for the callers of SQL functions: a SQLSTATE and texts. `docs/errors.md` lists the SQLSTATEs.
 //!
-//! Here are those that say nothing of a server: whoever offers the functions says the same.
+//! Limitations: errors that only a server has are in `src/error.rs`. These here are common to the server and the
+//! simulator.
 
 use std::fmt;
 use xdb_engine::{Failure, NOT_REGISTERED, Pause, PauseMode, Rejection, StateExecutionId, listed};
 
-/// An error of a function, as its caller gets it.
+/// An error of a SQL function, as its caller gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     sqlstate: &'static [u8; 5],
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
-    /// Where Postgres has the name of a type: the worker's word for its error.
+    /// The kind of the error, as the worker names it. Callers get it in the field of Postgres for a data type.
     pub datatype: Option<String>,
 }
 
@@ -21,7 +22,7 @@ impl Refusal {
         Self { sqlstate, message: message.into(), detail: None, hint: None, datatype: None }
     }
 
-    /// Something that should not happen.
+    /// An error that should not happen.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(b"XX000", message)
     }
@@ -34,12 +35,12 @@ impl Refusal {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The SQLSTATE, byte by byte.
+    /// The SQLSTATE as bytes.
     pub fn code(&self) -> &'static [u8; 5] {
         self.sqlstate
     }
 
-    /// The SQLSTATE as people write it.
+    /// The SQLSTATE as text.
     pub fn sqlstate(&self) -> &'static str {
         std::str::from_utf8(self.sqlstate).unwrap_or("XX000")
     }
@@ -53,10 +54,10 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How much of a word that means nothing is repeated.
+/// The most characters of an unknown word in a message.
 const SHOWN_CHARACTERS: usize = 100;
 
-/// A message as a DETAIL: with a full stop, and with a capital unless it begins with the name of a field.
+/// Makes a DETAIL of a text: with a full stop, and with a capital unless it begins with the name of a field.
 pub fn sentence(text: &str) -> String {
     let mut characters = text.chars();
     let is_word =
@@ -69,8 +70,8 @@ pub fn sentence(text: &str) -> String {
     format!("{first}{}{stop}", characters.as_str())
 }
 
-/// Makes functions that give errors, each of its SQLSTATE, its message, and what there is of DETAIL and HINT. First comes what makes an error
-/// of a SQLSTATE and a message.
+/// Declares functions that return errors, each with its SQLSTATE, message, and optional DETAIL and HINT. The first
+/// argument is the constructor of the error type.
 #[macro_export]
 macro_rules! errors {
     ($error:ident::$new:ident;
@@ -91,7 +92,7 @@ crate::errors! {
     unknown_state_execution(id: &StateExecutionId) = b"XD003", "unknown state execution \"{id}\"";
     unknown_global_queue(name: &str) = b"XD004", "unknown global queue \"{name}\"",
         hint "The process type lists its queues in \"globalQueues\".";
-    /// An idempotency key has answered a request that is another one: of another RPC, or with another input.
+    /// The idempotency key was used for another RPC, or with another input.
     key_of_another_rpc(key: &str) = b"XD030", "idempotency key \"{key}\" was used for another RPC or another input",
         detail "A key stands for one RPC and one input of a process execution.",
         hint "Use a new key for a new request. To repeat a request, use its key with the same input.";
@@ -107,24 +108,24 @@ crate::errors! {
     /// The payloads and attributes of a call's request take more bytes than allowed.
     request_too_large(bytes: usize, most: usize) = b"XD015",
         "the request of the call would have {bytes} bytes; xdb.max_request_size is {most}";
-    /// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
+    /// A caller exceeds a limit of a process. `what` says what the limit is, and names the setting if one changes it.
     over_quota(what: impl std::fmt::Display) = b"XD029", "{what}",
         hint "Ask for less. If the message names a setting, a superuser can raise it.";
 }
 
-/// `known` are the queues that the process type lists.
+/// `known`: the queues that the process type lists, as text.
 pub fn unknown_queue(name: &str, known: &str) -> Refusal {
     let known = if known.is_empty() { "none".to_owned() } else { known.to_owned() };
     Refusal::new(b"XD004", format!("unknown local queue \"{name}\""))
         .hint(format!("The process type lists its queues in \"localQueues\": {known}."))
 }
 
-/// An argument that must not be NULL is.
+/// An argument is NULL, and must not be.
 pub fn missing(name: &str) -> Refusal {
     invalid_argument(name, "it must not be null")
 }
 
-/// A word that is none of the known ones.
+/// The argument `name` is none of the `known` words.
 pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
     let (short, more) = match word.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => (&word[..end], "…"),
@@ -134,11 +135,12 @@ pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
     if known.is_empty() { refusal } else { refusal.hint(format!("Known values: {}.", listed(known.iter().copied()))) }
 }
 
+/// The answer of a worker or function to an RPC could not be used.
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
     Refusal::new(b"XD010", format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
 }
 
-/// A worker answered an RPC with another status than 200.
+/// A worker answered an RPC with a status other than 200.
 pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal {
     let Failure { error_type, detail, .. } = failure;
     let kind = error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
@@ -146,7 +148,7 @@ pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal 
     Refusal { datatype: error_type, ..refusal }
 }
 
-/// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
+/// A pause refuses the request, or did not end while the caller waited. `what`: the process or type that is paused.
 pub fn paused(what: &str, pause: &Pause) -> Refusal {
     let mut detail = match pause.mode {
         PauseMode::Reject => "It refuses requests".to_owned(),
@@ -159,7 +161,7 @@ pub fn paused(what: &str, pause: &Pause) -> Refusal {
     Refusal::new(b"XD023", format!("{what} is paused")).detail(detail)
 }
 
-/// A command of a caller that the engine refuses.
+/// The engine refused a command of a caller.
 pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
@@ -180,7 +182,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// A start that the engine refuses.
+/// The engine refused a start.
 pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::UnknownState(name) => {
@@ -192,7 +194,7 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// The answer of an RPC that can't be applied.
+/// The answer of an RPC could not be applied.
 pub fn rpc_not_applied(rpc_name: &str, failure: Failure) -> Refusal {
     let refusal = worker_failed(rpc_name, failure.detail);
     if failure.error_type.as_deref() != Some(NOT_REGISTERED) {

@@ -1,12 +1,15 @@
-//! What workers are asked. Bodies are written straight into their text: payloads are copied, never parsed. (serde's
-//! `RawValue` would parse them once more, which takes twenty times as long as all of it for a payload of a megabyte.)
+//! Writes the requests to workers: bodies, and the identities of calls. Payloads are copied as text, and never parsed.
+//! (serde's `RawValue` would parse them again. For a payload of a megabyte that takes twenty times as long as the
+//! rest.)
+//!
+//! Limitations: headers other than the identities are written by the transport.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::iter;
 use xdb_engine::*;
 
-/// Where the calls of states and RPCs go, after the worker's URL.
+/// The paths of the calls of states and RPCs, after the worker's URL.
 pub const WAIT_UNTIL_PATH: &str = "/api/v1/xdb/worker/async-state/wait-until";
 pub const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
 pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
@@ -14,7 +17,7 @@ pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
 /// The identity of a call, the same for all its attempts:
 /// `<execution id>/<state execution id>/wait-until` or `…/execute`.
 ///
-/// It goes into HTTP headers, so every byte of the state execution id other than ASCII letters, digits and `-_.~` is
+/// It is used in HTTP headers. So every byte of the state execution id except ASCII letters, digits and `-_.~` is
 /// percent-encoded.
 pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, api: Api) -> String {
     let api = match api {
@@ -24,15 +27,15 @@ pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, ap
     format!("{execution}/{}-{}/{api}", header_safe(&state_execution_id.state_id), state_execution_id.number)
 }
 
-/// The identity of one RPC: `<execution id>/rpc/<RPC>/<invocation>`. The caller sees to it that the invocation is unique, or
-/// the same where an RPC is repeated.
+/// The identity of one RPC: `<execution id>/rpc/<RPC>/<invocation>`. The caller makes `invocation` unique, or uses the
+/// same one to repeat an RPC.
 pub fn rpc_call_id(execution: ExecutionId, rpc_name: &str, invocation: &str) -> String {
     format!("{execution}/rpc/{}/{}", header_safe(rpc_name), header_safe(invocation))
 }
 
-/// The `Idempotency-Key`, by which a worker may keep the answer of a call: `<call id>/<generation>`, the same for attempts that
-/// carry the same request. What was loaded under a lock is part of the request, and an attempt that loads something else is
-/// another one: then `values` stands for it.
+/// The `Idempotency-Key`, by which a worker may keep the answer to a call: `<call id>/<generation>`. It is the same for
+/// attempts with the same request. Values that are loaded under a lock are part of the request: then `values` is their
+/// hash.
 pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> String {
     match values {
         Some(values) => format!("{call_id}/{generation}/{values:016x}"),
@@ -40,26 +43,26 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
     }
 }
 
-/// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
-/// other values is never taken for the one to these.
+/// The hash of the loaded attributes, for the `Idempotency-Key`. So a kept answer that was computed from other values
+/// is never used.
 pub fn fingerprint(global: &str, local: &str) -> u64 {
     hash([global, local].into_iter())
 }
 
-/// Stands for what a call has loaded under locks, in the token of a worker that fetches it: global attributes, and the versions of
-/// local ones.
+/// The hash of the attributes that a call loaded under locks, for the token of a pull worker: values of global
+/// attributes, and versions of local ones.
 pub fn token_fingerprint(global: &str, versions: &BTreeMap<String, String>) -> u64 {
     hash(iter::once(global).chain(versions.iter().flat_map(|(name, version)| [name.as_str(), version])))
 }
 
-/// The hash of texts that are told from each other by their lengths.
+/// The hash of several texts. Their lengths are hashed too, so that different splits of the same text differ.
 fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     let bytes = texts.flat_map(|text| (text.len() as u64).to_le_bytes().into_iter().chain(text.bytes()));
     let hash = fnv1a_128(bytes);
     (hash >> 64) as u64 ^ hash as u64
 }
 
-/// A JSON object of members whose values are JSON text.
+/// Writes a JSON object. The values of the members are JSON text.
 pub fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
     const QUOTES_COLON_COMMA: usize = 4;
     let bytes = 2 + members.clone().map(|(name, value)| name.len() + value.len() + QUOTES_COLON_COMMA).sum::<usize>();
@@ -97,9 +100,9 @@ fn header_safe(text: &str) -> String {
 pub struct CallContext<'a> {
     pub process_id: &'a str,
     pub execution: ExecutionId,
-    /// The role that the process belongs to, by the name that it has now; none if it is gone.
+    /// The current name of the owner. None: the role was dropped.
     pub owner: Option<&'a str>,
-    /// Where the process is.
+    /// The name of the database.
     pub database: &'a str,
     pub process_started_at: Timestamp,
     /// None for an RPC.
@@ -108,15 +111,16 @@ pub struct CallContext<'a> {
     pub attempt: u32,
     pub call_id: &'a str,
     pub first_attempt_at: Timestamp,
-    /// For everything until the last byte of the answer.
+    /// The time limit of the call, until the last byte of the answer.
     pub timeout: std::time::Duration,
-    /// Of a process that was started with a key for it.
+    /// The shard, if the process was started with a `shardKey`.
     pub shard: Option<i16>,
+    /// The failed state execution that this state follows.
     pub recovery: Option<&'a Recovery>,
 }
 
 impl CallContext<'_> {
-    /// The text of the object, for functions that an answer calls.
+    /// Writes the context as JSON, for functions that an answer calls.
     pub fn encode(&self) -> String {
         let mut text = Writer::with_room_for(0);
         text.context_object(self);
@@ -124,7 +128,7 @@ impl CallContext<'_> {
     }
 }
 
-/// What functions that a start calls are told of it.
+/// The context that functions get that a start calls.
 #[derive(Clone, Copy, Debug)]
 pub struct StartContext<'a> {
     pub process_id: &'a str,
@@ -135,6 +139,7 @@ pub struct StartContext<'a> {
 }
 
 impl StartContext<'_> {
+    /// Writes the context as JSON.
     pub fn encode(&self) -> String {
         let mut text = Writer::with_room_for(0);
         text.object(|body| body.process(self));
@@ -142,7 +147,7 @@ impl StartContext<'_> {
     }
 }
 
-/// What of a worker is called.
+/// The handler that is called.
 #[derive(Clone, Copy, Debug)]
 pub enum Handler<'a> {
     /// `waitUntil` or `execute` of the state with this id.
@@ -151,7 +156,7 @@ pub enum Handler<'a> {
     Rpc(&'a str),
 }
 
-/// The body of a request. Attributes are the texts of JSON objects, as the database made them.
+/// The body of a request. Attributes are JSON objects as text, as the database made them.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestBody<'a> {
     pub context: CallContext<'a>,
@@ -160,13 +165,13 @@ pub struct RequestBody<'a> {
     pub input: Option<&'a Json>,
     pub loaded_global_attributes: &'a str,
     pub loaded_local_attributes: &'a str,
-    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for all others.
+    /// The results of the wait, for `execute`: empty if `waitUntil` was skipped. None for other calls.
     pub results: Option<&'a [WaitCommand]>,
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 
 impl RequestBody<'_> {
-    /// Bytes of what users' values take in it; the rest is short.
+    /// The bytes of the application's values. The rest is short.
     pub fn payload_bytes(&self) -> usize {
         let length = |payload: Option<&Json>| payload.map_or(0, |payload| payload.as_str().len());
         let messages = self.results.into_iter().flatten().map(|command| {
@@ -179,6 +184,7 @@ impl RequestBody<'_> {
         messages.sum::<usize>() + length(self.input) + attributes + recovery
     }
 
+    /// Writes the body as JSON.
     pub fn encode(&self) -> String {
         let mut body = Writer::with_room_for(self.payload_bytes());
         body.object(|body| {
@@ -203,13 +209,13 @@ impl RequestBody<'_> {
     }
 }
 
-/// Writes JSON: payloads as they are, and everything else with serde. Commas come by themselves: one stands before
-/// everything that does not follow an opening bracket.
+/// Writes JSON: payloads as text, everything else with serde. Writes a comma before everything that does not follow an
+/// opening bracket.
 struct Writer {
     bytes: Vec<u8>,
 }
 
-/// A part of a request in which there is no payload.
+/// The failure that a recovery state gets.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RecoveredError<'a> {
@@ -235,7 +241,7 @@ struct TimerResult<'a> {
 }
 
 impl Writer {
-    /// Payloads may be large: they are not to be moved while the request grows.
+    /// Reserves memory for the payloads, so that they are not moved while the request grows.
     fn with_room_for(payloads: usize) -> Self {
         const REST: usize = 1024;
         Self { bytes: Vec::with_capacity(payloads + REST) }
@@ -311,8 +317,8 @@ impl Writer {
         });
     }
 
-    /// The commands of one kind of queue, in request order: `of` gives the queue and what was taken, `message` writes
-    /// the fields of a message.
+    /// Writes the results of the commands of one kind of queue, in request order. `of` returns the queue and the
+    /// consumed messages; `message` writes the fields of a message.
     fn queue_results<'c, M: 'c>(
         &mut self,
         name: &str,
@@ -357,7 +363,7 @@ impl Writer {
         self.value(value);
     }
 
-    /// Whole seconds without a fraction, for those to whom `60.0` is another number than `60`.
+    /// Writes whole seconds without a fraction: some JSON readers distinguish `60.0` from `60`.
     fn seconds(&mut self, key: &str, duration: std::time::Duration) {
         match duration.subsec_nanos() {
             0 => self.field(key, duration.as_secs()),
@@ -369,7 +375,7 @@ impl Writer {
         self.text(key, value.map_or("null", Json::as_str));
     }
 
-    /// The text of a JSON value, as it is.
+    /// Writes the text of a JSON value unchanged.
     fn text(&mut self, key: &str, value: &str) {
         self.key(key);
         self.bytes.extend(value.as_bytes());
@@ -388,7 +394,7 @@ impl Writer {
     }
 
     fn value(&mut self, value: impl Serialize) {
-        // Only what has no keys but texts, and no number that is not finite, is written so.
+        // Can't fail: all keys are strings, and all numbers are finite.
         serde_json::to_writer(&mut self.bytes, &value).expect("it is JSON");
     }
 

@@ -1,18 +1,20 @@
-//! Checks JSON text without building anything and without recursion: serde knows the grammar, and what is left are numbers, escapes
-//! and the depth.
+//! Checks JSON text without building values and without recursion. serde checks the grammar; this file checks depth,
+//! numbers and escapes.
+//!
+//! Limitations: reads the text twice.
 
 use serde::de::IgnoredAny;
 use std::fmt;
 
-/// Why a text is no payload. Its message is a predicate: it follows the name of the value that it is about, as in
-/// "input is nested deeper than 128 levels".
+/// Why a text is not a valid payload. The message is a predicate that follows the name of the value, as in "input is
+/// nested deeper than 128 levels".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadError {
     TooLarge {
         bytes: usize,
         max: usize,
     },
-    /// `jsonb` writes numbers out: a few bytes such as `1e131071` become a hundred thousand.
+    /// `jsonb` writes numbers out, so `1e131071` becomes more than a hundred thousand bytes.
     TooLargeWrittenOut {
         bytes: usize,
         max: usize,
@@ -20,7 +22,7 @@ pub enum PayloadError {
     TooDeep {
         max: usize,
     },
-    /// What is wrong, and where.
+    /// What serde reports.
     Syntax(String),
     NulCharacter {
         at: usize,
@@ -55,14 +57,14 @@ impl fmt::Display for PayloadError {
 
 impl std::error::Error for PayloadError {}
 
-/// What is checked besides the grammar.
+/// What to check besides the grammar.
 pub(crate) struct Rules {
     pub max_depth: usize,
-    /// Also refuse what only `jsonb` refuses: `\u0000`, half surrogate pairs, numbers beyond `numeric`.
+    /// Check what only `jsonb` refuses: `\u0000`, half surrogate pairs, numbers beyond `numeric`.
     pub jsonb: bool,
 }
 
-/// Checks that the text is one JSON value. Answers with its length, numbers counted as `numeric` writes them out.
+/// Checks that the text is one JSON value. Returns its length with numbers as `numeric` writes them out.
 pub(crate) fn scan(text: &str, rules: &Rules) -> Result<usize, PayloadError> {
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| PayloadError::Syntax(error.to_string()))?;
     let bytes = text.as_bytes();
@@ -87,10 +89,10 @@ pub(crate) fn scan(text: &str, rules: &Rules) -> Result<usize, PayloadError> {
     Ok(length)
 }
 
-/// Where the quote is that ends the string whose first one is at `at`.
+/// The position of the closing quote of the string whose opening quote is at `at`.
 fn end_of_string(text: &str, mut at: usize, jsonb: bool) -> Result<usize, PayloadError> {
     let bytes = text.as_bytes();
-    // What follows `\u`: the grammar wants four digits.
+    // The grammar has checked that four digits follow `\u`.
     let unit = |at: usize| {
         let is_one = bytes[at..].starts_with(b"\\u");
         is_one.then(|| u32::from_str_radix(&text[at + 2..at + 6], 16).unwrap_or_default())
@@ -111,20 +113,20 @@ fn end_of_string(text: &str, mut at: usize, jsonb: bool) -> Result<usize, Payloa
     }
 }
 
-/// Digits that `numeric` holds before and after the decimal point.
+/// The most digits of `numeric` before and after the decimal point.
 const MAX_INTEGER_DIGITS: i64 = 131_072;
 const MAX_SCALE: i64 = 16_383;
-/// `numeric` refuses exponents from here on, also those of a zero.
+/// `numeric` refuses exponents of this size or larger, even for zero.
 const EXPONENT_BOUND: u64 = 1_073_741_823;
 
-/// How long a number is as `numeric` writes it; none if it is out of range.
+/// The length of a number as `numeric` writes it. None: it is out of range.
 fn digits_of(number: &str) -> Option<usize> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = whole.trim_start_matches('-');
-    // One with too many digits for an `i64` is out of range too.
+    // An exponent that does not fit into `i64` is out of range too.
     let exponent = exponent.parse::<i64>().ok().filter(|exponent| exponent.unsigned_abs() < EXPONENT_BOUND)?;
-    // Power of ten of the first digit that is not zero; None for zero itself.
+    // The power of ten of the first digit that is not zero. None: the number is zero.
     let leading = match digits {
         "0" => fraction.find(|digit| digit != '0').map(|zeros| exponent - 1 - zeros as i64),
         _ => Some(digits.len() as i64 - 1 + exponent),

@@ -1,11 +1,13 @@
-//! The parameters of a start, read and checked: what `start_process` takes, wherever processes are started.
+//! Reads and checks the parameters of a start, for `xdb.start_process` and the simulator.
+//!
+//! Limitations: the names are checked against the definition later, where the engine decides about the start.
 
 use crate::arguments::{name, name_if_given, needed, payload, payloads, valid};
 use crate::refusal::{self, Refusal, invalid_argument};
 use crate::{StartOptions, parse_start_options};
 use xdb_engine::{Duration, ExecutionId, IdReusePolicy, Start, Timestamp};
 
-/// The parameters of a start, as they were given. Those that are JSON are its text.
+/// The parameters of a start as the caller gave them, JSON as text.
 #[derive(Default)]
 pub struct GivenStart {
     pub process_id: Option<String>,
@@ -15,23 +17,24 @@ pub struct GivenStart {
     pub global_attributes: Option<String>,
     pub local_attributes: Option<String>,
     pub id_reuse_policy: Option<String>,
-    /// None within: it is negative.
+    /// `Some(None)`: it is negative.
     pub timeout: Option<Option<Duration>>,
-    /// None within: it is infinite.
+    /// `Some(None)`: it is infinite.
     pub start_at: Option<Option<Timestamp>>,
     pub options: Option<String>,
 }
 
-/// What a caller asks for.
+/// A checked start.
 pub struct StartRequest {
     pub start: Start,
+    /// The argument `global_attribute_pk`.
     pub key: Option<String>,
     pub policy: IdReusePolicy,
     pub options: StartOptions,
 }
 
 impl StartRequest {
-    /// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
+    /// Checks the parameters. `place` is put before their names in errors. `id` is the process id if none is given.
     pub fn read(place: &str, given: GivenStart, id: ExecutionId, max_payload_bytes: usize) -> Result<Self, Refusal> {
         let at = |argument: &str| format!("{place}{argument}");
         let attributes =

@@ -1,34 +1,37 @@
-//! Keys of an answer that nobody asks for: they change nothing, and are told.
+//! Unknown keys of an answer. They change nothing, and each gives a warning.
+//!
+//! Limitations: there are at most eight warnings, and then a text that there are more.
 
 use crate::fields::cut;
 use std::cell::{Cell, RefCell};
 
-/// How many are told of one answer, and how long they may be together: whatever an answer has, what is told of it is short.
+/// The most warnings of one answer, and the most bytes of them, so that they stay short whatever the answer contains.
 const MOST: usize = 8;
 const MOST_BYTES: usize = 600;
-/// Of one place. The end of a longer one is kept, where the key is.
+/// The most characters of one place. Of a longer place the end is kept, because the key is there.
 const MOST_CHARS: usize = 120;
 
-/// A step on the way to what is read.
+/// A step from the document to the object that is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     Key(&'static str),
     Item(usize),
 }
 
-/// The unknown keys of one answer. Each is noted where its object is read.
+/// The unknown keys of one answer. They are noted when their object is read.
 #[derive(Default)]
 pub(crate) struct Unknown {
-    /// Where the object is that is read now.
+    /// The place of the object that is read now.
     way: RefCell<Vec<Step>>,
-    /// Each without the numbers of items, and with them: what several items of a list have in the same place is told once.
+    /// Each place without the numbers of items, and with them. A key that several items of a list have gives one
+    /// warning.
     places: RefCell<Vec<(String, String)>>,
-    /// There are more than are told.
+    /// There are more unknown keys than warnings.
     more: Cell<bool>,
 }
 
 impl Unknown {
-    /// Reads what is one step further.
+    /// Reads an object one step further.
     pub fn within<T>(&self, step: Step, read: impl FnOnce() -> T) -> T {
         self.way.borrow_mut().push(step);
         let made = read();
@@ -63,7 +66,7 @@ impl Unknown {
         }
     }
 
-    /// A sentence for each.
+    /// A warning for each place.
     pub fn warnings(self) -> Vec<String> {
         let (mut warnings, mut more, mut bytes) = (Vec::new(), self.more.get(), 0);
         for (_, place) in self.places.into_inner() {
