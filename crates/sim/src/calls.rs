@@ -1,4 +1,6 @@
-//! Calls that are due, and what is given out of them.
+//! Due calls, and the requests that tests get of them with the command `calls`.
+//!
+//! Limitations: places and fair shares do not exist, so all due calls are given out at once. Nothing is signed.
 
 use crate::locks::{Locked, wanted};
 use crate::rpc::OpenRpc;
@@ -16,7 +18,7 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 /// A request to a worker, to be answered with [`Simulator::answer`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Call {
-    /// Names it in the answer.
+    /// The number of the call, for the command `answer`.
     pub call: u64,
     pub process_id: String,
     pub process_type: String,
@@ -27,21 +29,21 @@ pub struct Call {
     /// From 1.
     pub attempt: u32,
     pub method: &'static str,
-    /// After the worker's URL.
+    /// The path after the worker's URL.
     pub path: &'static str,
     pub headers: BTreeMap<&'static str, String>,
-    /// Byte by byte what the worker gets.
+    /// The body, exactly as a worker gets it.
     pub body: String,
     pub timeout_seconds: f64,
 }
 
-/// A call that was given out.
+/// A call that was given out and not answered yet.
 pub(crate) enum OpenCall {
     State(OpenState),
     Rpc(OpenRpc),
 }
 
-/// A call of a state.
+/// An open call of a state.
 pub(crate) struct OpenState {
     pub execution: ExecutionId,
     pub seq: StateSeq,
@@ -49,12 +51,13 @@ pub(crate) struct OpenState {
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
     pub timeout: Duration,
-    /// It fails at this time.
+    /// When the attempt fails without an answer.
     pub deadline: Timestamp,
     pub global: Loading,
     pub local: Loading,
+    /// The locks that the call holds until it is answered.
     pub locks: WantedLocks,
-    /// Of what it has locked.
+    /// The values that the call loaded under locks.
     pub locked: Option<Locked>,
 }
 
@@ -76,7 +79,8 @@ impl OpenCall {
 }
 
 impl Simulator {
-    /// Gives out the calls that are due, by priority, and then in the order in which they came due. One that wants what another one has locked stays.
+    /// Gives out the due calls, ordered by priority and then by the time at which they came due. A call whose locks
+    /// conflict with an open call stays.
     pub fn calls(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
         for (id, seq) in self.due() {
@@ -87,7 +91,7 @@ impl Simulator {
         calls
     }
 
-    /// States at calls that are due, not given out, and not to wait.
+    /// States whose calls are due, eligible and not open.
     pub(crate) fn due(&self) -> Vec<(ExecutionId, StateSeq)> {
         let mut due = Vec::new();
         for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
@@ -102,7 +106,7 @@ impl Simulator {
         due.into_iter().map(|(.., id, seq)| (id, seq)).collect()
     }
 
-    /// The states of a process whose calls are made or fail by themselves, and when.
+    /// States whose calls can be made, or fail before they are made, each with the time at which the call is due.
     pub(crate) fn begin_at<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = (&'s StateExecution, Timestamp)> {
         let at_calls = run.execution.states.values().filter_map(|state| Some((state.as_ref(), state.open_call()?)));
         let begins = at_calls.filter(|(state, (api, _))| {
@@ -112,16 +116,16 @@ impl Simulator {
         begins.map(|(state, (_, call))| (state, call.not_before))
     }
 
-    /// What a call depends on.
+    /// The facts from which `eligible` judges a call.
     pub(crate) fn facts<'s>(&'s self, run: &'s Run, called: CallOf<'s>) -> Facts<'s> {
         let name = &run.execution.process_type;
-        // A type is never unregistered here.
+        // No command unregisters a type.
         let definition = &self.types[name];
         let registered = TypeFacts { definition, worker: TypeWorker::Called, pause: self.paused_types.get(name) };
         Facts::new(&run.execution, called, Some(registered), self.now)
     }
 
-    /// Whether a call that is due can be given out now.
+    /// Whether the locks of a due call do not conflict with an open call.
     pub(crate) fn is_free(&self, (id, seq): (ExecutionId, StateSeq)) -> bool {
         let run = self.run(id);
         let Some((state, api)) = at_call(run, seq) else { return false };
@@ -155,7 +159,7 @@ impl Simulator {
         }
     }
 
-    /// The request of a state's call, or why the attempt fails before.
+    /// The request of a state's call. Inner error: why the attempt fails before. None: the call is not made now.
     fn request(
         &self,
         id: ExecutionId,
@@ -193,14 +197,14 @@ impl Simulator {
         Some(Ok((call, open)))
     }
 
-    /// The attributes that a call gets.
+    /// The attributes that a call loads.
     pub(crate) fn load(&self, run: &Run, global: &Loading, local: &Loading) -> Attributes {
         let attributes = run.execution.local_attributes.iter();
         let loads = Loads { global: global.clone(), local: local.clone() };
         loads.attributes(self.tables.load(run, global), attributes.map(|(name, value)| (name.as_str(), value.as_str())))
     }
 
-    /// The next call to be given out, with its headers.
+    /// The call that the test gets, with the next number and its headers.
     pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> Call {
         let context = outgoing.context();
         let mut headers = BTreeMap::from([
@@ -225,13 +229,13 @@ impl Simulator {
     }
 }
 
-/// The state, and the API of its call.
+/// The state and the API of its call, if it is at one without an incident.
 fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
     let state = run.execution.states.get(&seq)?;
     state.open_call().map(|(api, _)| (state.as_ref(), api))
 }
 
-/// What every request says of its process.
+/// What each request contains about its process.
 pub(crate) fn origin(run: &Run) -> Origin<'_> {
     Origin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
 }

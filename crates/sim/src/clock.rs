@@ -1,4 +1,6 @@
-//! The virtual clock: it stands still, and moves from one moment at which something is due to the next.
+//! The virtual clock. Only the command `advance` moves it, from one moment at which something is due to the next.
+//!
+//! Limitations: the clock never moves back.
 
 use crate::calls::OpenCall;
 use crate::line::{Given, shown};
@@ -10,8 +12,8 @@ use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
 
 impl Simulator {
-    /// Moves the clock: by a length of time, or to a moment, or to the next moment at which something is due. Timers fire on the way.
-    /// The clock stops as soon as calls are due: until they are answered, nothing else comes due.
+    /// Moves the clock by a duration, to a moment, or to the next moment at which something is due. Timers fire on the
+    /// way. The clock stops when calls come due, because their answers decide what comes due next.
     pub(crate) fn advance(&mut self, given: &mut Given) -> Result<Value> {
         let by = valid("by", given.length("by")?, "not be negative")?;
         let until = given.moment("until")?.flatten();
@@ -45,13 +47,13 @@ impl Simulator {
         self.due().into_iter().filter(|call| self.is_free(*call)).count()
     }
 
-    /// Carries out everything that is due now.
+    /// Fires all timers and deadlines that are due now.
     fn fire(&mut self) -> Result<()> {
         loop {
             let is_due = |at: &Timestamp| *at <= self.now;
             let timer = self.timers().find(|(at, ..)| is_due(at));
             if let Some((_, id, command)) = timer {
-                // What is due by the execution itself is not stale.
+                // The execution lists the timer itself, so the command is not stale.
                 let Ok(events) = self.decide(id, &command) else { break };
                 self.apply(id, events);
                 continue;
@@ -64,9 +66,9 @@ impl Simulator {
         Ok(())
     }
 
-    /// When something comes due that is not due now.
+    /// The next moment after now at which something comes due.
     fn next(&self) -> Option<Timestamp> {
-        // A call that is held comes due when the pause ends, if it does so by itself.
+        // When the pause of a type ends by itself, calls that it held may be due.
         let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
         let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
@@ -77,7 +79,7 @@ impl Simulator {
         self.runs.values().filter(|run| run.execution.is_running())
     }
 
-    /// What comes due by itself, in the order in which the same moment brings it.
+    /// All timers of running executions. At the same moment, they fire in this order.
     fn timers(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
         let running = || self.running().map(|run| &run.execution);
         let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
@@ -90,7 +92,7 @@ impl Simulator {
         timeouts.chain(timers).chain(pauses)
     }
 
-    /// When the times of open calls are over.
+    /// The deadlines of open calls.
     fn deadlines(&self) -> impl Iterator<Item = (Timestamp, u64)> {
         self.open.iter().filter_map(|(number, open)| match open {
             OpenCall::State(open) => Some((open.deadline, *number)),

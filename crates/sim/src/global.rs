@@ -1,4 +1,6 @@
-//! Global queues: messages that belong to no process, and who waits for them.
+//! Global queues: their messages, and the states that wait for them.
+//!
+//! Limitations: neither messages nor bytes are limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
@@ -14,21 +16,21 @@ const RETENTION: Duration = Duration(7 * 86_400_000_000);
 pub(crate) struct GlobalQueues {
     messages: BTreeMap<u64, Stored>,
     last_message: u64,
-    /// When ids of messages were used last, by queue, and for which message.
+    /// For each (queue, message id): when it was used last, and the number of its message.
     ids: BTreeMap<(String, String), (Timestamp, u64)>,
-    /// States that wait, the longest waiting first.
+    /// The waiting states, longest waiting first.
     pub waiting: Vec<StateKey>,
 }
 
 struct Stored {
     message: GlobalMessage,
     expires_at: Option<Timestamp>,
-    /// By which state, and when.
+    /// The state that holds the message, and since when.
     taken: Option<(StateKey, Timestamp)>,
 }
 
 impl GlobalQueues {
-    /// Puts a message in, unless its id was used in the queue.
+    /// Publishes a message, unless its id is known in the queue.
     pub fn publish(&mut self, published: &PublishedGlobally, now: Timestamp) {
         let PublishedGlobally { queue, key, message_id, payload, expires_at } = published.clone();
         let number = self.last_message + 1;
@@ -50,7 +52,7 @@ impl GlobalQueues {
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
     }
 
-    /// What an event of an execution means for the queues.
+    /// Updates the queues after an event of an execution.
     pub fn follow(&mut self, id: ExecutionId, event: &Event, now: Timestamp) {
         match event {
             Event::GlobalMessagesPublished { messages, .. } => {
@@ -80,7 +82,8 @@ impl GlobalQueues {
         }
     }
 
-    /// Messages return to their places. The time during which they were taken does not count.
+    /// Returns messages to their places in the queues. The time during which a state held them does not count for their
+    /// expiry.
     fn give_back(&mut self, now: Timestamp, by: impl Fn(StateKey) -> bool) {
         for stored in self.messages.values_mut() {
             if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {
@@ -89,7 +92,7 @@ impl GlobalQueues {
         }
     }
 
-    /// Numbers of the messages that an execution has taken and not used up.
+    /// The numbers of the messages that an execution holds.
     pub fn taken_by(&self, id: ExecutionId) -> BTreeSet<u64> {
         let taken = self.messages.iter().filter(|(_, stored)| stored.taken.is_some_and(|(by, _)| by.0 == id));
         taken.map(|(number, _)| *number).collect()

@@ -1,4 +1,4 @@
-//! XDB's processes in memory, with a virtual clock: what tests of workers run them on.
+//! XDB's processes in memory with a virtual clock, for tests of workers.
 //!
 //! ```text
 //!   a line of JSON ─▶ command ─▶ Simulator ─▶ engine: decide ─▶ events ─▶ Run: apply, history
@@ -6,11 +6,20 @@
 //!   calls, to be answered ◀─────────┘  └──── the answers           └─▶ Tables
 //! ```
 //!
-//! It is the server's own engine and wire format: what is decided, which calls may be made, what a worker is asked and what its
-//! answer means come from `xdb-engine`, `xdb-calls` and `xdb-protocol`, and so do the words of errors. What is here stands for the
-//! rest: for tables, rows as JSON; for the clock, a number that the command `advance` moves; for the scheduler, a list of what is due;
-//! for HTTP, the commands `calls` and `answer`. One thread, no I/O, no clock: the same commands always give the same lines. README.md
-//! describes the commands.
+//! Engine and wire format are those of the server: `xdb-engine`, `xdb-calls` and `xdb-protocol` make the decisions,
+//! judge calls, write requests, read answers, and have the texts of errors. This crate has substitutes for the rest:
+//!
+//! | in the server | here |
+//! |---|---|
+//! | the application's tables | rows as JSON values |
+//! | the clock | a number that the command `advance` moves |
+//! | the scheduler | a list of due calls and timers |
+//! | HTTP | the commands `calls` and `answer` |
+//!
+//! There is one thread, no I/O and no clock, so the same commands always give the same lines. README.md describes the
+//! commands.
+//!
+//! Limitations: one role and one worker. README.md lists all differences from a server.
 
 mod answers;
 mod calls;
@@ -39,14 +48,14 @@ use xdb_engine::*;
 use xdb_protocol::Limits;
 use xdb_protocol::refusal::{self, Refusal};
 
-/// What a command gives, or why it is refused: then nothing has changed.
+/// The result of a command. Error: why it is refused. A refused command changes nothing.
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// The role that owns everything here, and the database it is in.
+/// The names of the only role and of the database.
 const OWNER: &str = "simulator";
 const DATABASE: &str = "simulator";
 
-/// The limits of a server with default settings. Messages in queues are not counted here.
+/// The limits of a server with default settings, except those of messages in queues.
 const QUOTAS: Quotas = Quotas {
     commands: 1000,
     threads: 20_000,
@@ -56,7 +65,7 @@ const QUOTAS: Quotas = Quotas {
 };
 const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
-/// A call of a function that a database would have made.
+/// A function call that a server would have made in its database.
 #[derive(Serialize)]
 struct CalledFunction {
     process_id: String,
@@ -64,33 +73,34 @@ struct CalledFunction {
     call: FunctionCall,
 }
 
-/// Where a server has its ids and times: processes, their types, tables, queues, and the clock.
+/// All state of the simulator: processes, process types, tables, queues, and the clock.
 #[derive(Default)]
 pub struct Simulator {
     now: Timestamp,
     types: BTreeMap<String, Arc<Definition>>,
-    /// Pauses of process types, also those that are over.
+    /// The pauses of process types, including pauses whose time is over.
     paused_types: BTreeMap<String, Pause>,
     tables: Tables,
     queues: GlobalQueues,
-    /// By their ids, which is the order of their starts.
+    /// The executions, in the order of their starts, which is the order of the ids.
     runs: BTreeMap<ExecutionId, Run>,
-    /// First answers of RPCs by their idempotency keys.
+    /// The first answers of RPCs, by execution and idempotency key.
     rpc_answers: BTreeMap<(ExecutionId, String), rpc::FirstAnswer>,
-    /// Calls that were given out and not answered, by number.
+    /// Calls that the tests have got and not answered yet, by number.
     open: BTreeMap<u64, OpenCall>,
+    /// Function calls since the last command `called`.
     called: Vec<CalledFunction>,
     last_call: u64,
     last_id: u64,
 }
 
 impl Simulator {
-    /// Nothing is there, and it is this time.
+    /// An empty simulator at this time.
     pub fn new(now: Timestamp) -> Self {
         Self { now, ..Self::default() }
     }
 
-    /// Version 7, as the server's: the time, and a number in place of chance.
+    /// A UUID of version 7, as on the server, with a counter in place of random bits.
     fn new_id(&mut self) -> ExecutionId {
         self.last_id += 1;
         let millis = self.now.0.max(0) / 1000;
@@ -102,7 +112,8 @@ impl Simulator {
         ExecutionId(id)
     }
 
-    /// The process that a command names last: the latest execution of its id, or the one that is named too.
+    /// Reads the last arguments of a command: the process id, and perhaps the execution id. Without the latter, finds
+    /// the latest execution.
     fn process(&self, given: &mut Given) -> Result<ExecutionId> {
         let (process_id, execution) = (given.name("process_id")?, given.take::<String>("execution_id")?);
         given.end()?;
@@ -112,7 +123,7 @@ impl Simulator {
         found.ok_or_else(|| refusal::unknown_process(&process_id))
     }
 
-    /// The run of an execution that was found.
+    /// The run of an existing execution.
     fn run(&self, id: ExecutionId) -> &Run {
         &self.runs[&id]
     }
@@ -122,9 +133,9 @@ impl Simulator {
         self.types.get(name).ok_or_else(|| refusal::unknown_process_type(name))
     }
 
-    /// The definition of an execution's type, as it is registered now.
+    /// The definition of the execution's type, as registered now.
     fn definition(&self, run: &Run) -> Arc<Definition> {
-        // A type is never unregistered here.
+        // No command unregisters a type.
         self.types[&run.execution.process_type].clone()
     }
 
@@ -138,17 +149,17 @@ impl Simulator {
         run.decide(command, &self.definition(run), self.now, &offered)
     }
 
-    /// Applies events, with what follows from them outside of their execution.
+    /// Applies events, and then offers free messages of global queues.
     fn apply(&mut self, id: ExecutionId, events: Vec<Event>) {
         self.apply_alone(id, events);
         self.ask_waiting();
     }
 
-    /// Offers free messages of global queues to those who wait, the longest waiting first. What one takes leaves no more to those
-    /// before it.
+    /// Offers free messages of global queues to waiting states, longest waiting first. One pass is enough: consumed
+    /// messages never help a state that was asked before.
     fn ask_waiting(&mut self) {
         for (id, seq) in self.queues.waiting.clone() {
-            // One that waits no more takes none.
+            // A state that no longer waits refuses the command.
             if let Ok(events) = self.decide(id, &Command::GlobalMessagesArrived { seq }) {
                 self.apply_alone(id, events);
             }
@@ -166,7 +177,7 @@ impl Simulator {
         }
     }
 
-    /// Gives an execution a command of a caller, and says how many events followed.
+    /// Applies a command of a caller to an execution. Returns how many events followed.
     fn command(&mut self, id: ExecutionId, command: &Command) -> Result<usize> {
         let rejected = |rejection| refusal::rejected(&self.run(id).execution.process_id, &rejection);
         let events = self.decide(id, command).map_err(rejected)?;

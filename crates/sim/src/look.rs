@@ -1,4 +1,6 @@
-//! What can be seen of a process.
+//! What tests can see of processes: descriptions, incidents, the check of the history.
+//!
+//! Limitations: only what exists without a server is shown.
 
 use crate::calls::OpenCall;
 use crate::line::shown;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use xdb_engine::*;
 
-/// What a process does and waits for: as `xdb.describe_process` says it, as far as there is such a thing here.
+/// A process as `xdb.describe_process` shows it, without what only a server has.
 #[derive(Serialize)]
 pub(crate) struct Description {
     #[serde(flatten)]
@@ -18,7 +20,7 @@ pub(crate) struct Description {
 }
 
 impl Simulator {
-    /// What a process does, what it waits for, and what failed last.
+    /// Describes a process: what it does, what it waits for, and its last failure.
     pub(crate) fn describe(&self, id: ExecutionId) -> Description {
         let run = self.run(id);
         let execution = &run.execution;
@@ -72,13 +74,13 @@ impl Simulator {
         present(members.collect())
     }
 
-    /// Calls whose retries are spent, and which stay.
+    /// All calls with incidents, as rows of `xdb.incidents`.
     pub(crate) fn incidents(&self) -> Vec<Value> {
         let states = self.runs.values().flat_map(|run| run.execution.states.values().map(move |state| (run, state)));
         states.filter_map(|(run, state)| incident(run, state)).collect()
     }
 
-    /// What is wrong with an execution: whether it is what its history says, as `xdb.check_process` looks at it.
+    /// Checks an execution as `xdb.check_process` does: how it differs from its history. Empty: it does not.
     pub(crate) fn problems(&self, id: ExecutionId) -> Vec<String> {
         let run = self.run(id);
         let held = run.execution.states.values().flat_map(|state| state.held_global_messages());
@@ -89,7 +91,7 @@ impl Simulator {
     }
 }
 
-/// An object without what is null.
+/// Removes the members of an object that are null.
 fn present(mut object: Value) -> Value {
     if let Value::Object(members) = &mut object {
         members.retain(|_, value| !value.is_null());
@@ -130,7 +132,7 @@ fn waiting_for(run: &Run, WaitCommand { command_id, kind, status, .. }: &WaitCom
     }))
 }
 
-/// A call that stays where it is, as a row of `xdb.incidents`.
+/// The incident of a state as a row of `xdb.incidents`, if it has one.
 fn incident(run: &Run, state: &StateExecution) -> Option<Value> {
     let (api, call) = state.current_call().filter(|(_, call)| call.incident)?;
     let LastFailure { at, attempt, failure, .. } = call.last_failure.as_ref()?;

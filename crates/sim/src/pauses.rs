@@ -1,4 +1,6 @@
 //! Pauses of processes and of process types.
+//!
+//! Limitations: an RPC does not wait for the end of a pause.
 
 use crate::line::Given;
 use crate::run::Run;
@@ -6,11 +8,11 @@ use crate::{Result, Simulator};
 use xdb_engine::*;
 use xdb_protocol::{arguments, refusal};
 
-/// What is paused, in words, and how.
+/// What is paused, as text, and its pause.
 type Paused<'s> = (String, &'s Pause);
 
 impl Simulator {
-    /// Has no call of a process's states begin until the end of the pause.
+    /// Pauses a process: no call of its states begins until the end of the pause.
     pub(crate) fn pause_process(&mut self, given: &mut Given) -> Result<()> {
         let pause = self.asked(given)?;
         let id = self.process(given)?;
@@ -23,7 +25,7 @@ impl Simulator {
         self.command(id, &Command::Resume).map(drop)
     }
 
-    /// Has no call of the processes of a type begin until the end of the pause.
+    /// Pauses a process type: no call of its processes begins until the end of the pause.
     pub(crate) fn pause_process_type(&mut self, given: &mut Given) -> Result<()> {
         let pause = self.asked(given)?;
         let process_type = self.type_to_pause(given)?;
@@ -49,25 +51,25 @@ impl Simulator {
         self.process_type(&process_type).map(|_| process_type)
     }
 
-    /// The pause that a process type is in.
+    /// The current pause of a process type.
     pub(crate) fn pause_of_type(&self, process_type: &str) -> Option<Paused<'_>> {
         let pause = self.paused_types.get(process_type).filter(|pause| !pause.is_over(self.now))?;
         Some((format!("process type \"{process_type}\""), pause))
     }
 
-    /// The pauses that a process is in: its own, and that of its type, which is nothing to one that has closed.
+    /// The current pauses of a process: its own, and that of its type. A closed process has none.
     fn pauses<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = Paused<'s>> {
         let Execution { process_id, process_type, pause, .. } = &run.execution;
         let own = pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
         own.into_iter().chain(self.pause_of_type(process_type).filter(|_| run.execution.is_running()))
     }
 
-    /// Refuses a request, if a pause of the type says so.
+    /// Refuses a start, if the type is paused with the mode `REJECT`.
     pub(crate) fn refuse_type(&self, process_type: &str) -> Result<()> {
         refuse(self.pause_of_type(process_type).filter(|(_, pause)| pause.mode == PauseMode::Reject))
     }
 
-    /// Refuses a message to a process that runs, if a pause says so.
+    /// Refuses a message to a process that is paused with the mode `REJECT`.
     pub(crate) fn refuse_message(&self, run: &Run) -> Result<()> {
         refuse(self.pauses(run).find(|(_, pause)| pause.mode == PauseMode::Reject))
     }

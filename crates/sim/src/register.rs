@@ -1,4 +1,6 @@
-//! Process types.
+//! Registers process types.
+//!
+//! Limitations: functions of a database are refused, and tables are not checked.
 
 use crate::line::Given;
 use crate::tables::full_name;
@@ -25,7 +27,7 @@ impl Simulator {
         let mut mapped = BTreeSet::new();
         for table in &mut definition.global_attributes {
             let name = full_name(&table.table);
-            // Stands for the oid: what is locked is known by it.
+            // The hash stands for the oid, which identifies the table in locks.
             table.relation = fnv1a(name.bytes()) as u32;
             if !mapped.insert(name) {
                 return Err(invalid_definition(format!("table {} is mapped twice", table.table)));
@@ -40,7 +42,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Calls of this type whose answers have named what was not registered are due at once.
+    /// Makes calls due whose answers named something that was not registered.
     fn calls_wait_no_more(&mut self, process_type: &str) {
         for id in self.runs.keys().copied().collect::<Vec<_>>() {
             let execution = &self.run(id).execution;

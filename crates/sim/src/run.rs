@@ -1,4 +1,6 @@
-//! An execution with what belongs to it.
+//! One execution, with its history and its mapped rows.
+//!
+//! Limitations: executions are always loaded completely, and the history is never cut.
 
 use crate::QUOTAS;
 use crate::line::shown;
@@ -8,7 +10,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::StartOptions;
 
-/// An event, as `xdb.history` has it.
+/// An event, as a row of `xdb.history`.
 #[derive(Serialize)]
 pub(crate) struct HistoryEvent {
     event_id: u64,
@@ -19,18 +21,19 @@ pub(crate) struct HistoryEvent {
     details: Json,
 }
 
-/// An execution, whole, and all that is known of it.
+/// An execution, completely loaded, with its other data.
 pub(crate) struct Run {
     pub execution: Execution,
     pub history: Vec<HistoryEvent>,
-    /// The mapped tables as they were when it started, and for each the values of its key columns.
+    /// The mapped tables, as registered when the execution started.
     mapping: Arc<[TableMapping]>,
+    /// For each mapped table, the values of its key columns.
     keys: Vec<Vec<String>>,
-    /// Those that it was started with.
+    /// The options of the start.
     pub options: StartOptions,
-    /// Which event wrote each local attribute last.
+    /// For each local attribute, the number of the event that wrote it last.
     pub local_versions: BTreeMap<String, u64>,
-    /// When the first attempt of the call was made that a state is at.
+    /// For each call that a state is at, when its first attempt began.
     pub first_attempts: BTreeMap<(StateSeq, Api), Timestamp>,
 }
 
@@ -47,7 +50,7 @@ impl Run {
         }
     }
 
-    /// The events that follow from a command. Backoff has no jitter here.
+    /// The events that follow from a command. Backoff has no jitter.
     pub fn decide(
         &self,
         command: &Command,
@@ -60,7 +63,7 @@ impl Run {
             jitter: 0.5,
             definition,
             mapping: &self.mapping,
-            // All that was received is in the execution, since all of it is loaded.
+            // Empty, because all message ids are loaded.
             published_before: &BTreeSet::new(),
             global_messages,
             quotas: QUOTAS,
@@ -69,7 +72,7 @@ impl Run {
         decide(&self.execution, command, context)
     }
 
-    /// Applies an event, and notes it in the history.
+    /// Applies an event, and adds it to the history.
     pub fn apply(&mut self, event: Event, now: Timestamp) {
         let event_id = self.execution.next_event;
         if event.is_recorded() {
@@ -81,19 +84,19 @@ impl Run {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_versions.extend(attributes.keys().map(|name| (name.clone(), event_id)));
             }
-            // The next attempt counts as the first one.
+            // After an incident, the next attempt is the first one for the retry policy.
             Event::IncidentRaised { seq, .. } => self.first_attempts.retain(|(of, _), _| of != seq),
             _ => {}
         }
         self.execution.apply(&event, now);
     }
 
-    /// Each mapped table with the values of its key.
+    /// Each mapped table, with the values of its key columns.
     pub fn rows(&self) -> impl Iterator<Item = (&TableMapping, &[String])> {
         self.mapping.iter().zip(&self.keys).map(|(table, key)| (table, key.as_slice()))
     }
 
-    /// What is wrong with it, if anything: its history, replayed, gives the execution.
+    /// Replays the history, and compares the result with the execution. None: they are equal.
     pub fn problem(&self) -> Option<String> {
         let mut replay = Replay::new(self.execution.id);
         for HistoryEvent { event_id, at, event_type, details, .. } in &self.history {

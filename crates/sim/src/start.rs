@@ -1,4 +1,6 @@
-//! Starts: all of it, or nothing.
+//! Starts of processes. A refused start changes nothing.
+//!
+//! Limitations: there are no bulk starts.
 
 use crate::calls::OpenCall;
 use crate::line::Given;
@@ -10,7 +12,7 @@ use xdb_protocol::refusal::{self, invalid_argument};
 use xdb_protocol::{GivenStart, StartRequest};
 
 impl Simulator {
-    /// Starts a process, and gives the execution's id.
+    /// Starts a process. Returns the id of its execution.
     pub(crate) fn start(&mut self, given: &mut Given) -> Result<ExecutionId> {
         let id = self.new_id();
         let policy = given.take("id_reuse_policy")?.unwrap_or_else(|| IdReusePolicy::AllowIfNoRunning.to_string());
@@ -64,7 +66,8 @@ impl Simulator {
         Ok(id)
     }
 
-    /// Merges a start into the latest one of its key, if that has not begun and the options want it.
+    /// Merges a start into the latest one with its key, if that one is pending and the options allow it. None: it was
+    /// not merged.
     fn merge(&mut self, start: &Start, key: &str, options: &MergeOptions) -> Result<Option<ExecutionId>> {
         let is_of_key = |run: &&Run| {
             run.execution.process_type == start.process_type
@@ -72,7 +75,7 @@ impl Simulator {
         };
         let Some(latest) = self.runs.values().rev().find(is_of_key) else { return Ok(None) };
         let id = latest.execution.id;
-        // A call that is given out has begun.
+        // An open call has begun.
         if self.open.values().any(|open| matches!(open, OpenCall::State(open) if open.execution == id)) {
             return Ok(None);
         }

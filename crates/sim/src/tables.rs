@@ -1,4 +1,6 @@
-//! Users' tables: rows of JSON values. There are no types and no constraints; a key is compared as text.
+//! The application's tables, as rows of JSON values.
+//!
+//! Limitations: there are no types and no constraints except the key, which is compared as text.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
@@ -14,7 +16,7 @@ pub type Row = BTreeMap<String, Json>;
 #[derive(Default)]
 pub(crate) struct Tables(BTreeMap<String, Vec<Row>>);
 
-/// A write that a table refuses.
+/// A write that a table refused.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub refusal: Refusal,
@@ -36,14 +38,14 @@ impl Refused {
         Box::new(Self { refusal, error })
     }
 
-    /// As a failed attempt of the call whose answer was refused.
+    /// The failure of the attempt whose answer was refused.
     pub fn failure(self) -> Failure {
         let detail = format!("{} ({})", self.error.message, self.error.sql_state);
         Failure { app_database_error: Some(self.error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 
-/// A table without a schema is in `public`.
+/// The name with its schema, by default `public`.
 pub(crate) fn full_name(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
@@ -61,7 +63,7 @@ impl Tables {
         self.rows(&table.table, &table.primary_key, key).next()
     }
 
-    /// The attributes of a process that are loaded, as a JSON object. A row that is not there gives null for each.
+    /// The loaded global attributes of a process, as a JSON object. If a row does not exist, its attributes are null.
     pub fn load(&self, run: &Run, loading: &Loading) -> String {
         let mut members = Vec::new();
         for (table, key) in run.rows() {
@@ -73,12 +75,13 @@ impl Tables {
         xdb_protocol::object(members.iter().copied())
     }
 
-    /// Updates the row of each table that has one of these attributes: all or none.
+    /// Updates the row of each table that has one of these attributes. If one row does not exist, nothing is written.
     pub fn update(&mut self, run: &Run, attributes: &BTreeMap<String, Json>) -> Result<(), Box<Refused>> {
         self.write(run, attributes, None)
     }
 
-    /// The same, or at the start of a process the rows are inserted: it has a mode for rows that are there already.
+    /// Updates rows, like [`Tables::update`]. With a mode, at the start of a process, inserts rows: the mode says what
+    /// happens to existing ones.
     pub fn write(
         &mut self,
         run: &Run,
@@ -105,7 +108,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes columns of the row with this key, which is made where it is not there.
+    /// Writes columns of the row with this key. Inserts the row if it does not exist.
     pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: Row) {
         let rows = self.table(table);
         match rows.iter_mut().find(|row| has_key(row, columns, key)) {
@@ -120,7 +123,7 @@ impl Tables {
         }
     }
 
-    /// The rows of a table, or those with this key.
+    /// The rows with this key. With an empty key: all rows of the table.
     pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> impl Iterator<Item = &Row> {
         self.0.get(&full_name(table)).into_iter().flatten().filter(|row| has_key(row, columns, key))
     }
