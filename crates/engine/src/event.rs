@@ -53,7 +53,7 @@ pub enum Event {
         commands: Vec<WaitCommand>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         combinations: Vec<Vec<u32>>,
-        /// Of the answer: what in it has changed nothing.
+        /// Sentences about parts of the answer that changed nothing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
@@ -84,7 +84,7 @@ pub enum Event {
         seq: StateSeq,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         close_type: Option<CloseType>,
-        /// Of the answer: what in it has changed nothing.
+        /// Sentences about parts of the answer that changed nothing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
@@ -163,7 +163,7 @@ pub enum Event {
     },
     RpcApplied {
         rpc_name: String,
-        /// Of the answer: what in it has changed nothing.
+        /// Sentences about parts of the answer that changed nothing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },

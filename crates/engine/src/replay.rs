@@ -56,6 +56,7 @@ pub struct Replay {
 }
 
 impl Replay {
+    /// A replay before the first event.
     pub fn new(id: ExecutionId) -> Self {
         Self { execution: Execution::new(id), received_at: HashMap::new(), earlier_message_ids: MessageIds::default() }
     }

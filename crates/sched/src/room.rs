@@ -172,6 +172,7 @@ impl<C> InFlight<C> {
         self.calls.len()
     }
 
+    /// Whether no call is under way.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

@@ -38,6 +38,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// A run before its first event. `keys`: for each mapped table, the values of its key columns.
     pub fn new(id: ExecutionId, definition: &Definition, keys: Vec<Vec<String>>, options: StartOptions) -> Self {
         Self {
             execution: Execution::new(id),
