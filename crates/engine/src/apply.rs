@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub const FIRST_STATE: StateSeq = StateSeq(1);
 
 impl Execution {
-    /// Applies an event to the execution. If the state of the event is not loaded, only the counters change, so that
-    /// they are right in an execution that is loaded in part.
+    /// Applies an event to the execution. If the state of the event is not loaded, only the counters change. So
+    /// the counters are right in an execution that is loaded in part.
     // Long because there is one place for what each event changes, and a match that forgets none.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         let number = self.next_event;

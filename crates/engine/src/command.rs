@@ -111,7 +111,7 @@ impl Command {
         matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
-    /// The messages for local queues. Messages with a known id are ignored later.
+    /// The messages for local queues. Messages whose ids were received before are ignored.
     pub fn publishes(&self) -> &[Publish] {
         match self {
             Self::MessagesArrived(publishes) => publishes,

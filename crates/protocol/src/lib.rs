@@ -14,8 +14,8 @@
 //! - The cost of an input is in proportion to its length. The depth is checked before anything is built, recursion is
 //!   bounded, and memory is in proportion to the text (`tests/bounded.rs`).
 //! - Null means the same as an absent key. An unknown key in a worker's answer changes nothing and gives a warning,
-//!   because workers may be newer than the engine. In a document of a SQL function it is an error, because it is a typing
-//!   error.
+//!   because workers may be newer than the engine. In a document of a SQL function an unknown key is an error, because
+//!   it is a typing error.
 //!
 //! | file | what it is for |
 //! |---|---|

@@ -177,6 +177,7 @@ impl<C> InFlight<C> {
         self.calls.is_empty()
     }
 
+    /// How many calls to this worker are under way.
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).copied().unwrap_or(0)
     }
