@@ -111,7 +111,8 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
         || HttpFailure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
     let mut head = Vec::with_capacity(512);
-    let call = write(message, request.body.len(), space, &mut head).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
+    let call =
+        write(message, request.body.len(), space, &mut head).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
     Ok((head, Exchange { state: ReceiveState::Head(call), pending: Vec::new(), unread: None }))
 }
 
