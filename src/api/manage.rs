@@ -1,4 +1,5 @@
-//! Functions that change a running process from outside, and the purge of closed executions.
+//! The functions that change a running process from outside (`set_local_attributes`, `skip_timer`, `retry_now`), and
+//! `purge`.
 
 use super::answering::{self, Executions};
 use super::process::follower;

@@ -1,4 +1,4 @@
-//! A call as a value, as far as it needs the server. The crate `xdb-calls` has the part without a server.
+//! Builds requests from loaded calls, and decodes their outcomes. The crate `xdb-calls` has the part without a server.
 //!
 //! ```text
 //!   Loaded ── facts ──▶ eligible ──▶ may it be made now, and by which process?

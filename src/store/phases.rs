@@ -1,4 +1,4 @@
-//! Which parts of a state's phase are stored in columns or tables of their own.
+//! Says which parts of a state's phase are stored in columns or tables of their own.
 
 use xdb_engine::*;
 

@@ -1,4 +1,4 @@
-//! Names of slow tables and functions, for people. The marks are in shared memory: [`crate::pg::shmem::slow`].
+//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory: [`crate::pg::shmem::slow`].
 
 use super::table::statements;
 use crate::pg::catch::Result;

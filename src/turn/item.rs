@@ -1,4 +1,4 @@
-//! What a turn decides about, and the result of each decision.
+//! The types of a turn's items (answers, timers, messages), and the result of each.
 //!
 //! Limitations: only answers and `Fail` stay in the backlog. The other items are in the tables and are found again.
 

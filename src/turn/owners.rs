@@ -1,4 +1,4 @@
-//! Whether roles may own running processes.
+//! Judges the owners of due calls: whether a role may own running processes.
 //!
 //! Limitations: roles are read in each turn that judges their calls, and not followed in between.
 

@@ -1,4 +1,4 @@
-//! Rules for the values of rows that the history does not determine, and for the rows around an execution.
+//! Checks columns that the history does not determine, and the rows around an execution.
 
 use super::Check;
 use crate::pg::catch::Result;
