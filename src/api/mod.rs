@@ -20,7 +20,7 @@
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, how it locks what it loads, waits for the end of a pause, and reaches the worker |
-//! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
+//! | `pull.rs`, `pull_claim.rs`, `pull_look.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
@@ -51,6 +51,7 @@ mod pause;
 mod process;
 mod pull;
 mod pull_claim;
+mod pull_look;
 mod query;
 mod registration;
 mod rpc;

@@ -7,16 +7,17 @@ use super::answering::{self, Answering, Executions};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, needed};
+use super::{Caller, json, name, needed, pull_look};
 use crate::calls::{self, CallRecord};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
+use crate::pg::latch;
 use crate::pg::process::{self, has_transaction_snapshot};
 use crate::pg::shmem::marks::RESPECTED_FOR;
 use crate::pg::spi::Spi;
-use crate::pg::wake::{self, waiter::Registration};
+use crate::pg::wake::{self, NewCall, waiter::Registration};
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Size};
@@ -116,28 +117,31 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
         return Err(error::needs_read_committed("xdb.claim_calls()"));
     }
     let deadline = Instant::now() + wait;
-    let mut place: Option<(i32, Registration)> = None;
+    let mut place: Option<Registration> = None;
     loop {
-        let seen = poll.once()?;
+        let seen = poll.once(&mut place)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if !seen.calls.is_empty() || seen.wrote || left.is_zero() {
             return Ok(Value::Rows(seen.calls.into_iter().map(pull_claim::Claimed::row).collect()));
         }
+        if seen.has_locks {
+            args.sleep(|| latch::wait_for_latch(left.min(LOCKS_KEPT).as_millis() as i64));
+            return Ok(Value::Rows(Vec::new()));
+        }
         match &place {
-            Some((worker, place)) if *worker == seen.worker => {
-                if seen.has_locks {
-                    args.sleep(|| place.wait(left.min(LOCKS_KEPT).as_millis() as i64));
-                    return Ok(Value::Rows(Vec::new()));
-                }
+            Some(place) if place.is_for(seen.worker) => {
+                place.served();
                 let milliseconds = |due: Timestamp| due.since(clock::now()).max(0) / 1000;
                 let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
-                let pause = until_due.min(left.as_millis() as i64).min(guc::POLL_INTERVAL_MS.get().into());
-                args.sleep(|| place.wait(pause + 1));
+                let until_look = until_due.min(guc::POLL_INTERVAL_MS.get().into());
+                let until_behind = seen.behind_at.map_or(left, |at| at.saturating_duration_since(Instant::now()));
+                let left = left.min(until_behind).as_millis() as i64;
+                args.sleep(|| place.wait_for_calls(left + 1, until_look + 1));
                 // A statement that goes on has locked all that it uses, and hears nothing of grants that were revoked meanwhile.
                 process::accept_invalidations();
             }
             // In this order: what becomes due after the poll that follows wakes this session.
-            _ => place = Some((seen.worker, Registration::register_worker(seen.worker))),
+            _ => place = Some(Registration::register_worker(seen.worker, poll.shards)),
         }
     }
 }
@@ -245,11 +249,10 @@ pub fn fail_call(args: &Args) -> Result<Value> {
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
     caller.on_system_tables(|spi, _| {
         let found = token.find_open(spi, caller)?;
-        if !pull::give_back(spi, token.leased)? {
-            return Err(error::call_is_lost());
-        }
+        let shard = pull::give_back(spi, token.leased)?.ok_or_else(error::call_is_lost)?;
         crash::point("pull-give-back");
-        wake::call_worker_at_commit(found.worker);
+        wake::new_call_at_commit(found.worker, NewCall { shard, is_due: true });
+        pull_look::given_back();
         Ok(Value::Void)
     })
 }

@@ -104,9 +104,13 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for.
+/// What is loaded of the executions `p`. Results are only added to, and request ids only looked for.
+pub(super) fn columns() -> String {
+    select_but::<Process>("p", &["results", "request_id", "purge_at"])
+}
+
 fn of_ids(lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "purge_at"]);
+    let columns = columns();
     format!(
         "SELECT {columns} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
@@ -347,7 +351,8 @@ pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>
     spi.first(Lock::None.statement(), &[array([id])], read)
 }
 
-fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
+/// Reads [`columns`]; the type and the mapping are left to be looked up.
+pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     let mut execution = Execution::new(row.get("execution_id")?);
     let shard = row.get("shard")?;
     execution.process_id = row.get("process_id")?;

@@ -43,9 +43,9 @@ pub fn comes_first(lane: i16) -> bool {
     lane < NO_PRIORITY || is_runners(lane) && lane < NO_PRIORITY + FUNCTIONS_FURTHER
 }
 
-/// By what the calls of a relation with their lanes are ordered, where priorities count: those with the highest come first.
-pub(super) fn level_of(relation: &str) -> String {
-    format!("CASE WHEN {relation}.lane < {FIRST_PRIORITY_LANE} THEN {NO_PRIORITY} ELSE {relation}.lane END")
+/// By what an owner's calls in several lanes are ordered: those with the highest priority come first.
+pub fn level(lane: i16) -> i16 {
+    if lane < FIRST_PRIORITY_LANE { NO_PRIORITY } else { lane }
 }
 
 /// Puts the task `t` where it stands when nothing holds it and no table is slow: its process type may have moved to another worker, or to functions,

@@ -497,9 +497,20 @@ impl Registry {
 
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
+        let current = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
+        self.process_type_of_version(spi, name, current)
+    }
+
+    /// The same for whoever has read the version of the type's row just now.
+    pub fn process_type_of_version(
+        &mut self,
+        spi: &Spi,
+        name: &str,
+        mut version: Option<RowVersion>,
+    ) -> Result<Option<Arc<ProcessType>>> {
         let mut missing = None;
         loop {
-            let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
+            let Some(current) = version else { return Ok(None) };
             if missing == Some(current.id) {
                 // Its worker is not there.
                 return Ok(None);
@@ -521,6 +532,7 @@ impl Registry {
             }
             // Another one may have taken its place meanwhile.
             missing = Some(current.id);
+            version = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
         }
     }
 
@@ -547,6 +559,16 @@ impl Registry {
 
 fn read_version(row: &Row) -> Result<RowVersion> {
     Ok(RowVersion { id: row.get("type_id")?, version: row.get("version")?, xmin: row.get("xmin")? })
+}
+
+/// The version of the type's row `y`, which may be missing, as columns that stand beside those of other tables.
+pub(super) const CURRENT_TYPE: &str =
+    "y.type_id AS current_type, y.version AS current_version, y.xmin::text AS current_xmin";
+
+/// Reads it.
+pub(super) fn read_current_type(row: &Row) -> Result<Option<RowVersion>> {
+    let Some(id) = row.get("current_type")? else { return Ok(None) };
+    Ok(Some(RowVersion { id, version: row.get("current_version")?, xmin: row.get("current_xmin")? }))
 }
 
 fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeMap<WorkerId, Registered>> {

@@ -19,6 +19,7 @@ use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::Jsonb;
 use crate::pg::spi::Spi;
+use crate::pg::wake::NewCall;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -88,7 +89,9 @@ struct Changes<'a> {
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
     calls_over: bool,
-    /// Workers that fetch their calls, and have new ones.
+    /// New calls of workers that fetch them.
+    pulled: Vec<(WorkerId, NewCall)>,
+    /// Such workers that may have any.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
@@ -190,8 +193,9 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                let has_call = self.rows.collect_task(meta, execution, old, state, calls);
-                self.pulling.extend(meta.pulled_by().filter(|_| has_call));
+                let due = self.rows.collect_task(meta, execution, old, state, calls);
+                let call = due.map(|due| NewCall { shard: meta.shard, is_due: due <= calls.now });
+                self.pulled.extend(meta.pulled_by().zip(call));
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -244,6 +248,7 @@ impl<'a> Changes<'a> {
         execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
+        self.pulled.iter().for_each(|(worker, call)| crate::pg::wake::new_call_at_commit(*worker, *call));
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
         state::write(spi, states_new, states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
@@ -271,7 +276,7 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call. Says whether it has one.
+    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call. Says when it is due.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -279,14 +284,14 @@ impl<'a> Rows<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
-    ) -> bool {
+    ) -> Option<Timestamp> {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
             }
-            return false;
+            return None;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
@@ -306,7 +311,7 @@ impl<'a> Rows<'a> {
             None => self.tasks_new.push(row),
             Some(_) => self.tasks_changed.push(row),
         }
-        true
+        Some(call.not_before)
     }
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {

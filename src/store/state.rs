@@ -78,6 +78,9 @@ statements! {
         columns(), batch::<StateKey>());
     OF_KEYS_AS_STORED = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         as_stored(), batch::<StateKey>());
+    OF_CALLS = format!("SELECT {}, EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = v.execution_id) AS has_locals \
+        FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
+        as_stored(), batch::<StateKey>());
     OF_KEYS_WITHOUT_INPUTS = format!("SELECT {} FROM {} \
         JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         without_inputs(), batch::<StateKey>());
@@ -274,6 +277,24 @@ pub fn states_in(
         }
     }
     Ok(left_out)
+}
+
+/// Loads the states of calls into their executions, and says which of these have local attributes.
+pub fn states_of_calls(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+) -> Result<BTreeSet<ExecutionId>> {
+    let (mut with_locals, mut budget) = (BTreeSet::new(), ByteBudget::default());
+    let read = |row: &Row| Ok((read_within(row, &mut budget)?, row.get::<bool>("has_locals")?));
+    for (state, has_locals) in spi.rows(&OF_CALLS, &StateKey::arrays(keys), read)? {
+        // Without a bound none is left out.
+        if let Ok((id, state)) = state {
+            put_in(loaded, id, state);
+            with_locals.extend(has_locals.then_some(id));
+        }
+    }
+    Ok(with_locals)
 }
 
 pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {

@@ -7,6 +7,7 @@
 //!   task rows that are due (timers and messages: due_owners)
 //!        │  whose are there?                        lines
 //!        │  where does the scan begin?              due_scan
+//!        │  whose turn is it? (of those who fetch)  turns
 //!        │  is somebody else at it right now?       backoff
 //!        │  is its definition in memory?            kept
 //!        ▼
@@ -37,3 +38,4 @@ pub mod lines;
 pub mod lock_table;
 pub mod room;
 pub mod table_health;
+pub mod turns;
