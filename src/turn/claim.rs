@@ -139,7 +139,7 @@ impl Claiming<'_, '_> {
         }
         let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
-        let found =
+        let mut found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.more |= found.emptied && found.unfinished.iter().any(|line| room.has(*line));
         // The room of the next turn has places for them.
@@ -148,6 +148,7 @@ impl Claiming<'_, '_> {
             return Ok(claims);
         }
         let mut candidates = in_turn(room, ready, found.due);
+        self.leave_the_rest(&mut candidates, room, limit, &mut found.unfinished, &mut claims);
         if self.turn.role.calls_functions() {
             self.take_one_kind(&mut candidates, &mut claims);
         }
