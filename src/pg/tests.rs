@@ -173,7 +173,7 @@ mod xdb_tests {
         commit(500, true);
         commit(5, true);
         assert_eq!([&low, &all, &another].map(is_woken), [true, true, true]);
-        [&low, &all, &another].map(Registration::served);
+        [&low, &all, &another].into_iter().for_each(Registration::served);
         // What comes due later is for the one that watches.
         commit(500, false);
         assert_eq!([&low, &all, &another].map(is_woken), [false, true, false]);
