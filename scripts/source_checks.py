@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks of the Rust sources' text, for scripts/lint: `rooms` and `sizes`."""
+"""Checks of the Rust sources' text, for scripts/lint: `rooms`, `circles`, `sizes` and `names`."""
 
 import re
 import sys
@@ -27,7 +27,11 @@ SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|MERGE|TRUNCATE|CREATE|ALTER|DROP|COPY|SET CONSTRAINTS|LOCK TABLE)\s"
 )
 
+# Declared more than once with one meaning, and why.
+SAME_MEANING = {}
+
 LONGEST_FUNCTION = 60
+LARGEST_CIRCLE = 3
 WIDEST_STRUCT = 15
 
 TOKEN = re.compile(
@@ -170,6 +174,109 @@ def rooms():
     return problems
 
 
+USE = re.compile(r"(?P<pub>\bpub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
+PATH = re.compile(r"(?<![\w:])\w+(?:\s*::\s*\w+)+")
+DEFINED = re.compile(
+    r"^(?:pub(?:\([^)]*\))? |const |unsafe |async |extern \S* )*(?:fn|struct|enum|union|trait|type|const|static)\s+(?:mut )?(\w+)", re.MULTILINE
+)
+
+
+def leaves(tree, path=()):
+    """(path, name here) of all that a tree of `use` names."""
+    found = re.match(r"\s*(?:(\w+|\*)\s*)?(::)?\s*", tree)
+    rest = tree[found.end() :]
+    path = (*path, found[1]) if found[1] else path
+    if rest.startswith("{"):
+        depth, begin = 0, 1
+        for i, character in enumerate(rest):
+            depth += (character == "{") - (character == "}")
+            if (character, depth) in ((",", 1), ("}", 0)):
+                if rest[begin:i].strip():
+                    yield from leaves(rest[begin:i], path)
+                begin = i + 1
+    elif found[2]:
+        yield from leaves(rest, path)
+    else:
+        renamed = re.match(r"as\s+(\w+)", rest)
+        path = path[:-1] if path[-1] == "self" else path
+        yield path, renamed[1] if renamed else path[-1]
+
+
+class Module:
+    """A file, as the others of its crate see it: what it defines, and what it names of theirs."""
+
+    def __init__(self, source, path):
+        code = source.code
+        # What stands in braces are its tests, or is defined by a macro.
+        while found := re.search(r"\bmod\s+\w+\s*\{", source.code):
+            source.code = source.code[: found.start()] + source.code[source.closing(found.end() - 1) + 1 :]
+        code = source.code
+        self.file, self.path = source.path, path
+        self.rest = USE.sub("", code)
+        self.defined = set(DEFINED.findall(self.rest))
+        self.uses = [(self.absolute(leaf), name, use["pub"]) for use in USE.finditer(code) for leaf, name in leaves(use["tree"])]
+        self.named = {self.absolute(re.split(r"\s*::\s*", path)) for path in PATH.findall(self.rest)}
+        self.named |= {path for path, name, public in self.uses if not public or self.has(name)}
+
+    def absolute(self, path):
+        """The path from the root of the crate; of another crate it is one that leads nowhere."""
+        ups = list(path).count("super")
+        path = [name for name in path if name not in ("super", "self")]
+        return tuple(path[1:] if path[:1] == ["crate"] else (*self.path[: len(self.path) - ups], *path))
+
+    def has(self, name):
+        return re.search(rf"(?<![\w.:]){name}\b", self.rest) is not None if name != "*" else True
+
+
+def defining(modules, path, seen=()):
+    """(name, file) of what a path names, wherever it is passed on from; of `*` for each name."""
+    depth = max((n for n in range(len(path) + 1) if path[:n] in modules), default=None)
+    if depth in (None, len(path)) or path in seen:
+        return set()
+    module, (name, *rest) = modules[path[:depth]], path[depth:]
+    found = {(each, module) for each in module.defined if name in (each, "*")}
+    for leaf, own, _ in module.uses:
+        is_of_crate = leaf[:depth] != module.path or leaf[: depth + 1] in modules
+        if is_of_crate and (own in (name, "*") or name == "*"):
+            found |= defining(modules, (*leaf[:-1], name, *rest) if own == "*" else (*leaf, *rest), (*seen, path))
+    return found
+
+
+def arrows(modules, is_room):
+    """What each file imports from each other. What it names of its own children is none: a room's door is made of its room."""
+    found = {module.file: {} for module in modules.values()}
+    for module in modules.values():
+        for path in module.named:
+            for name, other in defining(modules, path):
+                is_child = other.path[: len(module.path)] == module.path
+                if is_room(module, other) and not is_child and (path[-1] != "*" or module.has(name)):
+                    found[module.file].setdefault(other.file, set()).add(name)
+    return found
+
+
+def circles():
+    problems = []
+    for root in [Path("src"), *sorted(Path("crates").glob("*/src"))]:
+        modules = {}
+        for source in sources(f"{root}/**/*.rs"):
+            path = tuple(part for part in source.path.relative_to(root).with_suffix("").parts if part not in ("mod", "lib"))
+            modules[path] = Module(source, path)
+        imports = arrows(modules, lambda one, other: root != Path("src") or one.path[:1] == other.path[:1])
+        reached = {}
+        for file in imports:
+            left, reached[file] = [file], set()
+            while left:
+                new = imports[left.pop()].keys() - reached[file]
+                reached[file] |= new
+                left += new
+        for circle in sorted({tuple(sorted(other for other in reached[file] if file in reached[other])) for file in imports}):
+            if len(circle) > LARGEST_CIRCLE:
+                problems.append(f"{circle[0]}: a circle of {len(circle)} files that import from each other; the limit is {LARGEST_CIRCLE}")
+                ties = [(file, other) for file in circle for other in circle if other in imports[file]]
+                problems += [f"  {file} imports from {other}: {', '.join(sorted(imports[file][other]))}" for file, other in ties]
+    return problems
+
+
 def fields(source, opens, closes):
     """Number of fields of a struct between these braces. In a description of a table they stand in groups, `name { ... }`."""
     body = source.code[opens + 1 : closes].replace("->", "  ")
@@ -203,8 +310,33 @@ def sizes():
     return problems
 
 
+def names():
+    """Types that are declared more than once: a name says which thing it is, whichever file a reader is in."""
+    places = {}
+    # As it is written at the beginning of an item: what a trait or an implementation names for it is no type of its own.
+    declared = re.compile(r"^(?P<indent> *)(?:pub(?:\([^)]*\))? +)?(?:unsafe +)?(?:struct|enum|union|trait|type) +(\w+)", re.MULTILINE)
+    for source in sources("src/**/*.rs", "crates/*/src/**/*.rs"):
+        if str(source.path) == SQL_OF_TESTS:
+            continue
+        inner = [source.block(found.end()) for found in re.finditer(r"\b(?:trait|impl)\b[^;{]*", source.code)]
+        for found in declared.finditer(source.code):
+            if not any(block and block[0] < found.start() < block[1] for block in inner):
+                places.setdefault(found[2], []).append(source.place(found.start(2)))
+    problems = [
+        f"{name} is declared {len(all)} times: {', '.join(all)}"
+        for name, all in sorted(places.items())
+        if len(all) > 1 and name not in SAME_MEANING
+    ]
+    for name in SAME_MEANING:
+        if len(places.get(name, [])) < 2:
+            problems.append(f"{name}: not declared twice any more; take it out of scripts/source_checks.py")
+    if problems:
+        problems.append("Name each type by what it is.")
+    return problems
+
+
 def main():
-    problems = {"rooms": rooms, "sizes": sizes}[sys.argv[1]]()
+    problems = {"rooms": rooms, "circles": circles, "sizes": sizes, "names": names}[sys.argv[1]]()
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

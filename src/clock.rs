@@ -5,7 +5,8 @@
 //! processes, and nothing shifts it: leases, and what the breakers of workers show. What is deleted for good because it is old
 //! goes by [`behind`].
 
-use crate::pg::{clock_offset, param::from_postgres, raw};
+use crate::pg::{param::from_postgres, raw, shmem};
+use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 
 /// The time of processes, not that of the transaction's start. The same in every session of the server at any moment;
@@ -16,12 +17,18 @@ pub fn now() -> Timestamp {
 
 /// How far it is from the real one, in microseconds.
 pub fn offset() -> i64 {
-    clock_offset::current()
+    shmem::clock_offset()
 }
 
 /// The time on the wall.
 pub fn real() -> Timestamp {
     from_postgres(raw::now_micros())
+}
+
+/// When that moment is, on the wall.
+pub fn on_the_wall(at: Instant) -> Timestamp {
+    let (now, micros) = (Instant::now(), |time: Duration| time.as_micros() as i64);
+    Timestamp(real().0 + micros(at.saturating_duration_since(now)) - micros(now.saturating_duration_since(at)))
 }
 
 /// The earlier one of the two times: what is not old by both is not old. The setting is the server's, and a test that moves it

@@ -1,7 +1,6 @@
 //! Settings. Each is documented in `docs/settings.md`.
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
-use std::collections::HashSet;
 use std::ffi::CString;
 use xdb_engine::{Duration, Quotas};
 
@@ -93,7 +92,7 @@ settings! {
         c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
         c"Their steps would write users' tables with all rights. Default off.";
     RPC_TIMEOUT_MS: i32 = 10_000, 1..=3_600_000, Userset, MS,
-        c"xdb.rpc_timeout", c"Longest time that an RPC waits for its worker, where neither call nor definition says otherwise.",
+        c"xdb.rpc_timeout", c"Longest time until the worker of an RPC has answered, waits included, where neither call nor definition says.",
         c"The caller's transaction stays open meanwhile. Default 10s.";
     TRACEPARENT: Text = Some(c""), Userset, NONE,
         c"xdb.traceparent", c"Trace context of what the session does, as the header traceparent of W3C has it.",
@@ -172,13 +171,6 @@ pub fn retention() -> Option<Duration> {
 }
 
 /// The names in a list as `xdb.databases` has it; none means all. `None` if it can't be read.
-///
-/// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
-pub fn listed_databases(list: &str) -> Option<HashSet<String>> {
-    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { crate::pg::names::split(list) };
-    if list.contains('"') {
-        return as_sql.map(HashSet::from_iter);
-    }
-    let as_written = list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    Some(as_written.chain(as_sql.into_iter().flatten()).collect())
+pub fn listed_databases(list: &str) -> Option<Vec<String>> {
+    if list.trim().is_empty() { Some(Vec::new()) } else { crate::pg::names::split(list) }
 }

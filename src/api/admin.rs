@@ -23,6 +23,7 @@ use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownType, ShownWorker};
 use crate::store::registry::{self, MissingType};
 use crate::store::{adopt, crashes, engine, owners, pull, slow, subscription, usage, versions};
+use crate::turn::Why;
 use std::time::Duration;
 use xdb_engine::Timestamp;
 
@@ -65,8 +66,8 @@ pub fn adopt(_: &Args) -> Result<Value> {
 /// Process types that are missing, with the numbers of their executions.
 fn named(missing: &[MissingType]) -> String {
     let named = missing.iter().map(|missing| match missing.running {
-        1 => format!("\"{}\" (1 process)", missing.name),
-        running => format!("\"{}\" ({running} processes)", missing.name),
+        1 => format!("\"{}\" (1 process)", missing.process_type),
+        running => format!("\"{}\" ({running} processes)", missing.process_type),
     });
     named.collect::<Vec<_>>().join(", ")
 }
@@ -143,43 +144,38 @@ pub fn status(_: &Args) -> Result<Value> {
             if main.state == EngineState::Running {
                 reasons.extend(engine_state::full_workers(spi, caller)?);
             }
-            Ok((lines::backlog(spi, clock::now())?, owners::ownerless(spi)?))
+            Ok((lines::backlog(spi, clock::now())?.unwrap_or_default(), owners::ownerless(spi)?))
         })?;
         Ok((reasons, Some(backlog), oldest_due, slow::names(spi)?, ownerless))
     })?;
-    let started_at = moment(main.started_at);
-    if !sees_figures {
-        let (pid, state, started_at) = (Value::of(main.pid), Value::of(main.state.as_str()), Value::of(started_at));
-        let reason = Value::of((!reasons.is_empty()).then(|| reasons.join("; ")));
-        let none = || Value::Null;
-        let row = vec![pid, state, none(), none(), none(), none(), started_at, none(), none(), none(), none(), reason];
-        return Ok(Value::Rows(vec![row]));
-    }
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
     let in_flight = main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>();
     let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
-    if reasons.is_empty() {
+    let next_turn_at = moment(main.next_turn_at).filter(|_| sees_figures);
+    if sees_figures && reasons.is_empty() {
         reasons.extend(without_authorities().or_else(|| short_of_connections(waiting)));
     }
     Ok(Value::Rows(vec![row![
         main.pid,
         main.state.as_str(),
-        in_flight as i32,
+        sees_figures.then_some(in_flight as i32),
         backlog,
         oldest_due,
-        main.calls_per_second,
-        started_at,
-        main.epoch,
-        slow_objects,
-        main.last_error,
-        moment(main.last_error_at),
+        sees_figures.then_some(main.calls_per_second),
+        moment(main.started_at),
+        sees_figures.then_some(main.epoch),
+        sees_figures.then_some(slow_objects),
+        main.last_error.filter(|_| sees_figures),
+        moment(main.last_error_at).filter(|_| sees_figures),
         (!reasons.is_empty()).then(|| reasons.join("; ")),
-        running.len() as i32,
-        runner_error,
-        ownerless,
+        sees_figures.then_some(running.len() as i32),
+        runner_error.filter(|_| sees_figures),
+        sees_figures.then_some(ownerless),
+        next_turn_at,
+        next_turn_at.and(Why::WORDS.get(main.next_turn_why as usize).copied()),
     ]]))
 }
 
@@ -237,7 +233,7 @@ pub fn registered_workers(_: &Args) -> Result<Value> {
     let row = |(ShownWorker { worker_id, name, pulls, .. }, owner, calls)| {
         let mut row = row![worker_id, name, owner];
         if let Some(calls) = calls {
-            row.extend(figures(&calls, pulls, waiting.get(&worker_id)));
+            row.extend(figures(&calls, pulls, waiting.iter().find(|waiting| waiting.worker_id == worker_id)));
         }
         row
     };

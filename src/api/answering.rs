@@ -1,11 +1,12 @@
 //! What a worker has said, in the transaction of whoever brings it: the caller of an RPC, or a worker that has fetched its call.
 //!
 //! ```text
-//!   lock ──▶ (is it what was asked about?) ──▶ decide ──▶ users' tables ──▶ save
+//!   lock ──▶ load ──▶ xdb_calls::apply ──▶ save
 //! ```
 //!
 //! The execution's lock is waited for, under the caller's timeouts, and kept until the transaction ends.
 
+use super::Caller;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::process::{has_transaction_snapshot, random};
@@ -18,6 +19,8 @@ use crate::store::registry::Registry;
 use crate::store::{inbox, queue, save, state};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
 
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
@@ -53,9 +56,21 @@ pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId]
     Ok(loaded)
 }
 
-/// What is decided about, of an execution that is locked.
-pub(super) struct Answering<'a> {
+/// How a session uses the application's tables for an answer: a worker as the process's owner, the caller of an RPC as itself.
+pub(super) trait TablesInSession {
+    /// Whether what was loaded under locks is what is there now.
+    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool>;
+
+    /// Writes attributes, and calls functions after that.
+    fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()>;
+}
+
+/// An answer that a session brings to an execution that it has locked. What is wrong with it is an error, and undoes what else the
+/// transaction has done.
+pub(super) struct Answering<'a, T> {
+    pub caller: Caller,
     pub id: ExecutionId,
+    pub loaded: Executions,
     pub command: &'a Command,
     /// Queues that deciding about it looks into, each with the most messages that it takes.
     pub queues: Vec<(String, usize)>,
@@ -63,75 +78,88 @@ pub(super) struct Answering<'a> {
     pub lock: Lock,
     /// The local attributes that it had a moment ago, as far as anybody knows.
     pub local_size: Option<Size>,
-    /// Nothing was in its inbox when somebody looked under the lock.
-    pub without_arrivals: bool,
+    /// Read under the lock: the times of events are in their order.
+    pub now: Timestamp,
+    pub tables: T,
 }
 
-impl Answering<'_> {
-    /// Decides, and applies what follows in memory; or says why nothing does.
-    pub fn decide(
-        &self,
-        spi: &Spi,
-        registry: &mut Registry,
-        loaded: &mut Executions,
-        now: Timestamp,
-    ) -> Result<std::result::Result<(), Rejection>> {
-        self.load(spi, loaded, now)?;
-        let mut decided = self.events(spi, loaded, now)?;
-        if self.lock != Lock::Close && decided.as_ref().is_ok_and(|events| Event::closes(events)) {
-            // Behind everybody who publishes: what they have published is seen from here on.
-            execution::executions(spi, registry, &[self.id], Lock::Close)?;
-            state::states_with_unrecorded_attempts(spi, loaded, &[self.id])?;
-            take_in(spi, loaded, self.id, now)?;
-            self.refuse_unseen(spi)?;
-            decided = self.events(spi, loaded, now)?;
-        }
-        let events = match decided {
-            Ok(events) => events,
-            Err(rejection) => return Ok(Err(rejection)),
-        };
-        if let Some(refusal) = attribute::refusal_of(spi, self.id, self.local_size, &events)? {
-            return Err(refusal);
-        }
-        if let Some(entry) = loaded.get_mut(&self.id) {
-            entry.apply(events, now)?;
-        }
-        Ok(Ok(()))
-    }
-
-    /// Loads what deciding looks at. What was published before comes first.
-    fn load(&self, spi: &Spi, loaded: &mut Executions, now: Timestamp) -> Result<()> {
-        let Self { id, command, .. } = *self;
+impl<T: TablesInSession> Answering<'_, T> {
+    /// Loads what deciding looks at. What was published before comes first, unless nothing was in the inbox when somebody looked
+    /// under the lock.
+    pub fn load(&mut self, spi: &Spi, without_arrivals: bool) -> Result<()> {
+        let Self { id, command, now, ref queues, ref mut loaded, .. } = *self;
         if loaded.get(&id).is_some_and(|entry| entry.before.is_running()) {
-            if !self.without_arrivals {
+            if !without_arrivals {
                 take_in(spi, loaded, id, now)?;
             }
-            self.refuse_unseen(spi)?;
-            let mut queues = BTreeMap::new();
-            for (queue, wanted) in queue::demand(self.queues.iter().cloned(), command.publishes()) {
-                *queues.entry(queue).or_default() += wanted;
+            refuse_unseen_in(spi, id, queues, command)?;
+            let mut demand = BTreeMap::new();
+            for (queue, wanted) in queue::demand(queues.iter().cloned(), command.publishes()) {
+                *demand.entry(queue).or_default() += wanted;
             }
-            queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;
+            queue::queues(spi, loaded, &queue::QueueDemand::from([(id, demand)]))?;
         }
-        inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())?;
-        Ok(())
+        inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())
     }
 
-    fn refuse_unseen(&self, spi: &Spi) -> Result<()> {
-        let published_to = self.command.publishes().iter().map(|publish| &publish.queue);
-        let mut queues = self.queues.iter().map(|(queue, _)| queue).chain(published_to);
-        queues.try_for_each(|queue| refuse_unseen(spi, self.id, Some(queue)))
+    fn entry(&mut self) -> Result<&mut Loaded> {
+        self.loaded.get_mut(&self.id).ok_or_else(|| PgError::internal("an execution was not loaded"))
+    }
+}
+
+impl<T: TablesInSession> Driver for Answering<'_, T> {
+    type Error = PgError;
+    /// A session waits.
+    type Later = Infallible;
+
+    fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+        let (caller, now) = (self.caller, self.now);
+        let entry = self.entry()?;
+        caller.on_system_tables(|spi, _| entry.prepare(spi, command))?;
+        Ok(entry.decide(command, now, random()))
     }
 
-    fn events(
-        &self,
-        spi: &Spi,
-        loaded: &mut Executions,
-        now: Timestamp,
-    ) -> Result<std::result::Result<Vec<Event>, Rejection>> {
-        let entry = loaded.get_mut(&self.id).ok_or_else(|| PgError::internal("an execution was not loaded"))?;
-        entry.prepare(spi, self.command)?;
-        Ok(entry.decide(self.command, now, random()))
+    fn is_strict(&self) -> bool {
+        self.loaded.get(&self.id).is_some_and(|entry| entry.meta.definition().strict_answers)
+    }
+
+    fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {
+        if self.lock == Lock::Close {
+            return Ok(CloseLock::Held);
+        }
+        let Self { caller, id, command, now, ref queues, ref mut loaded, .. } = *self;
+        caller.on_system_tables(|spi, registry| {
+            // Behind everybody who publishes: what they have published is seen from here on.
+            execution::executions(spi, registry, &[id], Lock::Close)?;
+            state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
+            take_in(spi, loaded, id, now)?;
+            refuse_unseen_in(spi, id, queues, command)
+        })?;
+        self.lock = Lock::Close;
+        Ok(CloseLock::Taken)
+    }
+
+    fn too_large(&mut self, events: &[Event]) -> Result<Option<String>> {
+        let Self { caller, id, local_size, .. } = *self;
+        match caller.on_system_tables(|spi, _| attribute::refusal_of(spi, id, local_size, events))? {
+            Some(refusal) => Err(refusal),
+            None => Ok(None),
+        }
+    }
+
+    fn is_unchanged(&mut self) -> Result<Used<bool, Infallible>> {
+        let Self { id, ref loaded, ref mut tables, .. } = *self;
+        loaded.get(&id).map_or(Ok(false), |entry| tables.is_unchanged(entry)).map(Used::Done)
+    }
+
+    fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {
+        let Self { id, ref loaded, ref mut tables, .. } = *self;
+        loaded.get(&id).map_or(Ok(()), |entry| tables.write(entry, written)).map(Used::Done)
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Result<()> {
+        let now = self.now;
+        self.entry()?.apply(events, now)
     }
 }
 
@@ -194,6 +222,13 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
         }
     }
     Ok(())
+}
+
+/// The same as [`refuse_unseen`], of the queues that deciding looks into.
+fn refuse_unseen_in(spi: &Spi, id: ExecutionId, queues: &[(String, usize)], command: &Command) -> Result<()> {
+    let published_to = command.publishes().iter().map(|publish| &publish.queue);
+    let mut queues = queues.iter().map(|(queue, _)| queue).chain(published_to);
+    queues.try_for_each(|queue| refuse_unseen(spi, id, Some(queue)))
 }
 
 /// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be

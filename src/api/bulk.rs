@@ -2,8 +2,8 @@
 
 use super::merge::{lock_all, merge_or_begin};
 use super::start::{
-    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read,
-    refuse_too_many, repeated, starter, write_tables,
+    StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read, refuse_too_many, repeated, starter,
+    write_tables,
 };
 use super::{Caller, json_of, needed, owner_name, wrote};
 use crate::pg::catch::{PgError, Result};
@@ -19,6 +19,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_protocol::{GivenStart, StartRequest};
 
 /// Executions that are written at a time.
 const WRITTEN_AT_ONCE: usize = 1000;
@@ -50,7 +51,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let (merged, mut order): (Vec<_>, Vec<_>) =
         (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
-    let bulk = Bulk { caller, requests: &requests, order: &order };
+    let bulk = BulkStart { caller, requests: &requests, order: &order };
     let mut started = caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids))?;
     if !merged.is_empty() {
         started.extend(bulk.merge_or_begin(&merged, &mut ids)?);
@@ -63,14 +64,14 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
 }
 
-struct Bulk<'a> {
+struct BulkStart<'a> {
     caller: Caller,
     requests: &'a [StartRequest],
     /// Those without a correlation key, by their process ids.
     order: &'a [usize],
 }
 
-impl Bulk<'_> {
+impl BulkStart<'_> {
     /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
     fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let mut types = BTreeMap::new();
@@ -201,7 +202,7 @@ fn requests(text: &str) -> Result<Vec<(StartRequest, ExecutionId)>> {
 }
 
 /// The members of an object. Lengths of time and moments are read as the caller's session does.
-fn element_of(number: usize, element: &Json) -> Result<Given> {
+fn element_of(number: usize, element: &Json) -> Result<GivenStart> {
     let place = format!("processes[{number}]");
     let mut members: BTreeMap<String, Json> = serde_json::from_str(element.as_str())
         .map_err(|_| error::invalid_argument(&place, "it must be a JSON object"))?;
@@ -214,12 +215,12 @@ fn element_of(number: usize, element: &Json) -> Result<Given> {
         let text = serde_json::from_str(value.as_str());
         text.map(Some).map_err(|_| error::invalid_argument(&format!("{place}.{key}"), "it must be a string"))
     };
-    let mut given = Given {
+    let mut given = GivenStart {
         process_id: text("process_id")?,
         process_type: text("process_type")?,
         global_attribute_pk: text("global_attribute_pk")?,
         id_reuse_policy: text("id_reuse_policy")?.or_else(|| Some(IdReusePolicy::AllowIfNoRunning.to_string())),
-        ..Given::default()
+        ..GivenStart::default()
     };
     let unreadable = |key: &'static str| {
         let place = format!("{place}.{key}");

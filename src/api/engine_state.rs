@@ -52,7 +52,7 @@ fn stopped(spi: &Spi) -> Result<String> {
     let list = guc::text(&guc::DATABASES);
     match guc::listed_databases(&list) {
         None => return Ok(format!("xdb.databases can't be read: {list}")),
-        Some(names) if !names.is_empty() && !names.contains(&*process::database_name()) => {
+        Some(names) if !names.is_empty() && !names.iter().any(|name| **name == *process::database_name()) => {
             return Ok("xdb.databases does not name this database".to_owned());
         }
         Some(_) => {}
@@ -90,7 +90,8 @@ pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     let all = counted.iter().map(|of| of.in_flight.max(0) as usize).sum();
     let mut full = Vec::new();
     for worker in workers.iter().filter(|worker| !worker.pulls) {
-        let waiting = waiting.get(&worker.worker_id).filter(|waiting| now.since(waiting.since) >= SHORT_WAIT);
+        let waiting = waiting.iter().find(|waiting| waiting.worker_id == worker.worker_id);
+        let waiting = waiting.filter(|waiting| now.since(waiting.since) >= SHORT_WAIT);
         let why = || no_place(worker, under_way(worker.worker_id).max(0) as usize, called, all);
         if let Some(waiting) = waiting
             && let Some(why) = why()
@@ -120,7 +121,7 @@ fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Op
     Some(why)
 }
 
-fn waits_for_places(worker: &str, Waiting { calls, since }: &Waiting, why: &str) -> String {
+fn waits_for_places(worker: &str, Waiting { calls, since, .. }: &Waiting, why: &str) -> String {
     let calls = if *calls == 1 { "1 call waits".to_owned() } else { format!("{calls} calls wait") };
     format!("{calls} for a place at worker \"{worker}\", the first since {}: {why}", since.iso8601())
 }

@@ -4,11 +4,13 @@ use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
+use crate::pg::param::Jsonb;
 use crate::pg::process;
 use crate::pg::shmem::over::{self, Kind};
 use crate::store::global_queue::{self as global, NewGlobalMessage};
 use crate::{clock, error, guc};
-use xdb_engine::{Duration, Json};
+use xdb_engine::Duration;
+use xdb_protocol::arguments;
 
 /// A longer time to live is refused: it would lie beyond what Postgres can count.
 const LONGEST_TTL: Duration = Duration(i64::MAX / 4);
@@ -19,12 +21,10 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     let message = payload("message", json(args, 1, "message")?)?;
     let key = name_if_given("key", args.text(2))?;
     let message_id = name_if_given("message_id", args.text(3))?;
-    let ttl = match args.interval(4) {
-        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("ttl", "it must be positive")),
-        Some(Some(ttl)) if ttl > LONGEST_TTL => return Err(error::invalid_argument("ttl", "it is too long")),
-        Some(ttl) => ttl,
-        None => None,
-    };
+    let ttl = arguments::positive("ttl", args.interval(4))?;
+    if ttl.is_some_and(|ttl| ttl > LONGEST_TTL) {
+        return Err(error::invalid_argument("ttl", "it is too long"));
+    }
     let is_over = over::limit(process::database(), caller.role, Kind::Messages).is_some();
     caller.on_system_tables(|spi, _| {
         if is_over {
@@ -37,14 +37,16 @@ pub fn publish_global(args: &Args) -> Result<Value> {
         }
         let now = clock::now();
         let message = NewGlobalMessage {
-            queue: &queue,
+            queue_name: &queue,
             key: key.as_deref(),
             message_id: message_id.as_deref(),
-            payload: message.as_ref().map(Json::as_str),
+            payload: message.as_ref().map(Jsonb::from),
+            bytes: message.as_ref().map_or(0, |message| message.as_str().len() as i32),
             owner: caller.role,
+            published_at: now,
             expires_at: ttl.map(|ttl| now + ttl),
         };
-        global::publish(spi, &[message], now)
+        global::publish(spi, &[message])
     })?;
     crash::point("publish-global");
     wrote();

@@ -2,7 +2,7 @@
 
 use super::answering::{self, Executions};
 use super::process::follower;
-use super::{Caller, json, name, name_if_given, needed, object, valid, wrote};
+use super::{Caller, json, name, name_if_given, needed, object, refuse_own_step, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -12,6 +12,7 @@ use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
 use crate::store::{attribute, crashes, state};
 use crate::{clock, error};
+use std::ffi::CStr;
 use xdb_engine::*;
 use xdb_protocol::arguments;
 
@@ -19,26 +20,26 @@ use xdb_protocol::arguments;
 const PURGED_AT_ONCE: usize = 1000;
 
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.set_local_attributes()")?;
+    let change = Change::by(c"xdb.set_local_attributes()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
     let attributes = needed("attributes", json(args, 1, "attributes")?.filter(|text| text != "null"))?;
     let attributes = object("attributes", Some(attributes))?;
-    command(caller, "xdb.set_local_attributes()", Lock::Step, &process_id, args.execution_id(2), |spi, _, id, _| {
+    change.one(&process_id, args.execution_id(2), |spi, _, id, _| {
         match attribute::refusal(spi, id, None, &attributes)? {
             Some(refusal) => Err(refusal),
-            None => Ok(Command::SetLocalAttributes(attributes)),
+            None => Ok((0, Command::SetLocalAttributes(attributes))),
         }
     })?;
     Ok(Value::Void)
 }
 
 pub fn skip_timer(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.skip_timer()")?;
+    let change = Change::by(c"xdb.skip_timer()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
     let command_id = name_if_given("command_id", args.text(2))?;
-    command(caller, "xdb.skip_timer()", Lock::Step, &process_id, args.execution_id(3), |spi, loaded, id, now| {
-        timer_to_skip(spi, loaded, id, now, &state, command_id)
+    change.one(&process_id, args.execution_id(3), |spi, loaded, id, now| {
+        Ok((0, timer_to_skip(spi, loaded, id, now, &state, command_id)?))
     })?;
     Ok(Value::Void)
 }
@@ -61,17 +62,13 @@ pub(super) fn timer_to_skip(
 }
 
 pub fn retry_now(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.retry_now()")?;
+    let change = Change::by(c"xdb.retry_now()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
-    let mut released = 0;
-    let retried =
-        command(caller, "xdb.retry_now()", Lock::Step, &process_id, args.execution_id(2), |spi, loaded, id, now| {
-            let command;
-            (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
-            Ok(command)
-        })?;
-    Ok(Value::of((retried + released) as i32))
+    let retried = change.one(&process_id, args.execution_id(2), |spi, loaded, id, now| {
+        calls_to_retry(spi, loaded, id, now, state.as_ref())
+    })?;
+    Ok(Value::of(retried as i32))
 }
 
 /// What makes calls of a running execution due that is locked. Those that are held after crashes are let go at once: how many.
@@ -91,7 +88,7 @@ pub(super) fn calls_to_retry(
     let states = state::standing(spi, id, only, now)?;
     let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
     state::states_without_inputs(spi, loaded, &keys)?;
-    Ok((released, Command::RetryNow(states)))
+    Ok((released as usize, Command::RetryNow(states)))
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
@@ -103,46 +100,61 @@ fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq>
     found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
 }
 
-/// Gives a command to a running execution, under its lock, in the caller's transaction. `prepare` loads what the
-/// command needs. Returns how many events followed from the command. `function` is for the message.
-pub(super) fn command(
-    caller: Caller,
-    function: &str,
-    lock: Lock,
-    process_id: &str,
-    execution: Option<ExecutionId>,
-    prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
-) -> Result<usize> {
-    let (count, changed) = caller.on_system_tables(|spi, registry| {
-        let mut id = caller.find_to_change(spi, process_id, execution, function)?.id;
-        // Waits for steps and RPCs, under the caller's timeouts; publishers pass, unless it is to close.
-        let mut loaded = answering::executions(spi, registry, &[id], lock)?;
-        while execution.is_none()
-            && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|loaded| (id, loaded.before.status)))?
-        {
-            id = caller.own(process_id, Some(latest))?.id;
-            loaded = answering::executions(spi, registry, &[id], lock)?;
-        }
-        wake::note_locked(id.0);
-        let now = clock::now();
-        let count = decide(spi, &mut loaded, (id, process_id), now, prepare)?;
-        answering::save(spi, &loaded, now)?;
-        Ok((count, loaded.values().any(|entry| !entry.events.is_empty())))
-    })?;
-    if changed {
-        wrote();
-    }
-    Ok(count)
+/// How a function changes running executions.
+pub(super) struct Change {
+    pub caller: Caller,
+    /// For messages.
+    pub function: &'static str,
+    pub lock: Lock,
 }
 
-/// Decides about a running execution that is locked, and applies the events in memory. Returns how many there are. If it is refused,
+impl Change {
+    pub fn by(function: &'static CStr, lock: Lock) -> Result<Self> {
+        let caller = Caller::writing(function)?;
+        Ok(Self { caller, function: function.to_str().unwrap_or_default(), lock })
+    }
+
+    /// Gives a command to one execution, under its lock, in the caller's transaction. `prepare` loads what the command needs, and says what
+    /// it has done besides. Returns how much that was, and how many events followed from the command.
+    pub fn one(
+        &self,
+        process_id: &str,
+        execution: Option<ExecutionId>,
+        prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
+    ) -> Result<usize> {
+        let &Self { caller, function, lock } = self;
+        let (count, changed) = caller.on_system_tables(|spi, registry| {
+            let mut id = caller.find(spi, process_id, execution)?.id;
+            refuse_own_step(id, function)?;
+            // Waits for steps and RPCs, under the caller's timeouts; publishers pass, unless it is to close.
+            let mut loaded = answering::executions(spi, registry, &[id], lock)?;
+            while execution.is_none()
+                && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|one| (id, one.before.status)))?
+            {
+                id = caller.own(process_id, Some(latest))?.id;
+                loaded = answering::executions(spi, registry, &[id], lock)?;
+            }
+            wake::note_locked(id.0);
+            let now = clock::now();
+            let count = decide(spi, &mut loaded, (id, process_id), now, prepare)?;
+            answering::save(spi, &loaded, now)?;
+            Ok((count, loaded.values().any(|entry| !entry.events.is_empty())))
+        })?;
+        if changed {
+            wrote();
+        }
+        Ok(count)
+    }
+}
+
+/// Decides about a running execution that is locked, and applies the events in memory. Returns what [`Change::one`] does. If it is refused,
 /// messages that it has received stay received.
 pub(super) fn decide(
     spi: &Spi,
     loaded: &mut Executions,
     (id, process_id): (ExecutionId, &str),
     now: Timestamp,
-    prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
+    prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
 ) -> Result<usize> {
     let unknown = || error::unknown_process(process_id);
     let rejected = |rejection| error::rejected(process_id, &rejection);
@@ -150,17 +162,17 @@ pub(super) fn decide(
     if status != ProcessStatus::Running {
         return Err(rejected(Rejection::NotRunning(status)));
     }
-    let command = prepare(spi, loaded, id, now)?;
+    let (besides, command) = prepare(spi, loaded, id, now)?;
     let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
     let events = entry.decide(&command, now, 0.5).map_err(rejected)?;
-    let count = events.len();
+    let count = besides + events.len();
     entry.apply(events, now)?;
     Ok(count)
 }
 
 pub fn purge(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.purge()")?;
-    let older_than = needed("older_than", valid("older_than", args.interval(0), "not be negative")?)?;
+    let older_than = needed("older_than", arguments::valid("older_than", args.interval(0), "not be negative")?)?;
     let before = clock::behind().before(older_than);
     let mut purged = 0;
     for old in [Old::Closed(before), Old::Retained(before)] {

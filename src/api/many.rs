@@ -9,8 +9,8 @@
 //! has found, even if a later execution of the id has started.
 
 use super::answering::{self, Executions};
-use super::manage::{calls_to_retry, decide, state_execution_id, timer_to_skip};
-use super::{Caller, name_if_given, needed, refuse_own_step, wrote};
+use super::manage::{Change, calls_to_retry, decide, state_execution_id, timer_to_skip};
+use super::{name_if_given, needed, refuse_own_step, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::memory;
@@ -30,32 +30,29 @@ const AT_ONCE: usize = 1000;
 const TAKEN: usize = 40;
 
 pub fn stop_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.stop_process()")?;
+    let change = Change::by(c"xdb.stop_process()", Lock::Close)?;
     let process_ids = process_ids(args)?;
     let stop = arguments::stop(args.text(1), args.text(2))?;
-    let bulk = Bulk { caller, function: "xdb.stop_process()", lock: Lock::Close };
-    bulk.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
+    change.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
 }
 
 pub fn skip_timer(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.skip_timer()")?;
+    let change = Change::by(c"xdb.skip_timer()", Lock::Step)?;
     let process_ids = process_ids(args)?;
     let state = state_execution_id(args.text(1))?;
     let command_id = name_if_given("command_id", args.text(2))?;
-    let bulk = Bulk { caller, function: "xdb.skip_timer()", lock: Lock::Step };
     let prepare = |spi: &Spi, loaded: &mut Executions, id, now| {
         Ok((0, timer_to_skip(spi, loaded, id, now, &state, command_id.clone())?))
     };
-    bulk.rows(&process_ids, prepare, |done| Value::of(done.is_some()))
+    change.rows(&process_ids, prepare, |done| Value::of(done.is_some()))
 }
 
 pub fn retry_now(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.retry_now()")?;
+    let change = Change::by(c"xdb.retry_now()", Lock::Step)?;
     let process_ids = process_ids(args)?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
-    let bulk = Bulk { caller, function: "xdb.retry_now()", lock: Lock::Step };
     let prepare = |spi: &Spi, loaded: &mut Executions, id, now| calls_to_retry(spi, loaded, id, now, state.as_ref());
-    bulk.rows(&process_ids, prepare, |retried| Value::of(retried.unwrap_or(0) as i32))
+    change.rows(&process_ids, prepare, |retried| Value::of(retried.unwrap_or(0) as i32))
 }
 
 /// The first parameter.
@@ -69,17 +66,10 @@ fn process_ids(args: &Args) -> Result<Vec<String>> {
     given.ok_or_else(|| error::invalid_argument("process_ids", "it contains null"))
 }
 
-struct Bulk {
-    caller: Caller,
-    /// For messages.
-    function: &'static str,
-    lock: Lock,
-}
-
 /// What became of one process: how many calls, events and other things followed; or why none did.
-type Outcome = std::result::Result<usize, PgError>;
+type ItemResult = std::result::Result<usize, PgError>;
 
-impl Bulk {
+impl Change {
     /// A row for each element, in their order: the process id, what was done, and the error where nothing was.
     fn rows(
         &self,
@@ -105,7 +95,7 @@ impl Bulk {
         &self,
         process_ids: &'p [String],
         mut prepare: impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
-    ) -> Result<HashMap<&'p str, Outcome>> {
+    ) -> Result<HashMap<&'p str, ItemResult>> {
         let mut outcomes = HashMap::new();
         let mut found = self.find(process_ids, &mut outcomes)?;
         found.sort_unstable();
@@ -116,13 +106,8 @@ impl Bulk {
                 let now = clock::now();
                 for (id, process_id) in portion {
                     wake::note_locked(id.0);
-                    let mut more = 0;
-                    let decided = decide(spi, &mut loaded, (*id, process_id), now, |spi, loaded, id, now| {
-                        let command;
-                        (more, command) = prepare(spi, loaded, id, now)?;
-                        Ok(command)
-                    });
-                    outcomes.insert(*process_id, answer(decided.map(|events| events + more))?);
+                    let decided = decide(spi, &mut loaded, (*id, process_id), now, &mut prepare);
+                    outcomes.insert(*process_id, answer(decided)?);
                 }
                 answering::save(spi, &loaded, now)?;
                 Ok(loaded.values().any(|entry| !entry.events.is_empty()))
@@ -138,7 +123,7 @@ impl Bulk {
     fn find<'p>(
         &self,
         process_ids: &'p [String],
-        outcomes: &mut HashMap<&'p str, Outcome>,
+        outcomes: &mut HashMap<&'p str, ItemResult>,
     ) -> Result<Vec<(ExecutionId, &'p str)>> {
         let mut ids: Vec<_> = process_ids.iter().map(String::as_str).collect();
         ids.sort_unstable();
@@ -159,7 +144,7 @@ impl Bulk {
 }
 
 /// An error of XDB is the outcome of one process. Every other error fails the statement.
-fn answer(outcome: Result<usize>) -> Result<Outcome> {
+fn answer(outcome: Result<usize>) -> Result<ItemResult> {
     match outcome {
         Err(error) if !error.sqlstate().starts_with("XD") => Err(error),
         outcome => Ok(outcome),

@@ -12,7 +12,7 @@
 //!   StartMerged, or a start of its own that is the latest one from now on
 //! ```
 
-use super::start::{StartRequest, StartResult, TypeToStart, begin, decide_start, keys};
+use super::start::{StartResult, TypeToStart, begin, decide_start, keys};
 use super::{Caller, owner_name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -26,26 +26,7 @@ use crate::store::registry::{Registry, TypeId};
 use crate::store::{save, state};
 use crate::{clock, error};
 use xdb_engine::*;
-use xdb_protocol::Correlation;
-
-/// A start that waits for its first call.
-struct Pending {
-    loaded: Loaded,
-    due: Timestamp,
-}
-
-impl Pending {
-    fn input(&self) -> Option<&Json> {
-        self.loaded.execution.states.get(&FIRST_STATE)?.input.as_ref()
-    }
-}
-
-/// What becomes of a start that is merged.
-struct Merge {
-    into: ExecutionId,
-    input: Option<Json>,
-    not_before: Timestamp,
-}
+use xdb_protocol::{Correlation, StartRequest};
 
 /// Locks the keys of these starts, in an order that is the same for everybody.
 pub(super) fn lock_all(caller: Caller, starts: &[(&StartRequest, ExecutionId)]) -> Result<()> {
@@ -88,10 +69,10 @@ pub(super) fn merge_or_begin(
     })?;
     if let Some(found) = found
         && let Some(merge) = merge_with(&found, request, correlation)?
-        && caller.on_system_tables(|spi, registry| apply(spi, registry, caller, &merge))?
+        && caller.on_system_tables(|spi, registry| apply(spi, registry, caller, found.before.id, &merge))?
     {
         wrote();
-        return Ok(StartResult::Repeated(merge.into));
+        return Ok(StartResult::Repeated(found.before.id));
     }
     if let MergedInput::Function(name) = &correlation.merge.input {
         // Nor does a start begin that can't be merged as it says.
@@ -106,7 +87,7 @@ pub(super) fn merge_or_begin(
 
 /// The start of this execution, if it is one that another can be merged into. It stays so until the transaction ends, whatever
 /// the engine does.
-fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) -> Result<Option<Pending>> {
+fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) -> Result<Option<Loaded>> {
     // Waits for steps and RPCs, under the caller's timeouts.
     let mut loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
     wake::note_locked(id.0);
@@ -118,39 +99,26 @@ fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) 
         return Ok(None);
     }
     state::states(spi, &mut loaded, &[(id, FIRST_STATE)])?;
-    let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
-    let due = loaded.execution.first_call().map(|call| call.not_before);
-    Ok(due.map(|due| Pending { loaded, due }))
+    Ok(loaded.remove(&id).filter(|loaded| loaded.execution.first_call().is_some()))
 }
 
-/// How the options want the two merged. None: not at all.
-fn merge_with(found: &Pending, request: &StartRequest, correlation: &Correlation) -> Result<Option<Merge>> {
-    let (first, now) = (found.loaded.execution.started_at, clock::now());
-    let new_due = request.start.start_at.map_or(now, |at| at.max(now));
-    let options = &correlation.merge;
-    let Some(not_before) = options.due(first, found.due, new_due) else { return Ok(None) };
-    let (old, new) = (found.input(), request.start.input.as_ref());
-    let input = match &options.input {
-        MergedInput::Keep => old.cloned(),
-        MergedInput::Replace => new.cloned(),
-        MergedInput::Merge => merged(old, new),
-        MergedInput::Function(name) => {
-            match Caller::on_functions(|spi| MergeFunction::find(spi, name)?.call(old, new))? {
-                Some(made) => Some(made),
-                None => return Ok(None),
-            }
-        }
-    };
-    let input = payload("input", input.map(|input| input.as_str().to_owned()))?;
-    Ok(Some(Merge { into: found.loaded.execution.id, input, not_before }))
+/// The command that merges the two, as the options want it. None: they stay two.
+fn merge_with(found: &Loaded, request: &StartRequest, correlation: &Correlation) -> Result<Option<Command>> {
+    let command =
+        merge_start(&found.execution, &request.start, &correlation.merge, clock::now(), |name, pending, new| {
+            Caller::on_functions(|spi| MergeFunction::find(spi, name)?.call(pending, new))
+        })?;
+    if let Some(Command::MergeStart { input: Some(input), .. }) = &command {
+        payload("input", Some(input.as_str().to_owned()))?;
+    }
+    Ok(command)
 }
 
 /// False: what the function has done makes the start one of its own.
-fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, merge: &Merge) -> Result<bool> {
-    let Some(Pending { mut loaded, .. }) = pending(spi, registry, caller, merge.into)? else { return Ok(false) };
+fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, into: ExecutionId, merge: &Command) -> Result<bool> {
+    let Some(mut loaded) = pending(spi, registry, caller, into)? else { return Ok(false) };
     let now = clock::now();
-    let command = Command::MergeStart { input: merge.input.clone(), not_before: merge.not_before };
-    let Ok(events) = loaded.decide(&command, now, 0.5) else { return Ok(false) };
+    let Ok(events) = loaded.decide(merge, now, 0.5) else { return Ok(false) };
     loaded.apply(events, now)?;
     save::save(spi, std::iter::once(&loaded), now)?;
     crash::point("merge");

@@ -19,9 +19,9 @@
 //! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
-//! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, how it locks what it loads, waits for the end of a pause, and reaches the worker |
+//! | `rpc.rs`, `rpc_deadline.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, the deadline of all its waits, how it locks what it loads, waits for the end of a pause, and reaches the worker |
 //! | `pull.rs`, `pull_claim.rs`, `pull_look.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
-//! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
+//! | `answering.rs`, `owners_tables.rs` | no function: the driver of `xdb_calls::apply` in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
@@ -56,6 +56,7 @@ mod query;
 mod registration;
 mod rpc;
 mod rpc_client;
+mod rpc_deadline;
 mod rpc_locks;
 mod rpc_pause;
 mod start;
@@ -276,19 +277,6 @@ impl Caller {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
-    /// The same, to be changed: a function that answers a call of the process says in its answer what becomes of it.
-    fn find_to_change(
-        self,
-        spi: &Spi,
-        process_id: &str,
-        execution: Option<ExecutionId>,
-        function: &str,
-    ) -> Result<FoundExecution> {
-        let found = self.find(spi, process_id, execution)?;
-        refuse_own_step(found.id, function)?;
-        Ok(found)
-    }
-
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.
     fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
         match found {
@@ -298,7 +286,7 @@ impl Caller {
     }
 }
 
-/// Refuses to change the process of which a function answers a call right now.
+/// Refuses to change the process of which a function answers a call right now: its answer says what becomes of the process.
 fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     match pg::process::in_step_of() {
         Some(own) if own == execution.0 => Err(error::own_step(function)),
@@ -350,14 +338,6 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
         pg::memory::room_for(text.len().saturating_mul(PARSED))?;
     }
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
-}
-
-/// An argument that was read as `Some(None)` if it is no such value: an infinite time, or a negative length of time.
-fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Result<Option<T>> {
-    match given {
-        Some(None) => Err(error::invalid_argument(argument, format_args!("it must {else_it}"))),
-        given => Ok(given.flatten()),
-    }
 }
 
 /// A payload from a caller. SQL NULL and JSON null are both nothing.

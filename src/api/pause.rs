@@ -1,7 +1,7 @@
 //! Pausing processes and process types, and what a pause refuses.
 
-use super::manage::command;
-use super::{Caller, name, valid};
+use super::manage::Change;
+use super::{Caller, name};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
@@ -13,19 +13,17 @@ use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
 
 pub fn pause_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.pause_process()")?;
+    let change = Change::by(c"xdb.pause_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
     let pause = Command::Pause(asked(args)?);
-    command(caller, "xdb.pause_process()", Lock::Step, &process_id, args.execution_id(4), |_, _, _, _| Ok(pause))?;
+    change.one(&process_id, args.execution_id(4), |_, _, _, _| Ok((0, pause)))?;
     Ok(Value::Void)
 }
 
 pub fn resume_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.resume_process()")?;
+    let change = Change::by(c"xdb.resume_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
-    command(caller, "xdb.resume_process()", Lock::Step, &process_id, args.execution_id(1), |_, _, _, _| {
-        Ok(Command::Resume)
-    })?;
+    change.one(&process_id, args.execution_id(1), |_, _, _, _| Ok((0, Command::Resume)))?;
     Ok(Value::Void)
 }
 
@@ -33,21 +31,20 @@ pub fn pause_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     let pause = asked(args)?;
-    caller.on_system_tables(|spi, _| pauses::pause(spi, to_pause(caller, spi, &process_type)?, &pause))?;
+    caller.on_system_tables(|spi, _| pauses::put(spi, to_pause(caller, spi, &process_type)?, Some(&pause)))?;
     Ok(Value::Void)
 }
 
 pub fn resume_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
-    caller.on_system_tables(|spi, _| pauses::resume(spi, to_pause(caller, spi, &process_type)?))?;
+    caller.on_system_tables(|spi, _| pauses::put(spi, to_pause(caller, spi, &process_type)?, None))?;
     Ok(Value::Void)
 }
 
 /// The pause that the second to the fourth parameter tell.
 fn asked(args: &Args) -> Result<Pause> {
-    let until = valid("until", args.time(2), "be finite")?;
-    Ok(arguments::pause(args.text(1), until, args.text(3), clock::now())?)
+    Ok(arguments::pause(args.text(1), args.time(2), args.text(3), clock::now())?)
 }
 
 /// The type, if the caller may pause it: an operator, or a member of its owner.

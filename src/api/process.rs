@@ -1,7 +1,7 @@
 //! Publishing to a process and stopping one.
 
-use super::manage::{command, decide};
-use super::{Caller, json, name, name_if_given, payload, wrote};
+use super::manage::{Change, decide};
+use super::{Caller, json, name, name_if_given, payload, refuse_own_step, wrote};
 use super::{answering, pause};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::crash;
@@ -14,7 +14,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::execution::Lock;
-use crate::store::inbox::{self, NewMessage};
+use crate::store::inbox::{self, Inbox};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::queue;
 use crate::store::registry::Registry;
@@ -39,7 +39,8 @@ pub fn publish(args: &Args) -> Result<Value> {
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
         let tried = caller.on_system_tables(|spi, registry| {
-            let found = caller.find_to_change(spi, &process_id, execution, "xdb.publish()")?;
+            let found = caller.find(spi, &process_id, execution)?;
+            refuse_own_step(found.id, "xdb.publish()")?;
             if closing(&found) == Some(Closing::Conditional)
                 && found.status == ProcessStatus::Running
                 && !wake::has_locked(&found.id.0)
@@ -164,8 +165,9 @@ fn put_in(
             false => Err(error::queue_full(queue, process_id, &quotas)),
         };
     }
-    let message = NewMessage {
+    let message = Inbox {
         execution_id: locked.id,
+        inbox_id: 0,
         shard: locked.shard,
         queue_name: queue,
         message_id,
@@ -188,10 +190,10 @@ fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
 }
 
 pub fn stop_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.stop_process()")?;
+    let change = Change::by(c"xdb.stop_process()", Lock::Close)?;
     let process_id = name("process_id", args.text(0))?;
     let stop = arguments::stop(args.text(1), args.text(2))?;
-    command(caller, "xdb.stop_process()", Lock::Close, &process_id, args.execution_id(3), |_, _, _, _| Ok(stop))?;
+    change.one(&process_id, args.execution_id(3), |_, _, _, _| Ok((0, stop)))?;
     Ok(Value::Void)
 }
 
@@ -199,6 +201,6 @@ pub fn stop_process(args: &Args) -> Result<Value> {
 pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: Command) -> Result<()> {
     let mut loaded = answering::executions(spi, registry, &[id], Lock::Close)?;
     let now = clock::now();
-    decide(spi, &mut loaded, (id, process_id), now, |_, _, _, _| Ok(command))?;
+    decide(spi, &mut loaded, (id, process_id), now, |_, _, _, _| Ok((0, command)))?;
     answering::save(spi, &loaded, now)
 }

@@ -3,34 +3,34 @@
 //! A call is known by its token, `<execution>/<seq>/<number>[/<fingerprint>]`: the lease, and what was loaded under locks. A token is
 //! no secret: it is worth something to those alone who may claim the worker's calls.
 
-use super::answering::{self, Answering, Executions};
+use super::answering::{self, Answering, Executions, TablesInSession};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, needed, pull_look};
 use crate::calls::{self, CallRecord};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::latch;
 use crate::pg::process::{self, has_transaction_snapshot};
-use crate::pg::shmem::marks::RESPECTED_FOR;
+use crate::pg::shmem::marks::{self, RESPECTED_FOR};
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, NewCall, waiter::Registration};
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
-use crate::store::attribute::{self, Size};
+use crate::store::attribute;
 use crate::store::execution::Lock;
 use crate::store::loaded::Loaded;
-use crate::store::pull::{self, Leased, OfToken, PullRole};
+use crate::store::pull::{self, Holder, Leased, OfToken, PullRole, TokenLock};
 use crate::store::registry::Registry;
-use crate::store::{StateKey, locks, state};
+use crate::store::{locks, state};
 use crate::{clock, error, guc};
-use std::collections::BTreeMap;
 use std::time::Instant;
+use xdb_calls::{Outcome, Written, decode_answer};
 use xdb_engine::*;
-use xdb_protocol::decode_failure;
+use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
 
 /// The longest wait of a function that waits.
 pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
@@ -76,21 +76,14 @@ impl Token {
         Self::parse(&needed("token", args.text(0))?).ok_or_else(error::call_is_lost)
     }
 
-    /// The call, if the lease is this one still and the caller may have it. Before a process is locked, because nobody may lock one of
-    /// which the call is not his; and the lease is looked at again after that, because somebody may have had the last word meanwhile.
-    fn find(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
-        let found = pull::of_token(spi, self.leased)?.filter(|found| found.is_leased);
-        match found {
-            Some(found) if may_claim(caller, found.role.as_ref())? => Ok(found),
-            _ => Err(error::call_is_lost()),
+    /// The call with its execution, if the lease is this one still and the caller may have it.
+    fn find(&self, spi: &Spi, registry: &mut Registry, caller: Caller, lock: TokenLock) -> Result<OfToken> {
+        let may_all = identity::is_superuser(caller.role);
+        if !may_all && !super::knows_roles()? {
+            return Err(error::call_is_lost());
         }
-    }
-
-    /// The same, of a process that nobody closes before this transaction has ended.
-    fn find_open(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
-        self.find(spi, caller)?;
-        pull::keep_one_open(spi, self.leased.key.0)?;
-        self.find(spi, caller)
+        let found = pull::of_token(spi, registry, self.leased, Holder { role: caller.role, may_all }, lock)?;
+        found.ok_or_else(error::call_is_lost)
     }
 }
 
@@ -190,40 +183,31 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.complete_call()")?.outside_engine("complete_call")?;
     let token = Token::of(args)?;
     let text = needed("answer", json(args, 1, "answer")?)?;
-    if token.fingerprint.is_some() {
+    if token.fingerprint.is_some() && marks::are_any(process::database()) {
         leave_marked(caller, &token)?;
     }
     let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
-    let process_id = locked.found.process_id.clone();
-    let answered = calls::decode_answer(locked.found.begun.api, text.as_bytes());
-    let answered = answered.map_err(|what| error::call_not_applied(&process_id, what))?;
-    let loaded = locked.loaded.get(&token.leased.key.0).ok_or_else(error::call_is_lost)?;
-    if loaded.meta.definition().strict_answers && !answered.warnings().is_empty() {
-        return Err(error::call_not_applied(&process_id, answered.warnings().join("; ")));
-    }
-    let said = Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
-    apply(caller, locked, said)?;
+    let process_id = locked.process_id.clone();
+    let answered = decode_answer(locked.call.api, text.as_bytes(), &calls::limits());
+    let answered = answered.map_err(|what| error::call_not_applied(&process_id, invalid_answer(what)))?;
+    let command = answered.command(locked.call.as_attempt());
+    apply(caller, locked, &token, &command, answered.queues())?;
     for warning in answered.warnings() {
         pgrx::notice!("xdb: answer to a call of process \"{process_id}\": {warning}");
     }
     Ok(Value::Void)
 }
 
-/// Leaves to others what is marked as theirs, of what the call has loaded under locks. Before anything is locked.
+/// Leaves alone for a while what the engine wants for calls that were repeated too often, as RPCs leave it: of what the call has loaded
+/// under locks, and before anything is locked.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
-    let key = token.leased.key;
-    let (found, known) = caller.on_system_tables(|spi, registry| {
-        let found = token.find(spi, caller)?;
-        let mut known = answering::executions(spi, registry, &[key.0], Lock::None)?;
-        state::states(spi, &mut known, &[key])?;
-        Ok((found, known))
+    let (execution, seq) = token.leased.key;
+    let (api, known) = caller.on_system_tables(|spi, registry| {
+        let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::None)?;
+        state::states(spi, &mut executions, &[token.leased.key])?;
+        Ok((begun.api, executions))
     })?;
-    let loaded = known.get(&key.0).ok_or_else(error::call_is_lost)?;
-    respect_marks(caller, loaded, key, found.begun.api)
-}
-
-/// What the engine wants for calls that were repeated too often is left alone for a while, as RPCs leave it.
-fn respect_marks(caller: Caller, loaded: &Loaded, (execution, seq): StateKey, api: Api) -> Result<()> {
+    let loaded = known.get(&execution).ok_or_else(error::call_is_lost)?;
     let Some(state) = loaded.execution.states.get(&seq) else { return Ok(()) };
     let config = loaded.meta.options_of(state);
     let (global, local) = (config.load_global(api), config.load_local(api));
@@ -239,19 +223,20 @@ pub fn fail_call(args: &Args) -> Result<Value> {
         return give_back(caller, &token);
     };
     let (failure, further) = decode_failure(&text).map_err(|what| error::invalid_argument("failure", what))?;
-    let command = |call: &CallRecord| calls::failed(call, failure.clone(), further);
     let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
-    apply(caller, locked, Said { token: &token, queues: Vec::new(), reads: false, command: &command })?;
+    let command = locked.call.as_attempt().failed(failure, further);
+    apply(caller, locked, &token, &command, Vec::new())?;
     Ok(Value::Void)
 }
 
 /// Nothing has happened: whoever claims next makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
-    caller.on_system_tables(|spi, _| {
-        let found = token.find_open(spi, caller)?;
+    caller.on_system_tables(|spi, registry| {
+        let found = token.find(spi, registry, caller, TokenLock::Open)?;
         let shard = pull::give_back(spi, token.leased)?.ok_or_else(error::call_is_lost)?;
         crash::point("pull-give-back");
-        wake::new_call_at_commit(found.worker, NewCall { shard, is_due: true });
+        let (execution, seq) = token.leased.key;
+        wake::new_call_at_commit(found.worker, NewCall { shard, is_due: true }, (execution.0, seq.0));
         pull_look::given_back();
         Ok(Value::Void)
     })
@@ -262,8 +247,8 @@ pub fn extend_call(args: &Args) -> Result<Value> {
     let token = Token::of(args)?;
     let lease = lease_length(needed("lease", args.interval(1))?)?;
     let until = clock::real() + lease;
-    caller.on_system_tables(|spi, _| {
-        token.find_open(spi, caller)?;
+    caller.on_system_tables(|spi, registry| {
+        token.find(spi, registry, caller, TokenLock::Open)?;
         if pull::extend(spi, token.leased, until)? { Ok(()) } else { Err(error::call_is_lost()) }
     })?;
     Ok(Value::of(until))
@@ -271,114 +256,96 @@ pub fn extend_call(args: &Args) -> Result<Value> {
 
 /// A call that is under its lease, its execution locked.
 struct Locked {
-    loaded: Executions,
-    found: OfToken,
+    executions: Executions,
+    process_id: String,
+    call: CallRecord,
     without_arrivals: bool,
-}
-
-/// What a worker says to a call.
-struct Said<'a> {
-    token: &'a Token,
-    queues: Vec<(String, usize)>,
-    /// It stands on what the call has loaded.
-    reads: bool,
-    command: &'a dyn Fn(&CallRecord) -> Command,
-}
-
-/// Applies it under the execution's lock: attributes are written as the process's owner, in the caller's transaction.
-fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
-    let (token, key) = (said.token, said.token.leased.key);
-    let Locked { mut loaded, found, without_arrivals } = locked;
-    let mut tables = Tables::default();
-    let owners = |loaded: &Executions| {
-        let meta = loaded.get(&key.0).map(|entry| (entry.meta.owner, entry.meta.owner_name.clone()));
-        let (owner, name) = meta.ok_or_else(error::call_is_lost)?;
-        OwnersTables::of(caller, owner, &name)
-    };
-    if said.reads && fingerprint_now(caller, &owners, &mut tables, &loaded, key)? != token.fingerprint {
-        return Err(error::call_has_changed(&found.process_id));
-    }
-    let record = found.begun.record(token.leased.number);
-    let command = (said.command)(&record);
-    let functions = command.function_calls();
-    let (now, context) = caller.on_system_tables(|spi, registry| {
-        let now = clock::now();
-        let context = match loaded.get(&key.0) {
-            Some(entry) if !functions.is_empty() => calls::function_context(entry, &record)?,
-            _ => String::new(),
-        };
-        let (lock, local_size) = (Lock::Step, None::<Size>);
-        let answering =
-            Answering { id: key.0, command: &command, queues: said.queues, lock, local_size, without_arrivals };
-        match answering.decide(spi, registry, &mut loaded, now)? {
-            Ok(()) => Ok((now, context)),
-            Err(Rejection::Stale | Rejection::NotRunning(_)) => Err(error::call_is_lost()),
-            Err(rejection) if rejection.is_unregistered() => {
-                Err(error::call_not_registered(&found.process_id, &rejection))
-            }
-            Err(other) => Err(error::call_not_applied(&found.process_id, other.to_string())),
-        }
-    })?;
-    // Before the user's triggers run: what waits in them would wait for this very transaction.
-    wake::note_uncommitted_write();
-    let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
-    let written = Event::written_globally(entry.events.iter().map(|(event, _)| event));
-    if written.is_some() || !functions.is_empty() {
-        let (meta, nothing) = (&entry.meta, BTreeMap::new());
-        let attributes = written.unwrap_or(&nothing);
-        let of_owner = Caller { role: meta.owner };
-        of_owner.look_up(&mut tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
-        let definition = meta.definition();
-        let look_up = || Calls::look_up(&definition, functions, || Ok(context));
-        let calls = caller.on_system_tables(|_, _| look_up())?;
-        owners(&loaded)?.write(|spi| {
-            tables.update(spi, meta, attributes)?;
-            calls.run()
-        })?;
-    }
-    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))?;
-    crash::point("pull-answer");
-    Ok(())
 }
 
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.
 fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
-    let found = token.find(spi, caller)?;
-    let mut loaded = answering::lock(spi, registry, &found.process_id, token.leased.key.0, Lock::Step)?;
-    match pull::load_under_lease(spi, &mut loaded, token.leased)? {
-        Some(without_arrivals) => Ok(Locked { loaded, found, without_arrivals }),
-        None => Err(error::call_is_lost()),
-    }
+    let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::Step)?;
+    let without_arrivals = pull::load_under_lease(spi, registry, &mut executions, token.leased)?;
+    let without_arrivals = without_arrivals.ok_or_else(error::call_is_lost)?;
+    let process_id = executions.values().map(|entry| entry.before.process_id.clone()).collect();
+    Ok(Locked { executions, process_id, call: begun.record(token.leased.number), without_arrivals })
 }
 
-/// Stands for what a call would load now under locks, which are taken here; none if it loads nothing so.
-fn fingerprint_now(
+/// Applies what a worker says to a call: attributes are written as the process's owner, in the caller's transaction. `queues`: those
+/// that deciding about it looks into.
+fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queues: Vec<(String, usize)>) -> Result<()> {
+    let Locked { executions, process_id, call, without_arrivals } = locked;
+    let mut answering = Answering {
+        caller,
+        id: token.leased.key.0,
+        loaded: executions,
+        command,
+        queues,
+        lock: Lock::Step,
+        local_size: None,
+        now: clock::now(),
+        tables: WorkersTables { caller, call: &call, fingerprint: token.fingerprint, tables: Tables::default() },
+    };
+    caller.on_system_tables(|spi, _| answering.load(spi, without_arrivals))?;
+    match xdb_calls::apply(&mut answering, command)? {
+        Outcome::Applied => {}
+        Outcome::Repeat => return Err(error::call_has_changed(&process_id)),
+        Outcome::Failed(failure, _) => return Err(error::call_not_applied(&process_id, failure)),
+        Outcome::Over(_) => return Err(error::call_is_lost()),
+        Outcome::Closing { .. } => return Err(PgError::internal("a session waits for the lock")),
+    }
+    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &answering.loaded, answering.now))?;
+    crash::point("pull-answer");
+    Ok(())
+}
+
+/// The application's tables, for the answer of a worker that fetches its calls.
+struct WorkersTables<'a> {
     caller: Caller,
-    owners: &dyn Fn(&Executions) -> Result<OwnersTables>,
-    tables: &mut Tables,
-    loaded: &Executions,
-    key: (ExecutionId, StateSeq),
-) -> Result<Option<u64>> {
-    let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
-    let state = entry.execution.states.get(&key.1).ok_or_else(error::call_is_lost)?;
-    let (api, _) = state.current_call().ok_or_else(error::call_is_lost)?;
-    let config = entry.meta.options_of(state);
-    let (global, local) = (config.load_global(api), config.load_local(api));
-    if !global.locks() && !local.locks() {
-        return Ok(None);
-    }
-    let mut values = String::new();
-    if global.locks() {
-        let meta = &entry.meta;
-        Caller { role: meta.owner }.look_up(tables, &meta.mapping, TableUse::Select, |name| global.wants(name))?;
-        values = owners(loaded)?.write(|spi| tables.load(spi, meta, &global, global.lock_type))?;
-    }
-    let keys = caller.on_system_tables(|spi, _| attribute::versions(spi, &[key.0]))?;
-    let keys = locks::versions_of(&local, keys.get(&key.0).into_iter().flatten());
-    Ok(Some(fingerprint(&values, &keys)))
+    call: &'a CallRecord,
+    /// Of the token.
+    fingerprint: Option<u64>,
+    tables: Tables,
 }
 
-/// Stands for global attributes and the versions of local ones, as far as they are locked.
-pub(super) fn fingerprint(values: &str, keys: &BTreeMap<String, String>) -> u64 {
-    xdb_protocol::fingerprint(values, &format!("{keys:?}"))
+impl WorkersTables<'_> {
+    /// As the owner of the process.
+    fn owners(&self, loaded: &Loaded) -> Result<OwnersTables> {
+        OwnersTables::of(self.caller, loaded.meta.owner, &loaded.meta.owner_name)
+    }
+}
+
+impl TablesInSession for WorkersTables<'_> {
+    /// The fingerprint stands for what the call would load now under locks, which are taken here.
+    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
+        let (meta, (id, seq)) = (&loaded.meta, self.call.key);
+        let state = loaded.execution.states.get(&seq).ok_or_else(error::call_is_lost)?;
+        let config = meta.options_of(state);
+        let (global, local) = (config.load_global(self.call.api), config.load_local(self.call.api));
+        if !global.locks() && !local.locks() {
+            return Ok(self.fingerprint.is_none());
+        }
+        let mut values = String::new();
+        if global.locks() {
+            let of_owner = Caller { role: meta.owner };
+            of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Select, |name| global.wants(name))?;
+            values = self.owners(loaded)?.write(|spi| self.tables.load(spi, meta, &global, global.lock_type))?;
+        }
+        let keys = self.caller.on_system_tables(|spi, _| attribute::versions(spi, &[id]))?;
+        let keys = locks::versions_of(&local, keys.get(&id).into_iter().flatten());
+        Ok(self.fingerprint == Some(token_fingerprint(&values, &keys)))
+    }
+
+    fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {
+        let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
+        let of_owner = Caller { role: meta.owner };
+        of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
+        let context = || calls::function_context(loaded, self.call);
+        let look_up = || Calls::look_up(&meta.definition(), functions, context);
+        let calls = self.caller.on_system_tables(|_, _| look_up())?;
+        self.owners(loaded)?.write(|spi| {
+            self.tables.update(spi, meta, attributes)?;
+            calls.run()
+        })
+    }
 }

@@ -6,37 +6,38 @@
 
 use super::answering;
 use super::owners_tables::OwnersTables;
-use super::pull_look::{Due, Looks, Room, in_turn};
+use super::pull_look::{Due, Looks, in_turn};
 use super::{Caller, process, pull};
-use crate::calls::{self, Attempt, CallRecord};
+use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::commit::leasing;
 use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
-use crate::pg::memory;
 use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::store::app_tables::{Tables, object};
+use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{self, Loaded};
-use crate::store::pull::{self as store, Begun, DueCall, Leased, Shares, Sight, Wanted};
-use crate::store::registry::{NO_WORKER, Registry, WorkerId};
+use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
+use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, executions_of, locks, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::convert::Infallible;
 use std::time::{self, Instant};
+use xdb_calls::{CloseLock, Driver, Outcome};
 use xdb_engine::*;
-use xdb_protocol::unlisted_state;
+use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
@@ -104,8 +105,21 @@ struct Round {
     due: Vec<DueCall>,
     executions: BTreeMap<ExecutionId, Loaded>,
     local: Option<LocalAttributes<Versioned>>,
-    /// Attempts that fail before anybody gets their calls.
+    aside: SetAside,
+}
+
+/// Calls of a round that this worker does not make now, and what is written of them.
+#[derive(Default)]
+struct SetAside {
+    keys: HashSet<StateKey>,
+    moved: Vec<(StateKey, WorkerId)>,
+    for_functions: Vec<StateKey>,
+    of_processes: Vec<StateKey>,
+    of_types: OfPausedTypes,
+    /// Attempts that fail before their calls are made.
     failed: Vec<FailedCall>,
+    /// The process of each execution, and why it ends.
+    closed: BTreeMap<ExecutionId, (String, &'static str)>,
 }
 
 /// A call of a round.
@@ -114,7 +128,6 @@ struct Call<'r> {
     loaded: &'r Loaded,
     state: &'r StateExecution,
     api: Api,
-    current: &'r CallState,
     config: StateConfig,
 }
 
@@ -218,7 +231,7 @@ impl Poll {
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
             let wanted = left.saturating_mul(1 << round).min(left.max(IN_A_ROUND));
-            let rooms = Looks::of(&key, |looks| due.shared(looks, wanted, |owner| seen.busy.contains(&owner.into())));
+            let rooms = Looks::of(&key, |looks| due.shared(looks, wanted, |owner| seen.busy.contains(&owner)));
             if rooms.is_empty() {
                 break;
             }
@@ -242,7 +255,7 @@ impl Poll {
         spi: &Spi,
         registry: &mut Registry,
         seen: &mut Seen,
-        rooms: &[Room],
+        rooms: &[LineShare],
         passed_over: &BTreeSet<ExecutionId>,
         place: &mut Option<Registration>,
     ) -> Result<Round> {
@@ -259,97 +272,53 @@ impl Poll {
         in_turn(rooms, &mut due);
         let mut round = Round { due, executions, ..Round::default() };
         let keys: Vec<_> = round.due.iter().map(|due| due.key).collect();
-        let with_locals = state::states_of_calls(spi, &mut round.executions, &keys)?;
-        self.move_elsewhere(spi, &mut round, seen)?;
-        self.hold_paused(spi, &mut round, seen)?;
-        self.refuse_unfit(spi, registry, &mut round, seen)?;
-        let wanted = round.calls().filter(|call| call.wants_local()).map(|call| call.due.key.0);
-        let wanted: BTreeSet<_> = wanted.filter(|id| with_locals.contains(id)).collect();
-        let with_local: Vec<_> = wanted.into_iter().collect();
+        state::states_in(spi, &mut round.executions, &keys, &mut ByteBudget::default())?;
+        self.judge(spi, registry, &mut round, seen)?;
+        let wants_local = |call: &Call<'_>| call.due.has_locals && call.wants_local();
+        let with_local: BTreeSet<_> = round.calls().filter(wants_local).map(|call| call.due.key.0).collect();
+        let with_local: Vec<_> = with_local.into_iter().collect();
         round.local = Some(attribute::with_versions(spi, &with_local, ByteBudget::default())?);
         Ok(round)
     }
 
-    /// Calls follow their process types to other workers.
-    fn move_elsewhere(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
-        let worker_of = |key: &StateKey| {
-            let loaded = round.executions.get(&key.0)?;
-            let (process_type, state) = (loaded.meta.process_type.as_ref()?, loaded.execution.states.get(&key.1)?);
-            let is_for_function = process_type.is_for_function(&state.id.state_id, state.current_call()?.0);
-            Some(if is_for_function { NO_WORKER } else { process_type.worker_id() })
-        };
-        let moved = round.due.iter().filter_map(|due| Some((due.key, worker_of(&due.key)?)));
-        let moved: Vec<_> = moved.filter(|(_, worker)| *worker != seen.worker).collect();
-        let for_functions: Vec<_> =
-            moved.iter().filter(|(_, worker)| *worker == NO_WORKER).map(|(key, _)| *key).collect();
-        claim::move_to_workers(spi, &moved)?;
-        claim::move_to_lane(spi, &for_functions, RUNNERS_LANE)?;
-        moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
-        if !moved.is_empty() {
-            seen.wrote = true;
-            wake::call_scheduler_at_commit();
-        }
-        Ok(())
-    }
-
-    /// Calls of what is paused are held, as the scheduler holds them, and what somebody else has locked is left out.
-    fn hold_paused(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
-        let (now, real) = (clock::now(), clock::real());
-        let (mut keys, mut of_types) = (Vec::new(), OfPausedTypes::default());
+    /// Sets aside what this worker does not make now: calls follow their process types to other workers, and those of what is paused are
+    /// held as the scheduler holds them. A process whose owner is gone fails.
+    fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
+        let (mut aside, now) = (SetAside::default(), clock::now());
         for call in round.calls() {
-            let meta = &call.loaded.meta;
-            if call.loaded.execution.pause.is_some() {
-                keys.push(call.due.key);
-            } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
-                of_types.types.insert(meta.type_id);
-                of_types.lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
-                of_types.found.push(call.due.key);
+            let (meta, key) = (&call.loaded.meta, call.due.key);
+            let owner = why_unfit(meta.owner, &meta.owner_name)?;
+            let called = CallOf::State(call.state, call.api);
+            let facts = Facts { owner: owner.as_ref(), ..calls::facts(call.loaded, called, now) };
+            match eligible(Asker::PullWorker(seen.worker), &facts) {
+                (_, Verdict::MayBeMade) => continue,
+                // Until the type is registered again, its calls wait.
+                (Maker::Unregistered, _) | (_, Verdict::Waits(_)) => {}
+                (maker, Verdict::Elsewhere) => {
+                    aside.moved.push((key, meta.worker_of(maker)));
+                    aside.for_functions.extend((maker == Maker::Function).then_some(key));
+                }
+                (_, Verdict::Held(Paused::Process(_))) => aside.of_processes.push(key),
+                (_, Verdict::Held(Paused::Type(_))) => {
+                    aside.of_types.types.insert(meta.type_id);
+                    aside.of_types.lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+                    aside.of_types.found.push(key);
+                }
+                (_, Verdict::Fails(failure, further)) => aside.failed.push((call.begun(), failure, further)),
+                (_, Verdict::Closes(why)) => {
+                    drop(aside.closed.insert(key.0, (call.loaded.before.process_id.clone(), why)))
+                }
             }
+            aside.keys.insert(key);
         }
-        let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
-        seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
-        if !of_types.types.is_empty() {
-            let mut lanes = claim::levels(spi)?;
-            lanes.push(RUNNERS_LANE);
-            seen.wrote |= !held::hold_of_types(spi, lane, &lanes, &of_types, now, real)?.is_empty();
-        }
-        keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
-        round.executions.retain(|_, loaded| !of_types.types.contains(&loaded.meta.type_id));
-        Ok(())
-    }
-
-    /// Processes whose owner is gone fail. What can't be called at all is a failed attempt.
-    fn refuse_unfit(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
-        let mut failed = Vec::new();
-        let mut closed = Vec::new();
-        for call in round.calls() {
-            let (meta, id) = (&call.loaded.meta, call.due.key.0);
-            let unfit = why_unfit(meta.owner, &meta.owner_name)?;
-            let state_id = &call.state.id.state_id;
-            if let Some(unfit) = unfit.as_ref().filter(|unfit| unfit.for_good) {
-                closed.push((id, call.loaded.before.process_id.clone(), unfit.why));
-            } else if let Some(unfit) = unfit {
-                failed.push(call.fails(Failure { detail: unfit.why.to_owned(), ..Failure::default() }));
-            } else if !meta.definition().states.contains_key(state_id) {
-                let (failure, further) = unlisted_state(state_id);
-                failed.push((call.begun(), failure, further));
-            }
-        }
-        for (id, process_id, why) in closed {
-            round.executions.remove(&id);
-            if !execution::lock_for_close(spi, &[id])?.is_empty() {
-                process::close(spi, registry, &process_id, id, Command::Fail { reason: why.to_owned() })?;
-                seen.wrote = true;
-            }
-        }
-        failed.iter().for_each(|(begun, ..)| drop(round.executions.remove(&begun.key.0)));
-        round.failed = failed;
+        aside.write(spi, registry, seen)?;
+        round.aside = aside;
         Ok(())
     }
 
     /// Makes the requests of a round, leases their calls, and notes the attempts that fail before.
     fn claim(&self, mut round: Round, seen: &mut Seen, bytes: &mut usize) -> Result<()> {
-        let (mut made, mut failed) = (Vec::new(), std::mem::take(&mut round.failed));
+        let (mut made, mut failed) = (Vec::new(), std::mem::take(&mut round.aside.failed));
         let mut owners = HashMap::new();
         for call in round.calls() {
             if *bytes >= guc::max_request_bytes() || seen.calls.len() + made.len() >= self.at_most {
@@ -361,7 +330,7 @@ impl Poll {
                     *bytes += request.request.len();
                     made.push((call.due, call.api, request));
                 }
-                Some(Err(failure)) => failed.push(call.fails(failure)),
+                Some(Err(failure)) => failed.push((call.begun(), failure, Further::ByPolicy)),
                 None => {}
             }
         }
@@ -398,38 +367,33 @@ impl Poll {
         busy: &mut HashSet<pg_sys::Oid>,
     ) -> Result<Option<std::result::Result<Made, Failure>>> {
         let (meta, id) = (&call.loaded.meta, call.due.key.0);
-        let (loading, wanted) = (call.config.load_global(call.api), call.config.load_local(call.api));
-        let (mut members, mut keys) = ("{}".to_owned(), BTreeMap::new());
-        if call.wants_local() {
-            match round.local.as_ref().map(|local| local.of(id)) {
-                Some(Found::All(_, all)) => {
-                    let of_call = all.iter().filter(|(name, _)| wanted.wants(name));
-                    members = object(of_call.map(|(name, entry)| (name.as_str(), entry.value.as_str())))?;
-                    keys = locks::versions_of(&wanted, all.iter().map(|(name, entry)| (name, &entry.version)));
-                }
-                Some(Found::TooLarge(size)) => {
-                    return Ok(Some(Err(calls::request_too_large(&attribute::too_large(size)))));
-                }
-                Some(Found::LeftOut) | None => return Ok(None),
-            }
-        }
-        let global = match self.read(meta, &loading, owners, busy)? {
+        let loads = Loads::of(&call.config, call.api);
+        let nothing = BTreeMap::new();
+        let local = match round.local.as_ref().map(|local| local.of(id)) {
+            _ if !call.wants_local() => &nothing,
+            Some(Found::All(_, all)) => all,
+            Some(Found::TooLarge(size)) => return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message)))),
+            Some(Found::LeftOut) | None => return Ok(None),
+        };
+        let global = match self.read(meta, &loads.global, owners, busy)? {
             Ok(global) => global,
             Err(error) if is_passing(&error) => return Ok(None),
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
-        let locks = loading.locks() || wanted.locks();
-        let locked = if loading.locks() { global.as_str() } else { "" };
-        let fingerprint = locks.then(|| pull::fingerprint(locked, &keys));
+        let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
+        let fingerprint = attributes.are_locked.then(|| {
+            let locked = if loads.global.locks() { attributes.global.as_str() } else { "" };
+            let versions = local.iter().map(|(name, entry)| (name, &entry.version));
+            token_fingerprint(locked, &locks::versions_of(&loads.local, versions))
+        });
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
-        let attempt = Attempt::of(call.loaded, call.state, &call.begun().record(0), lease)?;
-        let body = attempt.body(call.current, &global, &members);
-        if let Err(error) = calls::check_size(body.payload_bytes()) {
-            return Ok(Some(Err(calls::request_too_large(&error))));
-        }
-        memory::room_for(body.payload_bytes())?;
-        let request = body.encode();
-        Ok(Some(Ok(Made { request, call_id: attempt.call_id, fingerprint, lease })))
+        let origin = calls::origin(call.loaded)?;
+        let outgoing = OutgoingCall::of_state(&origin, call.state, call.begun().record(0).as_attempt(), lease);
+        let request = match outgoing.request(&attributes, guc::max_request_bytes()) {
+            Ok(request) => calls::body(&request)?,
+            Err(refusal) => return Ok(Some(Err(calls::too_large(&refusal.message)))),
+        };
+        Ok(Some(Ok(Made { request, call_id: outgoing.id, fingerprint, lease })))
     }
 
     /// Global attributes, as the owner; or why they can't be read.
@@ -469,19 +433,44 @@ impl Poll {
     }
 }
 
+impl SetAside {
+    /// What somebody else has locked is left.
+    fn write(&self, spi: &Spi, registry: &mut Registry, seen: &mut Seen) -> Result<()> {
+        claim::move_to_workers(spi, &self.moved)?;
+        claim::move_to_lane(spi, &self.for_functions, RUNNERS_LANE)?;
+        if !self.moved.is_empty() {
+            seen.wrote = true;
+            wake::call_scheduler_at_commit();
+        }
+        let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
+        seen.wrote |= !held::hold_of_processes(spi, &self.of_processes)?.is_empty();
+        if !self.of_types.types.is_empty() {
+            let mut lanes = claim::levels(spi)?;
+            lanes.push(RUNNERS_LANE);
+            seen.wrote |=
+                !held::hold_of_types(spi, lane, &lanes, &self.of_types, clock::now(), clock::real())?.is_empty();
+        }
+        for (id, (process_id, why)) in &self.closed {
+            if !execution::lock_for_close(spi, &[*id])?.is_empty() {
+                process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;
+                seen.wrote = true;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Whose tables a claim has read.
 type Owners = HashMap<pg_sys::Oid, OwnersTables>;
 
 impl Round {
     /// Its calls, as far as they may be made.
     fn calls(&self) -> impl Iterator<Item = Call<'_>> {
-        self.due.iter().filter_map(|due| {
+        self.due.iter().filter(|due| !self.aside.keys.contains(&due.key)).filter_map(|due| {
             let loaded = self.executions.get(&due.key.0)?;
-            // Until the type is registered again, its calls wait.
-            loaded.meta.process_type.as_ref()?;
             let state = loaded.execution.states.get(&due.key.1)?;
-            let (api, current) = state.current_call()?;
-            Some(Call { due: *due, loaded, state, api, current, config: loaded.meta.options_of(state) })
+            let (api, _) = state.current_call()?;
+            Some(Call { due: *due, loaded, state, api, config: loaded.meta.options_of(state) })
         })
     }
 }
@@ -494,10 +483,6 @@ impl Call<'_> {
     fn begun(&self) -> Begun {
         let DueCall { key, attempts, first_attempt_at, .. } = self.due;
         Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }
-    }
-
-    fn fails(&self, failure: Failure) -> FailedCall {
-        (self.begun(), failure, Further::ByPolicy)
     }
 }
 
@@ -530,26 +515,47 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
     let now = clock::now();
     for (begun, failure, further) in attempts {
         let id = begun.key.0;
-        let Some(entry) = loaded.get(&id) else { continue };
-        let command = calls::failed(&begun.record(0), failure, further);
-        let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
-        if Event::closes(&events) {
-            if execution::lock_for_close(spi, &[id])?.is_empty() {
+        if loaded.contains_key(&id) {
+            let command = begun.record(0).as_attempt().failed(failure, further);
+            let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
+            if matches!(outcome, Outcome::Closing { .. }) {
                 // Somebody publishes to it: in a later claim.
                 loaded.remove(&id);
-                continue;
             }
-            state::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
-            let decided = loaded.get(&id).map(|entry| entry.decide(&command, now, random()));
-            let Some(Ok(again)) = decided else { continue };
-            events = again;
-        }
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.apply(events, now)?;
         }
     }
     answering::save_fetched(spi, &loaded, now)?;
     Ok(loaded.values().any(|entry| !entry.events.is_empty()))
+}
+
+/// An attempt of a call that has failed, of an execution that a claim has locked.
+struct Failing<'a> {
+    spi: &'a Spi,
+    loaded: &'a mut BTreeMap<ExecutionId, Loaded>,
+    id: ExecutionId,
+    now: Timestamp,
+}
+
+impl Driver for Failing<'_> {
+    type Error = PgError;
+    type Later = Infallible;
+
+    fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+        let entry = self.loaded.get(&self.id);
+        Ok(entry.map_or(Err(Rejection::Stale), |entry| entry.decide(command, self.now, random())))
+    }
+
+    fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {
+        if execution::lock_for_close(self.spi, &[self.id])?.is_empty() {
+            return Ok(CloseLock::Missing);
+        }
+        state::states_with_unrecorded_attempts(self.spi, self.loaded, &[self.id])?;
+        Ok(CloseLock::Taken)
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Result<()> {
+        self.loaded.get_mut(&self.id).map_or(Ok(()), |entry| entry.apply(events, self.now))
+    }
 }
 
 impl Begun {

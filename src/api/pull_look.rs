@@ -11,8 +11,9 @@
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
 use crate::store::lanes::level;
-use crate::store::pull::{DueCall, LineSeen, PullLine, Sight};
+use crate::store::pull::{DueCall, LineSeen, LineShare, PullLine, Sight};
 use crate::store::registry::WorkerId;
+use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -147,24 +148,21 @@ struct DueLine {
     since: Timestamp,
 }
 
-/// So many calls of a line, due since then.
-pub(super) type Room = (PullLine, Timestamp, usize);
-
 impl Due {
     /// `counted`: up to how many calls of each line were.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };
         let of_line = |seen: &LineSeen| Some(DueLine { line: seen.line, due: due(seen), since: seen.first? });
         let mut lines: Vec<_> = seen.iter().filter_map(of_line).collect();
-        lines.sort_by_key(|due| (due.line.owner, level(due.line.lane)));
+        lines.sort_by_key(|due| (due.line.owner.to_u32(), level(due.line.lane)));
         Self { lines }
     }
 
     /// How many calls of which lines are claimed, of all but these owners.
-    pub fn shared(&self, looks: &mut Looks, places: usize, except: impl Fn(Owner) -> bool) -> Vec<Room> {
+    pub fn shared(&self, looks: &mut Looks, places: usize, except: impl Fn(Oid) -> bool) -> Vec<LineShare> {
         let mut owners: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for due in self.lines.iter().filter(|due| due.due > 0 && !except(due.line.owner)) {
-            owners.entry(due.line.owner).or_default().push(due);
+            owners.entry(due.line.owner.to_u32()).or_default().push(due);
         }
         let any = || owners.keys().nth((random() * owners.len() as f64) as usize).copied();
         let Some(last) = looks.last.or_else(any) else { return Vec::new() };
@@ -178,31 +176,34 @@ impl Due {
             for due in lines {
                 let room = share.min(due.due);
                 share -= room;
-                rooms.extend((room > 0).then_some((due.line, due.since, room)));
+                let PullLine { lane, owner } = due.line;
+                let wanted = LineShare { lane, owner, since: due.since, room: room as i64 };
+                rooms.extend((room > 0).then_some(wanted));
             }
         }
         rooms
     }
 
     /// These were found: of a line with fewer than were looked for there are no others.
-    pub fn taken(&mut self, rooms: &[Room], found: &[DueCall]) {
-        for (line, _, room) in rooms {
-            let taken = found.iter().filter(|call| call.line == *line).count();
-            for due in self.lines.iter_mut().filter(|due| due.line == *line) {
-                due.due = if taken < *room { 0 } else { due.due - taken };
+    pub fn taken(&mut self, rooms: &[LineShare], found: &[DueCall]) {
+        for LineShare { lane, owner, room, .. } in rooms {
+            let line = PullLine { lane: *lane, owner: *owner };
+            let taken = found.iter().filter(|call| call.line == line).count();
+            for due in self.lines.iter_mut().filter(|due| due.line == line) {
+                due.due = if (taken as i64) < *room { 0 } else { due.due - taken };
             }
         }
     }
 }
 
 /// Puts calls into the order in which they are given out: the first of each owner, then the second ones. `rooms` has the owners in turn.
-pub(super) fn in_turn(rooms: &[Room], calls: &mut Vec<DueCall>) {
+pub(super) fn in_turn(rooms: &[LineShare], calls: &mut Vec<DueCall>) {
     calls.sort_by_key(|call| (level(call.line.lane), call.due_at, call.key));
     let mut owners = HashMap::<_, usize>::new();
     let place = |call: DueCall| {
         let nth = owners.entry(call.line.owner).or_default();
         *nth += 1;
-        (*nth, rooms.iter().position(|(line, ..)| line.owner == call.line.owner), call)
+        (*nth, rooms.iter().position(|share| share.owner == call.line.owner), call)
     };
     let mut placed: Vec<_> = calls.drain(..).map(place).collect();
     placed.sort_by_key(|(nth, turn, _)| (*nth, *turn));

@@ -14,6 +14,7 @@ use crate::row;
 use crate::store::app_tables::object;
 use crate::store::{self, attribute, check, process};
 use crate::turn::why_unfit;
+use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
@@ -42,11 +43,12 @@ pub fn check_process(args: &Args) -> Result<Value> {
     let problems = caller.on_system_tables(|spi, _| {
         // One snapshot for everything: what a step changes at once is seen at once.
         spi.with_latest_snapshot(|spi| {
-            let mut found = process::find_to_check(spi, &process_id, execution)?;
+            // The owner alone, whatever else the row holds: it is to be checked.
+            let mut found: Option<(ExecutionId, pg_sys::Oid)> = process::find_as(spi, &process_id, execution)?;
             if found.is_none() && execution.is_none() {
                 // What says which execution is the latest may be what is wrong.
                 let newest = check::newest(spi, &process_id)?;
-                found = process::find_to_check(spi, &process_id, newest)?;
+                found = process::find_as(spi, &process_id, newest)?;
             }
             match found {
                 Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
@@ -163,7 +165,7 @@ fn outcome(status: ProcessStatus, results: &process::Results) -> Result<String> 
     let status = format!("\"{status}\"");
     let result = results.only.as_deref().unwrap_or("null");
     object(
-        [("status", status.as_str()), ("result", result), ("results", &results.all), ("timedOut", timed_out)]
+        [("status", status.as_str()), ("result", result), ("results", &results.results), ("timedOut", timed_out)]
             .into_iter(),
     )
 }

@@ -13,7 +13,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory::room_for;
-use crate::pg::param::Jsonb;
+use crate::pg::param::{Jsonb, Relation};
 use crate::pg::spi::{self, Spi};
 use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
@@ -367,7 +367,7 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
 /// others would do it for them.
 fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
-    match catalog::kind(spi, table.relation)? {
+    match catalog::kind(spi, Relation(table.relation))? {
         Some(TableKind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
         Some(TableKind { is_temporary: true, .. }) => {
             return wrong("it is temporary: the engine can't see it".to_owned());
@@ -381,8 +381,9 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
         return wrong(format!("column \"{missing}\" does not exist"));
     }
     let attributes: Vec<_> = table.attributes.values().cloned().collect();
-    if let Some(missing) =
-        catalog::missing_privileges(spi, caller.role, table.relation, &table.primary_key, &attributes)?
+    let relation = Relation(table.relation);
+    if let Some(Some(missing)) =
+        catalog::missing_privileges(spi, caller.role, relation, &table.primary_key, &attributes)?
     {
         return Err(error::may_not_map(&table.table, &missing));
     }

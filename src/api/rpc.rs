@@ -1,32 +1,30 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
-use super::answering::{self, Answering};
+use super::answering::{self, Answering, TablesInSession};
+use super::rpc_deadline::{self, Deadline, locked_by};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
-use crate::calls;
+use crate::calls::{self, Asker, Attributes, CallOf, Loads, OutgoingCall, Verdict, eligible};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
-use crate::pg::memory;
-use crate::pg::process::database_name;
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::{self, Calls};
-use crate::store::app_tables::{Tables, object};
-use crate::store::attribute::{self, Found, Size};
+use crate::store::app_tables::Tables;
+use crate::store::attribute::{self, Found, Size, Versioned};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
-use crate::transport::{Outcome, Request};
+use crate::transport::Outcome;
 use crate::{clock, error, guc};
-use pgrx::pg_sys;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use xdb_calls::{Written, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 use xdb_sched::bytes::ByteBudget;
@@ -36,67 +34,59 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
     let input = payload("input", json(args, 2, "input")?)?;
-    let timeout = timeout_given(args.interval(3))?;
+    let asked = arguments::rpc_timeout(args.interval(3), guc::MAX_CALL_TIMEOUT)?;
+    let mut asked = asked.map(|timeout| Deadline::after(timeout.as_std()));
     let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
     let key = idempotency_key.as_deref().map(|key| (key, digest(&rpc_name, input.as_ref())));
-    let mut target = match find(caller, &process_id, execution, &rpc_name, key)? {
+    let mut target = match find(caller, &process_id, execution, &rpc_name, key, asked.as_mut())? {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
-    let timeout = target.begin(caller, &process_id, &rpc_name, timeout)?;
+    let mut deadline = target.begin(caller, &process_id, &rpc_name, asked)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
-    let (loading, loading_local) = target.loading();
+    let loads = target.loads();
+    let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
     let locking = Locking {
         rpc_name: &rpc_name,
         meta,
         execution: id,
-        global: &loading,
-        local: &loading_local,
-        deadline: Instant::now() + timeout,
+        global: loading,
+        local: loading_local,
+        deadline: deadline.at(),
     };
-    lock_process(caller, &locking, &process_id)?;
-    let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
+    deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
+    let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
-    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, &loading, loading.lock_type));
-    let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? };
+    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, loading, loading.lock_type));
+    let global = match loading.locks() {
+        true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
+        false => load()?,
+    };
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }
-    let values = locking.is_wanted().then(|| fingerprint(&global, &local.members));
+    let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
     let invocation = Invocation {
         process_id: &process_id,
         rpc_name: &rpc_name,
         input: input.as_ref(),
-        timeout,
+        timeout: deadline.left_for_call(&rpc_name)?,
         idempotency_key: idempotency_key.as_deref(),
-        values,
     };
-    let (answer, context) = call(&target, &invocation, &global, &local.members)?;
+    let (answer, context) = call(&target, &invocation, &attributes).map_err(|error| deadline.explain(error))?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
+    let versions = locks::versions_of(loading_local, local.iter().map(|(name, entry)| (name, &entry.version)));
+    let read = Read { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
     apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
     Ok(output.map_or(Value::Null, Value::Json))
-}
-
-/// The caller's own timeout, if there is one.
-fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>> {
-    let timeout = match argument {
-        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
-        Some(timeout) => timeout,
-        None => None,
-    };
-    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::MAX_CALL_TIMEOUT)) {
-        Some(longer) => Err(error::over_quota(longer.to_string())),
-        None => Ok(timeout),
-    }
 }
 
 /// Refuses to run somebody's code as a superuser: that of a function, or what the owner of a table has in it, a trigger or a policy.
@@ -126,16 +116,22 @@ fn find(
     execution: Option<ExecutionId>,
     rpc_name: &str,
     key: Option<(&str, String)>,
+    asked: Option<&mut Deadline>,
 ) -> Result<Target> {
     caller.on_system_tables(|spi, registry| {
         let found = caller.find(spi, process_id, execution)?;
-        if let Some((key, digest)) = key
-            && let Some(first) = process::claim_rpc_key(spi, found.id, key, &digest, clock::now())?
-        {
-            return match first.digest == digest {
-                true => Ok(Target::Answered(first.output)),
-                false => Err(error::key_of_another_rpc(key)),
+        if let Some((key, digest)) = key {
+            let claim = || process::claim_rpc_key(spi, found.id, key, &digest, clock::now());
+            let used = || format!("a session that uses idempotency key \"{key}\"");
+            let first = match asked {
+                Some(deadline) => deadline.wait("an idempotency key", |at| locked_by(at, rpc_name, used, claim))?,
+                None => claim()?,
             };
+            match first {
+                Some(first) if first.digest == digest => return Ok(Target::Answered(first.output)),
+                Some(_) => return Err(error::key_of_another_rpc(key)),
+                None => {}
+            }
         }
         let target = target(spi, registry, process_id, rpc_name, found.id)?;
         Ok(Target::ToCall(Box::new(target)))
@@ -145,7 +141,9 @@ fn find(
 /// Locks the process of an RPC that wants to be alone with it: before the call, so that nothing of it changes meanwhile.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
     if locking.is_wanted() {
-        locking.respect_marks(caller)?;
+        // The other half of the time is for the locks and the call.
+        let until = rpc_deadline::halfway(locking.deadline);
+        Locking { deadline: until, ..*locking }.respect_marks(caller)?;
         wake::note_locked_attributes();
     }
     if locking.excludes() {
@@ -160,16 +158,6 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
     Ok(())
 }
 
-/// Local attributes that an RPC gets.
-struct Local {
-    /// The text of a JSON object.
-    members: String,
-    /// Of all that the execution has, if any were loaded.
-    size: Size,
-    /// Of those that it locks.
-    versions: Versions,
-}
-
 /// What is known of the local attributes when the answer comes.
 struct Read {
     size: Size,
@@ -179,21 +167,17 @@ struct Read {
 
 type Versions = BTreeMap<String, String>;
 
-fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Local> {
+/// All local attributes of an execution, if an RPC gets any.
+fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(Size, BTreeMap<String, Versioned>)> {
     if loading.policy == LoadPolicy::None {
-        return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
+        return Ok((Size::default(), BTreeMap::new()));
     }
-    let read = attribute::with_versions(spi, &[id], ByteBudget::default())?;
-    let (size, all) = match read.of(id) {
-        Found::All(size, all) => (size, all),
-        Found::TooLarge(size) => return Err(attribute::too_large(size)),
+    match attribute::with_versions(spi, &[id], ByteBudget::default())?.of(id) {
+        Found::All(size, all) => Ok((size, all.clone())),
+        Found::TooLarge(size) => Err(attribute::too_large(size)),
         // One alone never is.
-        Found::LeftOut => return Err(PgError::internal("local attributes were left out")),
-    };
-    let wanted = all.iter().filter(|(key, _)| loading.wants(key));
-    let members = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())))?;
-    let versions = locks::versions_of(loading, all.iter().map(|(name, entry)| (name, &entry.version)));
-    Ok(Local { members, size, versions })
+        Found::LeftOut => Err(PgError::internal("local attributes were left out")),
+    }
 }
 
 /// The versions now of what an RPC has loaded under locks.
@@ -207,11 +191,9 @@ struct Invocation<'a> {
     process_id: &'a str,
     rpc_name: &'a str,
     input: Option<&'a Json>,
-    /// For the wait for locks, and for the call.
+    /// What the waits before the call have left of the RPC's.
     timeout: std::time::Duration,
     idempotency_key: Option<&'a str>,
-    /// Stands for the loaded values, if some of them are locked.
-    values: Option<u64>,
 }
 
 enum Target {
@@ -236,134 +218,96 @@ fn target(
 ) -> Result<ToCall> {
     let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
     let mut loaded = loaded.remove(&id).ok_or_else(|| error::unknown_process(process_id))?;
-    let type_name = loaded.before.process_type.clone();
-    let Some(process_type) = registry.process_type_by_name(spi, &type_name)? else {
-        return Err(error::unknown_process_type(&type_name));
+    let type_name = &loaded.before.process_type;
+    let Some(process_type) = registry.process_type_by_name(spi, type_name)? else {
+        return Err(error::unknown_process_type(type_name));
     };
     loaded.meta.process_type = Some(process_type.clone());
-    let Some(config) = process_type.definition.rpc(rpc_name) else {
-        let known: Vec<_> =
-            process_type.definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
-        return Err(error::unknown_word("rpc_name", rpc_name, &known));
-    };
-    if config.function.is_none() && process_type.pulled_by().is_some() {
-        return Err(error::worker_is_not_called(rpc_name));
+    let config = arguments::rpc(&process_type.definition, rpc_name)?;
+    let target = ToCall { loaded, process_type, config };
+    match target.verdict() {
+        Verdict::Elsewhere => Err(error::worker_is_not_called(rpc_name)),
+        Verdict::Fails(..) => Err(error::no_worker_for_rpc(rpc_name)),
+        Verdict::Waits(reason) => Err(error::worker_failed(rpc_name, reason.to_string())),
+        Verdict::Closes(why) => Err(error::worker_failed(rpc_name, why)),
+        Verdict::MayBeMade | Verdict::Held(_) => Ok(target),
     }
-    Ok(ToCall { loaded, process_type, config })
 }
 
 impl ToCall {
-    /// Waits until the pause is over, if it is in one. Says how long the call may take.
-    fn begin(
-        &mut self,
-        caller: Caller,
-        process_id: &str,
-        rpc_name: &str,
-        asked: Option<Duration>,
-    ) -> Result<std::time::Duration> {
+    /// Waits until the pause is over, if it is in one. Gives the deadline: the one that the caller asked for, or its own from now on.
+    fn begin(&mut self, caller: Caller, process_id: &str, rpc_name: &str, asked: Option<Deadline>) -> Result<Deadline> {
         refuse_superuser(caller, self.config.function.is_some())?;
-        let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
-        let is_paused = self.loaded.before.pause.is_some() || self.process_type.pause.is_some();
-        if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
+        let id = self.loaded.before.id;
+        let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
+        let is_paused = matches!(self.verdict(), Verdict::Held(_));
+        let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
+        if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // It may have been registered with a function meanwhile.
             refuse_superuser(caller, self.config.function.is_some())?;
         }
-        Ok(timeout)
+        Ok(deadline)
     }
 
-    fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
+    /// How long the RPC may take where its caller does not say.
+    fn timeout(&self) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
-        asked.or(own).unwrap_or(default).as_std()
+        own.unwrap_or(default).as_std()
     }
 
-    /// Of global and of local attributes.
-    fn loading(&self) -> (Loading, Loading) {
-        let config = &self.config;
+    fn loads(&self) -> Loads {
         let own = |loading: &Option<Loading>| loading.clone().unwrap_or_default();
-        (own(&config.load_global_attributes), own(&config.load_local_attributes))
+        let RpcConfig { load_global_attributes, load_local_attributes, .. } = &self.config;
+        Loads { global: own(load_global_attributes), local: own(load_local_attributes) }
+    }
+
+    /// Whether the RPC may be called now, by this session.
+    fn verdict(&self) -> Verdict<'_> {
+        let called = CallOf::Rpc(self.config.function.as_deref());
+        eligible(Asker::Session, &calls::facts(&self.loaded, called, clock::now())).1
     }
 }
 
 /// The answer, and what functions that it calls are told of the call.
-fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<(RpcAnswer, String)> {
-    let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
-    let execution = &target.loaded.before;
+fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
+    let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
-    let id = rpc_call_id(execution.id, rpc_name, &invocation);
-    let (owner, shard) = (identity::role_name(target.loaded.meta.owner)?, target.loaded.meta.chosen_shard());
-    // The call belongs to what its caller does.
-    let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
-    let request = RpcRequest {
-        context: CallContext {
-            process_id: &execution.process_id,
-            execution: execution.id,
-            owner: owner.as_deref(),
-            database: &database_name(),
-            process_started_at: execution.started_at,
-            state_execution_id: None,
-            attempt: 1,
-            call_id: &id,
-            first_attempt_at: clock::now(),
-            timeout,
-            shard,
-            recovery: None,
-        },
-        process_type: &execution.process_type,
-        rpc_name,
-        input,
-        loaded_global_attributes: global,
-        loaded_local_attributes: local,
+    let origin = calls::origin(&target.loaded)?;
+    let outgoing = OutgoingCall::of_rpc(&origin, (rpc_name, input), &invocation, clock::now(), timeout);
+    let request = outgoing.request(attributes, guc::max_request_bytes())?;
+    let outcome = match &target.config.function {
+        Some(function) => {
+            let body = calls::body(&request)?;
+            let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
+            let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
+            Outcome::Answer { status: 200, retry_after: None, body }
+        }
+        None => {
+            let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
+            let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
+            let secrets = worker.signing.clone().map_err(unsigned)?;
+            // The call belongs to what its caller does.
+            let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
+            let meta = &target.loaded.meta;
+            rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
+        }
     };
-    calls::check_size(request.payload_bytes())?;
-    memory::room_for(request.payload_bytes())?;
-    let context = |answer: &RpcAnswer| {
-        if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() }
-    };
-    if let Some(function) = &target.config.function {
-        let ask = || app_functions::answer(app_functions::find(function, 1)?, &request.encode());
-        let text = Caller::on_users_tables(|_| ask())?;
-        let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
-        let answer = answered(target, rpc_name, Outcome::Answer { status: 200, retry_after: None, body })?;
-        let context = context(&answer);
-        return Ok((answer, context));
-    }
-    let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
-    let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
-    let secrets = worker.signing.clone().map_err(unsigned)?;
-    let call = Request {
-        tag: 0,
-        url: calls::rpc_url(worker)?,
-        headers: calls::headers(worker, request_key(&id, 0, values), shard, traceparent.as_deref()),
-        body: request.encode().into_bytes(),
-        timeout,
-        secrets,
-    };
-    let answer = answered(target, rpc_name, rpc_client::call(call)?)?;
-    let context = context(&answer);
+    let answer = answered(target, rpc_name, outcome)?;
+    let context = if answer.effects.call_functions.is_empty() { String::new() } else { outgoing.context().encode() };
     Ok((answer, context))
 }
 
 /// The answer of an RPC, or its caller's error.
 fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
-    let failed = |what: String| error::worker_failed(rpc_name, what);
+    let is_strict = target.process_type.definition.strict_answers;
     match outcome {
-        Outcome::Answer { status: 200, body, .. } => {
-            let answer = calls::decode_rpc_answer(&body).map_err(failed)?;
-            let warnings = &answer.effects.warnings;
-            match target.process_type.definition.strict_answers && !warnings.is_empty() {
-                true => Err(failed(warnings.join("; "))),
-                false => Ok(answer),
-            }
-        }
         Outcome::Answer { status, retry_after, body } => {
-            // What it says about further attempts is for the caller, who makes them.
-            let (failure, _) = decode_error(status, retry_after, &body);
-            Err(error::worker_refused(rpc_name, status, failure))
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
         }
-        Outcome::Failed { message, .. } => Err(failed(message)),
+        Outcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
 }
 
@@ -377,31 +321,29 @@ fn apply(
     tables: &mut Tables,
     read: Read,
 ) -> Result<()> {
-    let idempotency_key = invocation.idempotency_key;
+    let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
     if answer.is_read_only() && idempotency_key.is_none() {
         return Ok(());
     }
     let output = answer.output.clone();
-    let attributes = answer.effects.write_global_attributes.clone();
-    let functions = answer.effects.call_functions.clone();
-    let (loaded, now) =
-        caller.on_system_tables(|spi, registry| decide(spi, registry, caller.role, invocation, id, answer, read))?;
+    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
+    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
+    let (lock, local_size) = (if closes { Lock::Close } else { Lock::Step }, Some(read.size));
+    let tables = CallersTables { caller, context, tables, read };
+    let mut answering = caller.on_system_tables(|spi, registry| {
+        let mut loaded = answering::lock(spi, registry, process_id, id, lock)?;
+        loaded.values_mut().for_each(|entry| entry.acting_as = Some(caller.role));
+        let (command, now) = (&command, clock::now());
+        let queues = Vec::new();
+        let mut answering = Answering { caller, id, loaded, command, queues, lock, local_size, now, tables };
+        answering.load(spi, false)?;
+        Ok(answering)
+    })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
-    let changed = loaded.values().find(|entry| !entry.events.is_empty()).map(|entry| &entry.meta);
-    if let Some(meta) = changed.filter(|_| !attributes.is_empty() || !functions.is_empty()) {
-        refuse_superuser(caller, !functions.is_empty() || uses_tables(meta, |name| attributes.contains_key(name)))?;
-        caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
-        let definition = meta.definition();
-        let look_up = || Calls::look_up(&definition, &functions, || Ok(context.to_owned()));
-        let calls = caller.on_system_tables(|_, _| look_up())?;
-        Caller::on_users_tables(|spi| {
-            tables.update(spi, meta, &attributes)?;
-            calls.run()
-        })?;
-    }
+    xdb_calls::apply(&mut answering, &command)?.of_rpc(process_id, rpc_name)?;
     caller.on_system_tables(|spi, _| {
-        answering::save(spi, &loaded, now)?;
+        answering::save(spi, &answering.loaded, answering.now)?;
         if let Some(key) = idempotency_key {
             process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
         }
@@ -409,34 +351,33 @@ fn apply(
     })
 }
 
-/// Loads the execution under its lock, and decides about the answer in memory.
-fn decide(
-    spi: &spi::Spi,
-    registry: &mut Registry,
-    role: pg_sys::Oid,
-    invocation: &Invocation<'_>,
-    id: ExecutionId,
-    answer: RpcAnswer,
+/// The application's tables, for the answer to an RPC.
+struct CallersTables<'a> {
+    caller: Caller,
+    /// What functions are told of the call.
+    context: &'a str,
+    tables: &'a mut Tables,
     read: Read,
-) -> Result<(BTreeMap<ExecutionId, Loaded>, Timestamp)> {
-    let Invocation { process_id, rpc_name, .. } = *invocation;
-    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
-    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
-    let lock = if closes { Lock::Close } else { Lock::Step };
-    let mut loaded = answering::lock(spi, registry, process_id, id, lock)?;
-    // Under the lock: the times of events are in their order.
-    let now = clock::now();
-    if let Some((loading, versions)) = &read.locked
-        && versions_now(spi, id, loading)? != *versions
-    {
-        return Err(error::local_attributes_changed(rpc_name));
+}
+
+impl TablesInSession for CallersTables<'_> {
+    /// Rows are locked since they were loaded.
+    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
+        let Some((loading, versions)) = &self.read.locked else { return Ok(true) };
+        let now = self.caller.on_system_tables(|spi, _| versions_now(spi, loaded.before.id, loading))?;
+        Ok(now == *versions)
     }
-    if let Some(entry) = loaded.get_mut(&id) {
-        entry.acting_as = Some(role);
+
+    fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {
+        let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
+        let is_written = |name: &str| attributes.contains_key(name);
+        refuse_superuser(self.caller, !functions.is_empty() || uses_tables(meta, is_written))?;
+        self.caller.look_up(self.tables, &meta.mapping, TableUse::Update, is_written)?;
+        let look_up = || Calls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
+        let calls = self.caller.on_system_tables(|_, _| look_up())?;
+        Caller::on_users_tables(|spi| {
+            self.tables.update(spi, meta, attributes)?;
+            calls.run()
+        })
     }
-    let local_size = Some(read.size);
-    let answering = Answering { id, command: &command, queues: Vec::new(), lock, local_size, without_arrivals: false };
-    let decided = answering.decide(spi, registry, &mut loaded, now)?;
-    decided.map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
-    Ok((loaded, now))
 }

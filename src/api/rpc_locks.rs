@@ -3,16 +3,15 @@
 //! It knows nothing of the locks of states, nor they of its own: a state's optimistic check finds what has changed. But a state whose
 //! call was repeated again and again is let go first: the scheduler marks what it wants, and RPCs leave that alone for a while.
 
-use super::Caller;
-use crate::error;
-use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
+use super::{Caller, rpc_deadline};
+use crate::pg::catch::Result;
+use crate::pg::process;
 use crate::pg::shmem::marks;
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::pg::{identity, process};
 use crate::store::loaded::Meta;
 use crate::store::locks::{self, KeyTypes, WantedLocks};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use xdb_engine::{ExecutionId, Loading, LockType};
 
 /// What an RPC locks, or the answer to a call that was fetched, and how long it may take.
@@ -26,10 +25,6 @@ pub(super) struct Locking<'a> {
 }
 
 impl Locking<'_> {
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
     /// Whether anything is loaded under a lock.
     pub fn is_wanted(&self) -> bool {
         self.global.locks() || self.local.locks()
@@ -51,13 +46,7 @@ impl Locking<'_> {
 
     /// Runs `body`, in which locks are waited for until the deadline. `what` says for which.
     pub fn within<T>(&self, what: impl FnOnce(&Self) -> String, body: impl FnOnce() -> Result<T>) -> Result<T> {
-        identity::with_lock_timeout(self.left(), body).map_err(|error| match error.code {
-            // The server counts whole milliseconds.
-            LOCK_NOT_AVAILABLE if self.left() <= Duration::from_millis(1) => {
-                error::locks_not_granted(self.rpc_name, &what(self))
-            }
-            _ => error,
-        })
+        rpc_deadline::locked_by(self.deadline, self.rpc_name, || what(self), body)
     }
 
     /// Waits until nothing of what is to be locked is marked, for a bounded time. Who has locked something already waits for

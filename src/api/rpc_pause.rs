@@ -2,6 +2,7 @@
 
 use super::pause::refuse;
 use super::{Caller, error};
+use crate::calls::{self, Asker, CallOf, Paused};
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::wake::waiter::Registration;
@@ -11,9 +12,6 @@ use xdb_engine::{ExecutionId, Pause};
 
 /// Nobody tells who waits for the end of a type's pause: they poll so often.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-
-/// What is paused, in words, and how.
-type Paused = Option<(String, Pause)>;
 
 /// Waits until a process can be called, or refuses. Says whether it has waited.
 pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: Instant) -> Result<bool> {
@@ -35,20 +33,18 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
     }
 }
 
-/// With the latest snapshot, whatever the isolation level.
-fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Paused> {
+/// What is paused, in words, and how: with the latest snapshot, whatever the isolation level.
+fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Option<(String, Pause)>> {
     caller.on_system_tables(|spi, registry| {
         spi.with_latest_snapshot(|spi| {
             let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
-            let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
-            let now = clock::now();
-            if let Some(pause) = loaded.before.pause.as_ref().filter(|pause| !pause.is_over(now)) {
-                return Ok(Some((format!("process \"{process_id}\""), pause.clone())));
-            }
-            let name = &loaded.before.process_type;
-            let process_type = registry.process_type_by_name(spi, name)?.filter(|_| loaded.before.is_running());
-            let pause = process_type.and_then(|process_type| process_type.pause(now).cloned());
-            Ok(pause.map(|pause| (format!("process type \"{name}\""), pause)))
+            let Some(mut loaded) = loaded.remove(&id) else { return Ok(None) };
+            loaded.meta.process_type = registry.process_type_by_name(spi, &loaded.before.process_type)?;
+            let paused = calls::facts(&loaded, CallOf::Rpc(None), clock::now()).paused(Asker::Session);
+            Ok(paused.map(|paused| match paused {
+                Paused::Process(pause) => (format!("process \"{process_id}\""), pause.clone()),
+                Paused::Type(pause) => (format!("process type \"{}\"", loaded.before.process_type), pause.clone()),
+            }))
         })
     })
 }

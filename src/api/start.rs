@@ -1,9 +1,7 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
 use super::merge::merge_or_begin;
-use super::{
-    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, valid, wrote,
-};
+use super::{Caller, json, owner_name, refuse_own_step, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -22,32 +20,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::{StartContext, StartOptions, arguments, parse_start_options};
-
-/// What a caller asks for.
-pub(super) struct StartRequest {
-    pub start: Start,
-    pub key: Option<String>,
-    pub policy: IdReusePolicy,
-    pub options: StartOptions,
-}
-
-/// The parameters of a start, as they were given.
-#[derive(Default)]
-pub(super) struct Given {
-    pub process_id: Option<String>,
-    pub process_type: Option<String>,
-    pub input: Option<String>,
-    pub global_attribute_pk: Option<String>,
-    pub global_attributes: Option<String>,
-    pub local_attributes: Option<String>,
-    pub id_reuse_policy: Option<String>,
-    /// None within: it is negative.
-    pub timeout: Option<Option<Duration>>,
-    /// None within: it is infinite.
-    pub start_at: Option<Option<Timestamp>>,
-    pub options: Option<String>,
-}
+use xdb_protocol::{GivenStart, StartContext, StartRequest, arguments};
 
 /// Who calls, if the role may own processes.
 pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
@@ -65,7 +38,7 @@ pub(super) fn new_id() -> ExecutionId {
 
 pub fn start_process(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_process()")?;
-    let given = Given {
+    let given = GivenStart {
         process_id: args.text(0),
         process_type: args.text(1),
         input: json(args, 2, "input")?,
@@ -144,46 +117,11 @@ fn context(loaded: &Loaded) -> Result<String> {
     Ok(context.encode())
 }
 
-/// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
-pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRequest> {
-    let at = |argument: &str| format!("{place}{argument}");
-    let own_id = name_if_given(&at("process_id"), given.process_id)?;
-    let has_own_id = own_id.is_some();
-    let process_id = own_id.unwrap_or_else(|| id.to_string());
-    let process_type = name(&at("process_type"), given.process_type)?;
-    let input = payload(&at("input"), given.input)?;
-    let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
-    let local_attributes = object(&at("local_attributes"), given.local_attributes)?;
-    Size::of(&local_attributes).check()?;
-    let word = super::needed(&at("id_reuse_policy"), given.id_reuse_policy)?;
-    let policy = IdReusePolicy::parse(&word)
-        .ok_or_else(|| error::unknown_word(&at("id_reuse_policy"), &word, IdReusePolicy::WORDS))?;
-    let timeout = valid(&at("timeout"), given.timeout, "not be negative")?;
-    let start_at = valid(&at("start_at"), given.start_at, "be finite")?;
-    let options = match given.options.filter(|text| text != "null") {
-        Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
-        None => StartOptions::default(),
-    };
-    if options.correlation.is_some() {
-        arguments::check_correlated(place, has_own_id, !global_attributes.is_empty())?;
-    }
-    if !has_own_id && options.request_id.is_some() {
-        return Err(arguments::request_without_id(&at("options")).into());
-    }
-    let start = Start {
-        process_id,
-        process_type,
-        input,
-        local_attributes,
-        global_attributes,
-        call_functions: options.call_functions.clone(),
-        timeout,
-        starting_state: options.starting_state.clone(),
-        starting_state_config: options.starting_state_config.clone(),
-        priority: options.priority,
-        start_at,
-    };
-    Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })
+/// Checks the parameters: see [`StartRequest::read`].
+pub(super) fn read(place: &str, given: GivenStart, id: ExecutionId) -> Result<StartRequest> {
+    let request = StartRequest::read(place, given, id, guc::max_payload_bytes())?;
+    Size::of(&request.start.local_attributes).check()?;
+    Ok(request)
 }
 
 pub(super) enum StartResult {
@@ -204,9 +142,9 @@ pub(super) fn begin(
     let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
     let keys = keys(&to_start.mapping, request)?;
     let latest = match lock_process_id(spi, caller, request, id)? {
-        Locked::Repeated(repeated) => return Ok(StartResult::Repeated(repeated)),
-        Locked::New => None,
-        Locked::Known(latest) => Some(latest),
+        LockedId::Repeated(repeated) => return Ok(StartResult::Repeated(repeated)),
+        LockedId::New => None,
+        LockedId::Known(latest) => Some(latest),
     };
     if let Some(repeated) = repeated(spi, caller, request)? {
         return Ok(StartResult::Repeated(repeated));
@@ -224,7 +162,7 @@ pub(super) fn begin(
     Ok(StartResult::New(Box::new(loaded)))
 }
 
-enum Locked {
+enum LockedId {
     New,
     /// With the id's latest execution.
     Known(ExecutionId),
@@ -233,21 +171,21 @@ enum Locked {
 }
 
 /// Locks the process id, unless it is another role's: nobody waits for others' processes, nor learns of their locks.
-fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<Locked> {
+fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<LockedId> {
     let process_id = &request.start.process_id;
     loop {
-        if process::claim_new_id(spi, process_id, id)? {
-            return Ok(Locked::New);
+        if process::claim_new_id(spi, process_id, id)? == 1 {
+            return Ok(LockedId::New);
         }
         if let Some(found) = process::find(spi, process_id, None)?
             && !caller.may_drive(found.owner)?
         {
             let repeated = repeated(spi, caller, request)?;
-            return repeated.map(Locked::Repeated).ok_or_else(|| of_another(process_id));
+            return repeated.map(LockedId::Repeated).ok_or_else(|| of_another(process_id));
         }
         // None: the row that stood in the way was deleted meanwhile; try again.
         if let Some(latest) = process::lock_known_id(spi, process_id)? {
-            return Ok(Locked::Known(latest));
+            return Ok(LockedId::Known(latest));
         }
     }
 }
@@ -331,7 +269,7 @@ pub(super) fn decide_start(
         closing: false,
         process_type: Some(process_type.clone()),
     };
-    let mut loaded = process::unstarted(id, meta);
+    let mut loaded = Loaded::new(meta, Execution::new(id));
     let command = Command::Start(Box::new(request.start.clone()));
     let events =
         loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected_start(process_id, &rejection))?;

@@ -1,23 +1,24 @@
-//! A call as a value: from a state that is at a call to the request, and from the answer back to the engine's words.
+//! A call as a value, as far as it needs the server: what is pure of it is the crate `xdb-calls`.
 //!
 //! ```text
-//!   Execution, state, attributes ── request ──▶ Request ──▶ transport ──▶ worker
-//!                │                                │ tag                     │
-//!                └─ CallRecord (in flight) ◀──────┘                         │
-//!                      │  with the lease: the fence                         │
-//!                      │  with ReadSet: what was loaded under locks         ▼
-//!   Command ◀── command ── Answered ◀── decode ──────────────────────── Outcome
+//!   Loaded ── facts ──▶ eligible ──▶ may it be made now, and by which process?
+//!   Loaded, attributes ── origin ──▶ OutgoingCall ──▶ CallRequest ── to_worker ──▶ Request ──▶ transport ──▶ worker
+//!                │                                                      │ tag                               │
+//!                └─ CallRecord (in flight) ◀────────────────────────────┘                                   │
+//!                      │  with the lease: the fence                                                         │
+//!                      │  with ReadSet: what was loaded under locks                                         ▼
+//!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────────── Outcome
 //! ```
 //!
 //! Whatever a worker answers, or fails to answer, [`decode`] makes it an answer or a failed attempt; there is nothing else.
 //!
 //! | file | what it is for |
 //! |---|---|
-//! | `mod.rs` | requests and their headers; outcomes as answers, answers as commands |
+//! | `mod.rs` | what a call depends on; requests and their headers; outcomes as answers |
 //! | `record.rs` | what the engine keeps of a call while it is under way |
 //!
 //! Rules:
-//! - Used by the turn and by sessions' RPCs alike. Nothing here touches a table or a socket.
+//! - Used by the turn, by pull workers' sessions and by RPCs. Nothing here touches a table or a socket.
 //! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's (`src/transport.rs`).
 //! - A call that is made again has the same `callId`. Its `Idempotency-Key` is the same too, unless the request is another one.
 
@@ -25,129 +26,74 @@ mod record;
 
 pub use record::{CallRecord, ReadSet};
 
-use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::{identity, memory, process};
-use crate::store::loaded::Loaded;
-use crate::store::registry::Worker;
+use crate::store::loaded::{Loaded, Meta};
+use crate::store::registry::{ProcessType, Worker};
 use crate::transport::{FailureKind, Outcome, Request};
-use std::rc::Rc;
 use std::sync::Arc;
+pub use xdb_calls::{
+    Answered, Asker, Attributes, CallOf, CallRequest, Facts, Loads, Maker, Marked, Origin, OutgoingCall, Paused, Unfit,
+    Verdict, eligible, too_large,
+};
+use xdb_calls::{decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 
-/// Where a path of the protocol is at a worker. One that fetches its calls is not called.
-pub fn url(worker: &Worker, path: &str) -> Result<String> {
-    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a worker without a URL is not called"))?;
-    Ok(format!("{}{path}", url.trim_end_matches('/')))
+/// What a call of this execution depends on, as far as that is loaded.
+pub fn facts<'a>(loaded: &'a Loaded, called: CallOf<'a>, now: Timestamp) -> Facts<'a> {
+    Facts::new(&loaded.execution, called, loaded.meta.process_type.as_deref().map(ProcessType::facts), now)
 }
 
-/// Headers of a call, besides those that are set for every request.
-pub fn headers(
+/// What requests say of an execution. To be called in a transaction.
+pub fn origin(loaded: &Loaded) -> Result<Origin<'_>> {
+    Ok(Origin {
+        execution: &loaded.execution,
+        owner: identity::role_name(loaded.meta.owner)?,
+        database: process::database_name(),
+        shard: loaded.meta.chosen_shard(),
+    })
+}
+
+/// What a call gets of the attributes that were read for it: see [`Loads::attributes`].
+pub fn attributes<'v>(
+    loads: &Loads,
+    global: String,
+    local: impl Iterator<Item = (&'v String, &'v String)> + Clone,
+) -> Result<Attributes> {
+    let local = local.map(|(name, value)| (name.as_str(), value.as_str()));
+    memory::room_for(local.clone().map(|(name, value)| name.len() + value.len()).sum())?;
+    Ok(loads.attributes(global, local))
+}
+
+/// The body of a request, if there is memory for it.
+pub fn body(request: &CallRequest<'_>) -> Result<String> {
+    memory::room_for(request.bytes)?;
+    Ok(request.encode())
+}
+
+/// A request to a worker that is called, which is signed with the secrets.
+pub fn to_worker(
+    request: &CallRequest<'_>,
+    meta: &Meta,
     worker: &Worker,
-    idempotency_key: String,
-    shard: Option<i16>,
+    secrets: &Arc<[String]>,
     traceparent: Option<&str>,
-) -> Vec<(String, String)> {
+) -> Result<Request> {
+    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a worker without a URL is not called"))?;
     let mut headers = worker.headers.clone();
-    headers.push(("Idempotency-Key".to_owned(), idempotency_key));
-    if let Some(traceparent) = traceparent {
-        headers.push(("traceparent".to_owned(), traceparent.to_owned()));
-    }
-    if let Some(shard) = shard {
-        headers.push(("Xdb-Shard".to_owned(), shard.to_string()));
-    }
-    headers
-}
-
-/// A call of a state, with what is told of it.
-pub struct Attempt<'a> {
-    loaded: &'a Loaded,
-    state: &'a StateExecution,
-    pub call_id: String,
-    /// The process's owner and database, by their names of now.
-    owner: Option<String>,
-    database: Rc<str>,
-    number: u32,
-    first_at: Timestamp,
-    timeout: Duration,
-}
-
-impl<'a> Attempt<'a> {
-    /// To be called in a transaction.
-    pub fn of(loaded: &'a Loaded, state: &'a StateExecution, record: &CallRecord, timeout: Duration) -> Result<Self> {
-        Ok(Self {
-            loaded,
-            state,
-            call_id: call_id(loaded.execution.id, &state.id, record.api),
-            owner: identity::role_name(loaded.meta.owner)?,
-            database: process::database_name(),
-            number: record.attempt,
-            first_at: record.first_attempt_at,
-            timeout,
-        })
-    }
-
-    fn context(&self) -> CallContext<'_> {
-        let execution = &self.loaded.execution;
-        CallContext {
-            process_id: &execution.process_id,
-            execution: execution.id,
-            owner: self.owner.as_deref(),
-            database: &self.database,
-            process_started_at: execution.started_at,
-            state_execution_id: Some(&self.state.id),
-            attempt: self.number,
-            call_id: &self.call_id,
-            first_attempt_at: self.first_at,
-            timeout: self.timeout.as_std(),
-            shard: self.loaded.meta.chosen_shard(),
-            recovery: self.state.recovery.as_ref(),
-        }
-    }
-
-    /// What the worker is told by this call. The attributes are JSON objects.
-    pub fn body<'b>(&'b self, call: &'b CallState, global: &'b str, local: &'b str) -> StateRequest<'b> {
-        let results = match &self.state.phase {
-            Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
-            _ => None,
-        };
-        StateRequest {
-            context: self.context(),
-            process_type: &self.loaded.execution.process_type,
-            state_id: &self.state.id.state_id,
-            state_input: self.state.input.as_ref(),
-            loaded_global_attributes: global,
-            loaded_local_attributes: local,
-            results,
-            app_database_error: call.app_database_error.as_ref(),
-        }
-    }
-
-    /// The request of this call, which is signed with the secrets. `values` stands for the values that were loaded, if some of them
-    /// are locked.
-    pub fn request(
-        &self,
-        call: &CallState,
-        worker: &Worker,
-        secrets: &Arc<[String]>,
-        values: Option<u64>,
-        body: &StateRequest<'_>,
-    ) -> Result<Request> {
-        memory::room_for(body.payload_bytes())?;
-        let meta = &self.loaded.meta;
-        let path = if body.results.is_some() { EXECUTE_PATH } else { WAIT_UNTIL_PATH };
-        let key = request_key(&self.call_id, call.generation, values);
-        Ok(Request {
-            tag: 0,
-            url: url(worker, path)?,
-            headers: headers(worker, key, meta.chosen_shard(), meta.traceparent.as_deref()),
-            body: body.encode().into_bytes(),
-            timeout: self.timeout.as_std(),
-            secrets: secrets.clone(),
-        })
-    }
+    headers.push(("Idempotency-Key".to_owned(), request.key()));
+    headers.extend(traceparent.map(|traceparent| ("traceparent".to_owned(), traceparent.to_owned())));
+    headers.extend(meta.chosen_shard().map(|shard| ("Xdb-Shard".to_owned(), shard.to_string())));
+    Ok(Request {
+        tag: 0,
+        url: format!("{}{}", url.trim_end_matches('/'), request.path),
+        headers,
+        body: body(request)?.into_bytes(),
+        timeout: request.timeout(),
+        secrets: secrets.clone(),
+    })
 }
 
 /// What functions that an answer calls are told of the call: the `context` of its request.
@@ -155,193 +101,27 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
     let state = loaded.execution.states.get(&record.key.1);
     let state = state.ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
     let timeout = loaded.meta.options_of(state).timeout(record.api);
-    Ok(Attempt::of(loaded, state, record, timeout)?.context().encode())
-}
-
-/// An error if a request with so many bytes of payloads and attributes is too large.
-pub fn check_size(bytes: usize) -> Result<()> {
-    let most = guc::max_request_bytes();
-    if bytes > most { Err(error::request_too_large(bytes, most)) } else { Ok(()) }
-}
-
-/// An attempt that failed because what its call would send is too large.
-pub fn request_too_large(error: &PgError) -> Failure {
-    Failure::of("RequestTooLarge", error.message.clone())
-}
-
-/// Where RPCs go.
-pub fn rpc_url(worker: &Worker) -> Result<String> {
-    url(worker, RPC_PATH)
-}
-
-/// What became of a state's call.
-#[derive(Clone, Debug)]
-pub enum Answered {
-    /// A function answers it, which is called where its answer is applied.
-    Uncalled,
-    WaitUntil(WaitUntilAnswer),
-    Execute(ExecuteAnswer),
-    Failed(Failure, Further),
-    /// The attempt failed, and what it did besides is applied all the same.
-    Retry(Retried),
-}
-
-impl Answered {
-    /// As the command that the engine decides about.
-    pub fn command(&self, record: &CallRecord) -> Command {
-        let seq = record.key.1;
-        match self {
-            Self::Uncalled => Command::CallRepeated { seq, api: record.api },
-            Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
-            Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
-            Self::Failed(failure, further) => failed(record, failure.clone(), *further),
-            Self::Retry(Retried { failure, further, effects }) => Command::CallFailed(CallFailed {
-                applied: Some(Box::new(effects.clone())),
-                ..call_failed(record, self.warn(failure.clone()), *further)
-            }),
-        }
-    }
-
-    /// About how many rows applying it writes, a kilobyte counted as one; the aborted states of a process that closes not counted.
-    pub fn size(&self) -> usize {
-        let (own, effects) = match self {
-            Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
-            Self::Execute(ExecuteAnswer { decision, effects }) => match decision {
-                Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. } => {
-                    (next.len(), effects)
-                }
-                Decision::Close { .. } => (0, effects),
-            },
-            Self::Retry(retried) => (0, &retried.effects),
-            Self::Failed(..) | Self::Uncalled => return 0,
-        };
-        let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
-        let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
-        let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
-        let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
-        let messages =
-            local.chain(global).chain(arguments).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
-        let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
-        rows + bytes / 1024
-    }
-
-    /// What in the answer changes nothing.
-    pub fn warnings(&self) -> &[String] {
-        self.effects().map_or(&[], |effects| &effects.warnings)
-    }
-
-    /// A failure of an attempt that was answered so, with what was odd about the answer.
-    pub fn warn(&self, failure: Failure) -> Failure {
-        Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
-    }
-
-    /// What the answer does besides its decision.
-    pub fn effects(&self) -> Option<&Effects> {
-        match self {
-            Self::WaitUntil(answer) => Some(&answer.effects),
-            Self::Execute(answer) => Some(&answer.effects),
-            Self::Retry(retried) => Some(&retried.effects),
-            Self::Failed(..) | Self::Uncalled => None,
-        }
-    }
-
-    /// What it sends to queues of its own process.
-    pub fn publishes(&self) -> &[Publish] {
-        self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)
-    }
-
-    /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
-    /// is empty, one is enough.
-    pub fn queues(&self) -> Vec<(String, usize)> {
-        match self {
-            Self::WaitUntil(answer) => {
-                let queue = |command: &RequestedCommand| match &command.kind {
-                    RequestedKind::LocalQueue { queue, at_least, at_most } => {
-                        Some((queue.clone(), taken_at_once(*at_least, *at_most) as usize))
-                    }
-                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::GlobalQueue { .. } => {
-                        None
-                    }
-                };
-                answer.request.commands.iter().filter_map(queue).collect()
-            }
-            Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
-                queues.iter().map(|queue| (queue.clone(), 1)).collect()
-            }
-            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) | Self::Uncalled => Vec::new(),
-        }
-    }
-}
-
-/// The command that reports a failed attempt.
-pub fn failed(record: &CallRecord, failure: Failure, further: Further) -> Command {
-    Command::CallFailed(call_failed(record, failure, further))
-}
-
-fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallFailed {
-    CallFailed {
-        seq: record.key.1,
-        api: record.api,
-        attempt: record.attempt,
-        first_attempt_at: record.first_attempt_at,
-        failure,
-        further,
-        applied: None,
-    }
+    Ok(OutgoingCall::of_state(&origin(loaded)?, state, record.as_attempt(), timeout).context().encode())
 }
 
 /// Reads what a function has answered, in the same way.
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
     let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
-    decode_answer(api, text.as_bytes()).unwrap_or_else(invalid)
+    decode_answer(api, text.as_bytes(), &limits()).unwrap_or_else(invalid)
 }
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
-    let body = match outcome {
-        Outcome::Answer { status: 200, body, .. } => body,
-        Outcome::Answer { status, retry_after, body } => {
-            let (failure, further) = decode_error(*status, *retry_after, body);
-            return Answered::Failed(failure, further);
-        }
-        Outcome::Failed { kind, message } => return failed_by_policy(transport_failure(*kind, message)),
-    };
-    decode_answer(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
-}
-
-/// Refuses the body of an answer that is too large, of workers and functions alike. What comes over HTTP is not even read so far.
-fn check_answer_size(body: &[u8]) -> std::result::Result<(), String> {
-    let most = guc::max_response_bytes();
-    let too_large = || format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len());
-    if body.len() > most { Err(too_large()) } else { Ok(()) }
-}
-
-/// Reads the body of an answer to an RPC that is no failure; or says what is wrong with it.
-pub fn decode_rpc_answer(body: &[u8]) -> std::result::Result<RpcAnswer, String> {
-    check_answer_size(body)?;
-    decode_rpc(body, &limits())
-}
-
-/// The same of a state's call.
-pub fn decode_answer(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
-    check_answer_size(body)?;
-    match api {
-        Api::WaitUntil => decode_wait_until(body, &limits()).map(Answered::WaitUntil),
-        Api::Execute => decode_execute(body, &limits()).map(|executed| match executed {
-            Executed::Decided(answer) => Answered::Execute(answer),
-            Executed::Retry(retried) => Answered::Retry(retried),
-        }),
+    match outcome {
+        Outcome::Answer { status, retry_after, body } => read_answer(api, *status, *retry_after, body, &limits()),
+        Outcome::Failed { kind, message } => failed_by_policy(transport_failure(*kind, message)),
     }
 }
 
-/// A failed attempt of which nothing is said but that it has failed.
-pub fn failed_by_policy(failure: Failure) -> Answered {
-    Answered::Failed(failure, Further::ByPolicy)
-}
-
-fn limits() -> Limits {
-    Limits { max_payload_bytes: guc::max_payload_bytes() }
+/// What answers may not exceed, of workers and functions alike. More than that does not even come in over HTTP.
+pub fn limits() -> Limits {
+    Limits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
 }
 
 fn transport_failure(kind: FailureKind, message: &str) -> Failure {

@@ -5,6 +5,7 @@ use crate::store::attribute::Size;
 use crate::store::registry::{NO_WORKER, WorkerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use xdb_calls::Attempt;
 use xdb_engine::{Api, Loading, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
@@ -47,6 +48,10 @@ impl CallRecord {
             is_suspect: false,
             reads: None,
         }
+    }
+
+    pub fn as_attempt(&self) -> Attempt {
+        Attempt { seq: self.key.1, api: self.api, number: self.attempt, first_at: self.first_attempt_at }
     }
 
     pub fn line(&self) -> Line {

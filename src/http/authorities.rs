@@ -1,13 +1,15 @@
 //! Whose certificates are trusted: those whom browsers trust, and what a file names besides.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+
+use super::reactor::reason;
 
 /// The setting that names the file, for messages.
 const SETTING: &str = "xdb.ssl_ca_file";
@@ -56,10 +58,7 @@ impl Authorities {
 
 /// Nothing that has no end, and nothing that waits.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let told = |error: io::Error| match error.raw_os_error() {
-        Some(_) => error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase(),
-        None => error.to_string(),
-    };
+    let told = |error| reason(&error);
     if !path.metadata().map_err(told)?.is_file() {
         return Err("it is not an ordinary file".to_owned());
     }

@@ -38,32 +38,22 @@ const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
 /// covers them permits even these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
-    names: Vec<(String, Ports)>,
+    names: Vec<(String, Port)>,
     /// With the leading dot.
-    suffixes: Vec<(String, Ports)>,
-    networks: Vec<(IpNet, Ports)>,
+    suffixes: Vec<(String, Port)>,
+    networks: Vec<(IpNet, Port)>,
 }
 
-/// The ports that an entry permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ports {
-    All,
-    One(u16),
-}
+/// One port, or any.
+type Port = Option<u16>;
 
-impl Ports {
-    /// Whether this one is permitted; of no port in particular, whether any is.
-    fn permit(self, port: Option<u16>) -> bool {
-        match (self, port) {
-            (Ports::All, _) | (Ports::One(_), None) => true,
-            (Ports::One(permitted), Some(port)) => permitted == port,
-        }
-    }
+fn permit(permitted: Port, port: Port) -> bool {
+    permitted.is_none() || port.is_none() || permitted == port
 }
 
 /// How far the trust in a name reaches.
 #[derive(PartialEq, Eq)]
-enum Class {
+enum Reach {
     Ordinary,
     Loopback,
     /// Only a CIDR entry permits it.
@@ -82,23 +72,23 @@ impl HostPolicy {
     }
 
     fn add(&mut self, entry: &str) -> Result<(), String> {
-        let (host, ports) = split_port(entry)?;
+        let (host, port) = split_port(entry)?;
         // Brackets may stand around a whole block, too.
         let host = if host.contains('/') { unbracketed(host) } else { host };
         if let Some(suffix) = host.strip_prefix("*.") {
             let suffix = valid_name(suffix)?;
-            self.suffixes.push((format!(".{suffix}"), ports));
+            self.suffixes.push((format!(".{suffix}"), port));
         } else if host.contains('*') {
             return Err(
                 "\"*\" stands only at the start of a pattern such as \"*.example.com\"; every address is 0.0.0.0/0, ::/0"
                     .to_owned(),
             );
         } else if let Some((address, prefix)) = host.split_once('/') {
-            self.networks.push((network(address, prefix)?, ports));
+            self.networks.push((network(address, prefix)?, port));
         } else if let Some(address) = literal(host) {
-            self.networks.push((address.into(), ports));
+            self.networks.push((address.into(), port));
         } else {
-            self.names.push((valid_name(host)?, ports));
+            self.names.push((valid_name(host)?, port));
         }
         Ok(())
     }
@@ -108,8 +98,8 @@ impl HostPolicy {
         self.permits_at(host, address.to_canonical(), Some(port))
     }
 
-    fn permits_at(&self, host: &str, address: IpAddr, port: Option<u16>) -> bool {
-        if self.networks.iter().any(|(network, ports)| ports.permit(port) && network.contains(&address)) {
+    fn permits_at(&self, host: &str, address: IpAddr, port: Port) -> bool {
+        if self.networks.iter().any(|(network, permitted)| permit(*permitted, port) && network.contains(&address)) {
             return true;
         }
         // A URL with an address in it is not a name that somebody trusts.
@@ -117,15 +107,15 @@ impl HostPolicy {
             return false;
         }
         let host = normal(host);
-        let has_name = || self.names.iter().any(|(name, ports)| *name == host && ports.permit(port));
+        let has_name = || self.names.iter().any(|(name, permitted)| *name == host && permit(*permitted, port));
         let has_suffix = || {
             let is_below = |suffix: &str| host.len() > suffix.len() && host.ends_with(suffix);
-            self.suffixes.iter().any(|(suffix, ports)| is_below(suffix) && ports.permit(port))
+            self.suffixes.iter().any(|(suffix, permitted)| is_below(suffix) && permit(*permitted, port))
         };
         match class(address) {
-            Class::Special => false,
-            Class::Loopback => has_name() || (host.ends_with(".localhost") && has_suffix()),
-            Class::Ordinary => has_name() || has_suffix(),
+            Reach::Special => false,
+            Reach::Loopback => has_name() || (host.ends_with(".localhost") && has_suffix()),
+            Reach::Ordinary => has_name() || has_suffix(),
         }
     }
 
@@ -149,15 +139,15 @@ impl HostPolicy {
     }
 }
 
-/// An entry without its port, and which ports it permits. The colons of an IPv6 address are its own unless it is in brackets
+/// An entry without its port, and the port. The colons of an IPv6 address are its own unless it is in brackets
 /// or has the length of a prefix behind it.
-fn split_port(entry: &str) -> Result<(&str, Ports), String> {
-    let Some((host, port)) = entry.rsplit_once(':') else { return Ok((entry, Ports::All)) };
+fn split_port(entry: &str) -> Result<(&str, Port), String> {
+    let Some((host, port)) = entry.rsplit_once(':') else { return Ok((entry, None)) };
     if host.contains(':') && !host.ends_with(']') && !host.contains('/') {
-        return Ok((entry, Ports::All));
+        return Ok((entry, None));
     }
     let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is no port"))?;
-    Ok((host, Ports::One(port)))
+    Ok((host, Some(port)))
 }
 
 fn valid_port(digits: &str) -> Option<u16> {
@@ -185,31 +175,31 @@ fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
     Ok(network)
 }
 
-fn class(address: IpAddr) -> Class {
+fn class(address: IpAddr) -> Reach {
     match address {
         IpAddr::V4(v4) => class_v4(v4),
         IpAddr::V6(v6) => class_v6(v6),
     }
 }
 
-fn class_v4(v4: Ipv4Addr) -> Class {
+fn class_v4(v4: Ipv4Addr) -> Reach {
     let first = v4.octets()[0];
     if v4.is_loopback() {
-        Class::Loopback
+        Reach::Loopback
     } else if first == 0 || first >= 224 || v4.is_link_local() || METADATA_V4.contains(&v4) {
-        Class::Special
+        Reach::Special
     } else {
-        Class::Ordinary
+        Reach::Ordinary
     }
 }
 
-fn class_v6(v6: Ipv6Addr) -> Class {
+fn class_v6(v6: Ipv6Addr) -> Reach {
     let segments = v6.segments();
     if v6.is_loopback() {
-        return Class::Loopback;
+        return Reach::Loopback;
     }
     if v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local() || v6 == METADATA_V6 {
-        return Class::Special;
+        return Reach::Special;
     }
     // Translators and tunnels lead to the IPv4 address inside: NAT64, 6to4, the old compatible form.
     let inner = match segments {
@@ -219,7 +209,7 @@ fn class_v6(v6: Ipv6Addr) -> Class {
     };
     match inner {
         Some((high, low)) => class_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))),
-        None => Class::Ordinary,
+        None => Reach::Ordinary,
     }
 }
 

@@ -66,21 +66,21 @@ const HEADER_LIMIT: usize = 16 * 1024;
 
 /// What went wrong, for a program and for a person. Never holds header values or secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct HttpFailure {
     /// For a program.
     pub kind: FailureKind,
     /// For a person.
     pub message: String,
 }
 
-impl Failure {
+impl HttpFailure {
     fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into() }
+        HttpFailure { kind, message: message.into() }
     }
 }
 
-impl From<Failure> for Outcome {
-    fn from(Failure { kind, message }: Failure) -> Self {
+impl From<HttpFailure> for Outcome {
+    fn from(HttpFailure { kind, message }: HttpFailure) -> Self {
         Outcome::Failed { kind, message }
     }
 }

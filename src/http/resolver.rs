@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::hosts::{HostPolicy, literal};
 use super::threads::{panic_message, spawn};
-use super::{Failure, lock};
+use super::{HttpFailure, lock};
 use crate::transport::FailureKind;
 
 /// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
@@ -44,24 +44,24 @@ struct Resolver {
     lookup: Lookup,
     /// Called after each lookup, by the thread that made it.
     on_arrival: Box<dyn Fn() + Send + Sync>,
-    table: Mutex<Table>,
+    table: Mutex<NameTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    entries: HashMap<String, Entry>,
+struct NameTable {
+    entries: HashMap<String, NameEntry>,
     /// Names that no thread has taken yet.
     queue: VecDeque<String>,
     /// Each of them ends when it finds the queue empty.
     threads: usize,
 }
 
-enum Entry {
+enum NameEntry {
     /// Somebody asked already; all wait for the same answer.
     Pending,
     Known {
         until: Instant,
-        found: Result<Vec<IpAddr>, Failure>,
+        found: Result<Vec<IpAddr>, HttpFailure>,
     },
 }
 
@@ -77,24 +77,19 @@ impl Names {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    /// Whether a connection to `address` for `host` may (still) be used.
-    pub fn permits(&self, host: &str, address: SocketAddr) -> bool {
-        self.policy().permits(host, address.ip(), address.port())
-    }
-
-    /// The same, with what to tell when it is not permitted.
+    /// Whether a connection to `address` for `host` may (still) be used, or what to tell when it is not permitted.
     pub fn check(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         self.policy().filter(host, &[address.ip()], address.port()).map(drop)
     }
 
     /// The addresses of `host` that are permitted at this port, at least one; `None` while the name is being looked up,
     /// which this begins if nobody has. Without a thread for it the failure is [`FailureKind::NotTried`].
-    pub fn resolve(&self, host: &str, port: u16) -> Option<Result<Vec<IpAddr>, Failure>> {
+    pub fn resolve(&self, host: &str, port: u16) -> Option<Result<Vec<IpAddr>, HttpFailure>> {
         let found = match literal(host) {
             Some(address) => Ok(vec![address]),
             None => self.resolver.find(host)?,
         };
-        let refused = |message| Failure::new(FailureKind::Refused, message);
+        let refused = |message| HttpFailure::new(FailureKind::Refused, message);
         Some(found.and_then(|addresses| self.policy().filter(host, &addresses, port).map_err(refused)))
     }
 
@@ -110,12 +105,12 @@ impl Drop for Names {
 }
 
 impl Resolver {
-    fn find(self: &Arc<Self>, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+    fn find(self: &Arc<Self>, host: &str) -> Option<Result<Vec<IpAddr>, HttpFailure>> {
         let mut table = lock(&self.table);
         match table.entries.get(host) {
-            Some(Entry::Known { until, found }) if Instant::now() < *until => return Some(found.clone()),
-            Some(Entry::Pending) => return None,
-            Some(Entry::Known { .. }) | None => {}
+            Some(NameEntry::Known { until, found }) if Instant::now() < *until => return Some(found.clone()),
+            Some(NameEntry::Pending) => return None,
+            Some(NameEntry::Known { .. }) | None => {}
         }
         if table.threads < THREADS {
             let resolver = self.clone();
@@ -124,13 +119,13 @@ impl Resolver {
                 Ok(()) => table.threads += 1,
                 Err(error) if table.threads == 0 => {
                     let message = format!("no thread could look up \"{host}\": {error}");
-                    return Some(Err(Failure::new(FailureKind::NotTried, message)));
+                    return Some(Err(HttpFailure::new(FailureKind::NotTried, message)));
                 }
                 // One of those that there are takes the name, too.
                 Err(_) => {}
             }
         }
-        table.entries.insert(host.to_owned(), Entry::Pending);
+        table.entries.insert(host.to_owned(), NameEntry::Pending);
         table.queue.push_back(host.to_owned());
         None
     }
@@ -140,7 +135,7 @@ impl Resolver {
         while let Some(host) = self.next() {
             let found = catch_unwind(AssertUnwindSafe(|| self.look_up(&host))).unwrap_or_else(|panic| {
                 let message = format!("looking up \"{host}\" panicked: {}", panic_message(panic.as_ref()));
-                Err(Failure::new(FailureKind::Panic, message))
+                Err(HttpFailure::new(FailureKind::Panic, message))
             });
             self.answer(host, found);
         }
@@ -156,10 +151,10 @@ impl Resolver {
         host
     }
 
-    fn look_up(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
+    fn look_up(&self, host: &str) -> Result<Vec<IpAddr>, HttpFailure> {
         let missed = |reason: &dyn fmt::Display| {
             let message = format!("the worker host \"{host}\" was not found: {reason}");
-            Failure::new(FailureKind::Connect, message)
+            HttpFailure::new(FailureKind::Connect, message)
         };
         match (self.lookup)(host) {
             Ok(addresses) if addresses.is_empty() => Err(missed(&"it has no address")),
@@ -167,17 +162,17 @@ impl Resolver {
         }
     }
 
-    fn answer(&self, host: String, found: Result<Vec<IpAddr>, Failure>) {
+    fn answer(&self, host: String, found: Result<Vec<IpAddr>, HttpFailure>) {
         let now = Instant::now();
         let until = now + if found.is_ok() { FOUND_FOR } else { MISSED_FOR };
         let mut table = lock(&self.table);
         if table.entries.len() >= CACHED_NAMES {
             table.entries.retain(|_, entry| match entry {
-                Entry::Pending => true,
-                Entry::Known { until, .. } => now < *until,
+                NameEntry::Pending => true,
+                NameEntry::Known { until, .. } => now < *until,
             });
         }
-        table.entries.insert(host, Entry::Known { until, found });
+        table.entries.insert(host, NameEntry::Known { until, found });
         drop(table);
         (self.on_arrival)();
     }

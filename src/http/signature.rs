@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use super::Failure;
+use super::HttpFailure;
 use crate::transport::{FailureKind, Request};
 
 const PREFIX: &str = "whsec_";
@@ -85,7 +85,7 @@ fn idempotency_key(request: &Request) -> Option<&str> {
 
 /// The signature of a request at this moment, if it is to be signed. With several secrets the header has the signatures of all, with
 /// blanks between them.
-pub fn signature(request: &Request) -> Result<Option<Signature>, Failure> {
+pub fn signature(request: &Request) -> Result<Option<Signature>, HttpFailure> {
     if request.secrets.is_empty() {
         return Ok(None);
     }
@@ -96,7 +96,7 @@ pub fn signature(request: &Request) -> Result<Option<Signature>, Failure> {
         let signatures = request.secrets.iter().map(|secret| sign(secret, id, now, &request.body));
         signatures.collect::<Result<Vec<_>, _>>()
     });
-    let signed = signed.map_err(|message| Failure::new(FailureKind::Invalid, message))?;
+    let signed = signed.map_err(|message| HttpFailure::new(FailureKind::Invalid, message))?;
     let all = signed.iter().map(|each| each.signature.as_str()).collect::<Vec<_>>().join(" ");
     Ok(signed.into_iter().next().map(|first| Signature { signature: all, ..first }))
 }

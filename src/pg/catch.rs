@@ -354,3 +354,11 @@ pub(super) fn throw(error: PgError) -> ! {
 pub fn log_error(what: &str, error: &PgError) {
     pgrx::log!("xdb: {what}: {error}");
 }
+
+/// Writes a line for developers into the server's log, where anybody wants them.
+pub fn debug(what: impl FnOnce() -> String) {
+    // SAFETY: compares the level with the settings.
+    if unsafe { pg_sys::message_level_is_interesting(pg_sys::DEBUG1 as i32) } {
+        pgrx::debug1!("xdb: {}", what());
+    }
+}

@@ -3,17 +3,16 @@
 //! A session reads its settings again when it gets round to it, so settings of their own would let sessions disagree
 //! about the time for a while. What counts is therefore one number in shared memory, which the postmaster writes when
 //! it reads the configuration, before it tells anybody else to.
+use super::function::read_as_interval;
 use super::shmem;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, pg_guard, pg_sys};
 use std::ffi::{CStr, CString, c_char, c_void};
-use xdb_protocol::parse_clock_offset;
+
+/// Far beyond any test, and far from where timestamps end.
+const MOST_DAYS: i64 = 36_500;
+const DAY: i64 = 86_400_000_000;
 
 static NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-
-/// How far the clock of processes is from the real one, in microseconds.
-pub fn current() -> i64 {
-    shmem::clock_offset()
-}
 
 /// Defines the setting.
 pub fn define() {
@@ -33,14 +32,22 @@ pub fn define() {
     }
 }
 
-/// Reads a value. What is not text is as wrong as text that means nothing.
+/// Reads a value: empty, or an interval of a fixed length as Postgres reads it. What is not text is as wrong as text that means nothing.
 unsafe fn read(value: *const c_char) -> Result<i64, String> {
     if value.is_null() {
         return Ok(0);
     }
     // SAFETY: a C string, by contract of the caller.
-    let text = unsafe { CStr::from_ptr(value) };
-    parse_clock_offset(text.to_str().map_err(|_| "it is not UTF-8".to_owned())?)
+    let text = unsafe { CStr::from_ptr(value) }.to_str().map_err(|_| "it is not UTF-8")?;
+    if text.trim().is_empty() {
+        return Ok(0);
+    }
+    let pg_sys::Interval { time, day, month } = read_as_interval(text).map_err(|error| error.message.clone())?;
+    match i64::from(day).saturating_mul(DAY).saturating_add(time) {
+        _ if month != 0 => Err("months and years have no fixed length: say it in days".to_owned()),
+        offset if offset.saturating_abs() > MOST_DAYS * DAY => Err(format!("it is more than {MOST_DAYS} days")),
+        offset => Ok(offset),
+    }
 }
 
 #[pg_guard]

@@ -1,7 +1,7 @@
 //! The databases of the server, for a process that is connected to none of them.
 
+use super::raw::text;
 use pgrx::pg_sys;
-use std::ffi::CStr;
 
 /// A database that schedulers may run in.
 pub struct Database {
@@ -28,7 +28,7 @@ pub fn read() -> Vec<Database> {
             let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
             // A database whose DROP was interrupted has a connection limit of -2.
             if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
-                let name = CStr::from_ptr((*form).datname.data.as_ptr()).to_string_lossy().into_owned();
+                let name = text((*form).datname.data.as_ptr()).unwrap_or_default();
                 databases.push(Database { oid: (*form).oid, name });
             }
         }

@@ -1,5 +1,6 @@
 //! The extension as the catalog of this database has it.
 
+use super::raw::text;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -48,10 +49,8 @@ pub unsafe fn installed() -> Option<Installed> {
         let tuple = pg_sys::systable_getnext(scan);
         let installed = (!tuple.is_null()).then(|| {
             let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>();
-            let version = pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att).map(|version| {
-                let text = pg_sys::text_to_cstring(version.cast_mut_ptr());
-                CStr::from_ptr(text).to_string_lossy().into_owned()
-            });
+            let version = pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att)
+                .and_then(|version| text(pg_sys::text_to_cstring(version.cast_mut_ptr())));
             Installed { oid: (*form).oid, version: version.unwrap_or_default() }
         });
         pg_sys::systable_endscan(scan);

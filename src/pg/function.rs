@@ -31,17 +31,17 @@ mod raw {
 }
 
 /// What a function takes and returns, as it is declared.
-struct Signature {
+struct DeclaredTypes {
     arguments: Vec<pg_sys::Oid>,
     result: pg_sys::Oid,
 }
 
 thread_local! {
     /// By the function's oid. What a function takes and returns never changes: another declaration is another function.
-    static SIGNATURES: RefCell<HashMap<pg_sys::Oid, Rc<Signature>>> = RefCell::default();
+    static SIGNATURES: RefCell<HashMap<pg_sys::Oid, Rc<DeclaredTypes>>> = RefCell::default();
 }
 
-impl Signature {
+impl DeclaredTypes {
     fn of(function: pg_sys::Oid) -> Rc<Self> {
         if let Some(known) = SIGNATURES.with_borrow(|known| known.get(&function).cloned()) {
             return known;
@@ -66,7 +66,7 @@ const IN_MEMORY: usize = 16;
 /// The arguments of a call, counted from 0.
 pub struct Args {
     call: pg_sys::FunctionCallInfo,
-    signature: Rc<Signature>,
+    signature: Rc<DeclaredTypes>,
 }
 
 impl Args {
@@ -74,7 +74,7 @@ impl Args {
     /// `call` is what Postgres gave a function that is being called.
     unsafe fn new(call: pg_sys::FunctionCallInfo) -> Self {
         // SAFETY: as the caller says.
-        let signature = Signature::of(unsafe { (*(*call).flinfo).fn_oid });
+        let signature = DeclaredTypes::of(unsafe { (*(*call).flinfo).fn_oid });
         Self { call, signature }
     }
 
@@ -181,9 +181,14 @@ fn moment(at: i64) -> Option<Timestamp> {
 
 /// Reads a text as an `interval`, as [`Args::interval`] gives one.
 pub fn read_interval(text: &str) -> Result<Option<Duration>> {
+    Ok(length(&read_as_interval(text)?))
+}
+
+/// Reads a text as an `interval`. In the postmaster too: nothing is looked up.
+pub(super) fn read_as_interval(text: &str) -> Result<pg_sys::Interval> {
     let interval = read(raw::interval_in, text)?.cast_mut_ptr::<pg_sys::Interval>();
     // SAFETY: what interval_in gives.
-    Ok(length(unsafe { &*interval }))
+    Ok(unsafe { *interval })
 }
 
 /// Reads a text as a `timestamptz`, as [`Args::time`] gives one.
@@ -248,7 +253,7 @@ impl Value {
 /// Calls the body of a function and gives Postgres its value or its error.
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
-        memory::replenish()?;
+        let _reserve = memory::Reserve::new()?;
         // SAFETY: Postgres is calling.
         let args = unsafe { Args::new(info) };
         let value = body(&args)?;

@@ -3,7 +3,7 @@
 use super::catch::{Result, catch};
 use super::compat;
 use super::extension::EXTENSION;
-use super::raw::DirectFunctionCall1Coll;
+use super::raw::{DirectFunctionCall1Coll, text};
 use super::settings::{FIXED_MEANINGS, FORMATS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
@@ -293,11 +293,7 @@ fn scope<T>(
         pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
         pg_sys::NewGUCNestLevel()
     };
-    for (name, value) in settings {
-        if !is_set(name, value) {
-            set(name, value);
-        }
-    }
+    settings.iter().for_each(|(name, value)| set(name, value));
     if let Some((as_user, flags)) = identity {
         // SAFETY: the caller's identity is put back below, or by the abort.
         unsafe { pg_sys::SetUserIdAndSecContext(as_user, context | flags) };
@@ -311,15 +307,6 @@ fn scope<T>(
     Ok(result)
 }
 
-/// Whether a parameter has this value already: comparing is cheaper than setting it again.
-fn is_set(name: &CStr, value: &CStr) -> bool {
-    // SAFETY: the text that is given is read before anything else runs.
-    unsafe {
-        let now = pg_sys::GetConfigOption(name.as_ptr(), false, false);
-        !now.is_null() && CStr::from_ptr(now) == value
-    }
-}
-
 /// With the rights of a superuser.
 const SUSET: pg_sys::GucContext::Type = pg_sys::GucContext::PGC_SUSET;
 
@@ -330,36 +317,32 @@ fn set_own(name: &CStr, value: &CStr) {
     set_if_possible(name, value, context);
 }
 
-/// Sets a parameter until the current nest level ends, unless it has this value, or can't have it.
+/// Sets a parameter until the current nest level ends, unless it can't have this value.
 fn set_if_possible(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
-    let (source, action) = (pg_sys::GucSource::PGC_S_SESSION, pg_sys::GucAction::GUC_ACTION_SAVE);
-    // SAFETY: the text that is given is read before anything else runs, and the strings outlive the call.
-    unsafe {
-        let now = pg_sys::GetConfigOption(name.as_ptr(), true, false);
-        if now.is_null() || CStr::from_ptr(now) != value {
-            let quietly = pg_sys::DEBUG1 as c_int;
-            pg_sys::set_config_option(name.as_ptr(), value.as_ptr(), context, source, action, true, quietly, false);
-        }
-    }
+    set_with(name, value, context, pg_sys::GucAction::GUC_ACTION_SAVE, pg_sys::DEBUG1);
 }
 
 /// Sets a parameter until the transaction ends.
 pub fn set_local(name: &CStr, value: &CStr) -> Result<()> {
-    set_with(name, value, pg_sys::GucAction::GUC_ACTION_LOCAL);
+    set_with(name, value, SUSET, pg_sys::GucAction::GUC_ACTION_LOCAL, 0);
     Ok(())
 }
 
-/// Sets a parameter until the current nest level ends.
+/// Sets a parameter until the current nest level ends, to a constant that every server accepts.
 fn set(name: &CStr, value: &CStr) {
-    set_with(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
+    set_with(name, value, SUSET, pg_sys::GucAction::GUC_ACTION_SAVE, 0);
 }
 
-fn set_with(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) {
-    let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_SESSION);
-    // SAFETY: the strings outlive the call. The values are constants that every server accepts; SUSET because one of them may
-    // be reserved to superusers.
+/// Sets a parameter, unless it has this value already: comparing is cheaper. What is wrong with the value is reported at `level`; zero:
+/// it is an error.
+fn set_with(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type, action: pg_sys::GucAction::Type, level: u32) {
+    let (name, source) = (name.as_ptr(), pg_sys::GucSource::PGC_S_SESSION);
+    // SAFETY: the text that is given is read before anything else runs, and the strings outlive the call.
     unsafe {
-        pg_sys::set_config_option(name.as_ptr(), value.as_ptr(), context, source, action, true, 0, false);
+        let now = pg_sys::GetConfigOption(name, true, false);
+        if now.is_null() || CStr::from_ptr(now) != value {
+            pg_sys::set_config_option(name, value.as_ptr(), context, source, action, true, level as c_int, false);
+        }
     }
 }
 
@@ -371,11 +354,8 @@ pub fn current_user() -> pg_sys::Oid {
 
 /// Name of a role, if there is one.
 pub fn role_name(role: pg_sys::Oid) -> Result<Option<String>> {
-    // SAFETY: the name is read before anything else runs.
-    unsafe {
-        let name = pg_sys::GetUserNameFromId(role, true);
-        Ok((!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned()))
-    }
+    // SAFETY: a look-up in the catalog.
+    Ok(unsafe { text(pg_sys::GetUserNameFromId(role, true)) })
 }
 
 /// The role of this name, if there is one.
@@ -424,11 +404,8 @@ pub fn may_use_xdb(role: pg_sys::Oid) -> Result<bool> {
 
 /// The name of a table without its schema, as the server's own errors have it.
 pub fn table_name(relation: u32) -> Option<String> {
-    // SAFETY: the name is read before anything else runs.
-    unsafe {
-        let name = pg_sys::get_rel_name(pg_sys::Oid::from(relation));
-        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
-    }
+    // SAFETY: a look-up in the catalog.
+    unsafe { text(pg_sys::get_rel_name(pg_sys::Oid::from(relation))) }
 }
 
 /// Whether a role has the privileges of another one without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.

@@ -1,8 +1,8 @@
 //! Lists of names in settings.
 
-use super::raw::elements;
+use super::raw::{elements, text};
 use pgrx::pg_sys;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 
 /// Reads a list of names, separated by commas, that are written as in SQL: in double quotes they are taken as they are, and
 /// without they are folded to lower case. `None` if it is no such list.
@@ -12,7 +12,7 @@ pub fn split(list: &str) -> Option<Vec<String>> {
     // SAFETY: the text, which ends with a NUL character, is written over; the names point into it until they are copied.
     unsafe {
         let is_list = pg_sys::SplitIdentifierString(list.as_mut_ptr().cast(), b',' as c_char, &raw mut found);
-        let names = elements::<c_char>(found).map(|name| CStr::from_ptr(name).to_string_lossy().into_owned()).collect();
+        let names = elements::<c_char>(found).filter_map(|name| text(name)).collect();
         pg_sys::list_free(found);
         is_list.then_some(names)
     }

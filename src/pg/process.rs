@@ -112,11 +112,8 @@ pub fn database_name() -> Rc<str> {
     NAME.with(|known| {
         known
             .get_or_init(|| {
-                // SAFETY: reads the catalog; a name that is found is copied before anything else runs.
-                unsafe {
-                    let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
-                    if name.is_null() { "".into() } else { CStr::from_ptr(name).to_string_lossy().into() }
-                }
+                // SAFETY: reads the catalog.
+                unsafe { raw::text(pg_sys::get_database_name(pg_sys::MyDatabaseId)) }.unwrap_or_default().into()
             })
             .clone()
     })

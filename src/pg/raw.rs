@@ -4,7 +4,7 @@
 //! know, and it must not run in a signal handler. A caller of these has no destructor pending in its frame if the function can
 //! raise an error.
 use pgrx::pg_sys;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 unsafe extern "C-unwind" {
     /// Never raises an error; safe in callbacks that run after the commit.
@@ -71,6 +71,32 @@ pub fn set_latch_of(procno: i32) {
 pub fn now_micros() -> i64 {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// A copy of a text of the server's; none where there is none.
+///
+/// # Safety
+/// The pointer is null, or that of a C string.
+pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
+    // SAFETY: as the caller says.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// A new memory context of the usual sizes.
+///
+/// # Safety
+/// The parent is valid.
+pub(super) unsafe fn memory_context(parent: pg_sys::MemoryContext, name: &'static CStr) -> pg_sys::MemoryContext {
+    // SAFETY: as the caller says.
+    unsafe {
+        pg_sys::AllocSetContextCreateExtended(
+            parent,
+            name.as_ptr(),
+            pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        )
+    }
 }
 
 /// The elements of a list of pointers; a null list is empty.

@@ -4,10 +4,10 @@
 use super::catch::{PgError, Result, catch, sqlstate};
 use super::identity::current_user;
 use super::json::with_text;
-use super::raw::{DirectFunctionCall1Coll, jsonb_in};
+use super::raw::{DirectFunctionCall1Coll, jsonb_in, memory_context, text};
 use super::{compat, memory};
 use pgrx::pg_sys;
-use std::ffi::{CStr, CString, c_char, c_int, c_short};
+use std::ffi::{CString, c_char, c_int, c_short};
 use std::mem::{size_of, zeroed};
 
 mod raw {
@@ -63,13 +63,7 @@ pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
     // SAFETY: the function takes this number of jsonb values, and `check` has seen what it returns. An abort after an error takes the
     // snapshot and the memory back.
     unsafe {
-        let context = pg_sys::AllocSetContextCreateExtended(
-            pg_sys::CurrentMemoryContext,
-            c"call of a function".as_ptr(),
-            pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
-            pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
-            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-        );
+        let context = memory_context(pg_sys::CurrentMemoryContext, c"call of a function");
         let before = pg_sys::MemoryContextSwitchTo(context);
         let answer = catch(|| {
             raw::CommandCounterIncrement();
@@ -95,9 +89,7 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
         if schema == pg_sys::InvalidOid {
             return Err(PgError::new(UNDEFINED_FUNCTION, "the function was dropped while it was about to be called"));
         }
-        let of = |name: *mut c_char| {
-            if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
-        };
+        let of = |name: *mut c_char| text(name).unwrap_or_default();
         let denied = |what: &str| Err(PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for {what}")));
         // Before anything that takes a lock: a function that is dropped meanwhile is not looked up again.
         let is_plain =

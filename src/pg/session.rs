@@ -1,11 +1,12 @@
 //! An engine process and its database: the connection, and the frame of each transaction.
 
-use super::catch::{Result, run_caught};
+use super::catch::{Result, log_error, run_caught};
 use super::extension::{self, Installed};
 use super::identity::clean_session;
 use super::latch;
+use super::raw::memory_context;
 use super::settings;
-use super::shmem::{self, EngineState, Role, Slot};
+use super::shmem::{self, Role, Slot};
 use super::spi::{self, Spi};
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::CStr;
@@ -70,13 +71,7 @@ impl Session {
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();
             let Installed { oid, version } = installed?;
-            let memory = pg_sys::AllocSetContextCreateInternal(
-                pg_sys::TopMemoryContext,
-                c"xdb turn".as_ptr(),
-                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-            );
+            let memory = memory_context(pg_sys::TopMemoryContext, c"xdb turn");
             pg_sys::MemoryContextSwitchTo(memory);
             Some(Session { database, role, extension: oid, extension_version: version, slot, gate, memory })
         }
@@ -151,6 +146,17 @@ impl Session {
         done
     }
 
+    /// The same between turns, for what an engine process does besides. None when that was not possible: it is tried again.
+    pub fn between_turns<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
+        match self.transaction(body) {
+            Ok(done) => done.ok(),
+            Err(error) => {
+                log_error("the scheduler could not look after itself", &error);
+                None
+            }
+        }
+    }
+
     /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.
     pub fn abort(&mut self) {
         // SAFETY: interrupts are held off, so that the abort is not itself interrupted.
@@ -176,12 +182,6 @@ impl Session {
         waited
     }
 
-    /// Whether this process shall end: the engine is switched off, or a statement needs the database for itself. It is ended
-    /// soon if it doesn't.
-    pub fn asked_to_leave(&self) -> bool {
-        self.slot.asked_to_leave()
-    }
-
     /// Sees to it that these runners run, and that those with less than `at_once` calls under way look for more. To be called
     /// in each turn of the scheduler.
     pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
@@ -194,12 +194,5 @@ impl Session {
             }
         }
         self.slot.want_runners(missing);
-    }
-
-    /// Shows what the engine is doing.
-    pub fn set_state(&self, state: EngineState) {
-        if self.slot.state() != state {
-            self.slot.set_state(state);
-        }
     }
 }

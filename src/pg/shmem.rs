@@ -42,8 +42,8 @@ pub(crate) struct Shared {
     clock_offset: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
-    slots: [slot::Cell; slot::SLOTS],
-    calls: [call::Cell; call::CALLS],
+    slots: [slot::SlotCell; slot::SLOTS],
+    calls: [call::CallCell; call::CALLS],
     /// How many places of sessions that wait are taken, up to where any ever was, and how many there are: they stand behind all this.
     waiters_in_use: AtomicU32,
     waiters_until: AtomicU32,
@@ -53,8 +53,8 @@ pub(crate) struct Shared {
     /// One for the slot of each scheduler.
     marks: [marks::Marks; SCHEDULERS],
     /// Likewise.
-    slow: [slow::Marks; SCHEDULERS],
-    held_up: Locked<held_up::Places>,
+    slow: [slow::SlowMarks; SCHEDULERS],
+    held_up: UnderLock<held_up::WaitPlaces>,
 }
 
 #[repr(C)]
@@ -125,7 +125,7 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 
 impl Shared {
     /// The places of sessions that wait.
-    fn waiters(&self) -> &[waiter::Cell] {
+    fn waiters(&self) -> &[waiter::WaiterCell] {
         // SAFETY: so many stand behind this in the segment, which begins zeroed: a valid state of atomics.
         unsafe {
             std::slice::from_raw_parts((&raw const *self).add(1).cast(), self.waiters.load(Ordering::SeqCst) as usize)
@@ -153,12 +153,12 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
 
 /// A value that is read and written under the lock of the shared memory only.
 #[repr(transparent)]
-struct Locked<T>(UnsafeCell<T>);
+struct UnderLock<T>(UnsafeCell<T>);
 
 // SAFETY: the value is only touched inside `with_lock`.
-unsafe impl<T> Sync for Locked<T> {}
+unsafe impl<T> Sync for UnderLock<T> {}
 
-impl<T: Copy> Locked<T> {
+impl<T: Copy> UnderLock<T> {
     fn read(&self) -> T {
         // SAFETY: under the lock.
         with_lock(false, || unsafe { *self.0.get() })

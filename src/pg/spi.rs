@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 mod raw {
     use pgrx::pg_sys;
@@ -35,11 +36,13 @@ mod raw {
 pub struct Statement {
     pub name: &'static str,
     text: LazyLock<String>,
+    /// Those that this session keeps.
+    plans: Plans,
 }
 
 impl Statement {
     pub const fn new(name: &'static str, text: fn() -> String) -> Self {
-        Self { name, text: LazyLock::new(text) }
+        Self { name, text: LazyLock::new(text), plans: Plans([const { AtomicPtr::new(std::ptr::null_mut()) }; 2]) }
     }
 
     pub fn text(&self) -> &str {
@@ -91,34 +94,20 @@ impl<'a> Sql<'a> {
 }
 
 thread_local! {
-    /// Plans that this session keeps, of statements by their address.
-    static STATEMENTS: RefCell<HashMap<*const Statement, Plans>> = RefCell::new(HashMap::new());
-    /// The same of other texts.
+    /// Plans that this session keeps, of texts.
     static PLANS: RefCell<HashMap<String, Plans>> = RefCell::new(HashMap::new());
     /// Kept plans that run now, one within the other.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The plans of a text.
-#[derive(Clone, Copy, Default)]
-struct Plans {
-    as_it_stands: Option<pg_sys::SPIPlanPtr>,
-    /// See [`one_row`].
-    of_one_row: Option<pg_sys::SPIPlanPtr>,
-}
+/// The plans of a text, by [`Form`]. Null: not made yet. (A statement is static, so its plans are atomic.)
+#[derive(Default)]
+struct Plans([AtomicPtr<pg_sys::_SPI_plan>; 2]);
 
-impl Plans {
-    fn of(&mut self, form: Form) -> &mut Option<pg_sys::SPIPlanPtr> {
-        match form {
-            Form::AsItStands => &mut self.as_it_stands,
-            Form::OfOneRow => &mut self.of_one_row,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Form {
     AsItStands,
+    /// See [`one_row`].
     OfOneRow,
 }
 
@@ -137,14 +126,14 @@ const ALL_ROWS: usize = 0;
 /// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
 #[derive(Clone, Copy)]
 pub struct Spi {
-    tables: Tables,
+    tables: TablesOf,
     /// Statements see the database with the snapshot that is active, not each with one of its own and what this transaction wrote.
     with_active_snapshot: bool,
 }
 
 /// Whose tables statements use, which decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tables {
+enum TablesOf {
     /// System tables alone: planned once, see [`index_plans`].
     System,
     /// As the server thinks best; triggers may run other statements meanwhile.
@@ -155,7 +144,7 @@ enum Tables {
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: results are copied out before it is finished.
     check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
-    let result = body(&Spi { tables: Tables::System, with_active_snapshot: false })?;
+    let result = body(&Spi { tables: TablesOf::System, with_active_snapshot: false })?;
     // SAFETY: as above.
     check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
@@ -171,7 +160,7 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 impl Spi {
     /// The same connection, for statements that use tables of the users.
     pub fn on_users_tables(&self) -> Self {
-        Self { tables: Tables::Users, ..*self }
+        Self { tables: TablesOf::Users, ..*self }
     }
 
     /// Runs a statement and returns how many rows it touched.
@@ -254,7 +243,7 @@ impl Spi {
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
+        let _planning = (self.tables == TablesOf::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
         let code =
@@ -265,23 +254,21 @@ impl Spi {
     }
 
     fn plan(&self, form: Form, sql: Sql, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
+        let of_form = |plans: &Plans| plans.0[form as usize].load(Ordering::Relaxed);
         let kept = match sql {
-            Sql::System(statement) => {
-                STATEMENTS.with_borrow(|plans| plans.get(&std::ptr::from_ref(statement)).copied())
-            }
-            Sql::Text(text) => PLANS.with_borrow(|plans| plans.get(text).copied()),
+            Sql::System(statement) => of_form(&statement.plans),
+            Sql::Text(text) => PLANS.with_borrow(|plans| plans.get(text).map_or(std::ptr::null_mut(), of_form)),
         };
-        if let Some(plan) = kept.and_then(|mut plans| *plans.of(form)) {
-            return Ok(plan);
+        if !kept.is_null() {
+            return Ok(kept);
         }
         let plan = self.prepare(form, sql, params)?;
+        let keep = |plans: &Plans| plans.0[form as usize].store(plan, Ordering::Relaxed);
         match sql {
-            Sql::System(statement) => STATEMENTS.with_borrow_mut(|plans| {
-                *plans.entry(statement).or_default().of(form) = Some(plan);
-            }),
+            Sql::System(statement) => keep(&statement.plans),
             Sql::Text(text) => PLANS.with_borrow_mut(|plans| {
                 make_room(plans);
-                *plans.entry(text.to_owned()).or_default().of(form) = Some(plan);
+                keep(plans.entry(text.to_owned()).or_default());
             }),
         }
         Ok(plan)
@@ -296,8 +283,8 @@ impl Spi {
         let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
         let options = match self.tables {
-            Tables::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
-            Tables::Users => 0,
+            TablesOf::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
+            TablesOf::Users => 0,
         };
         // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
         unsafe {
@@ -363,10 +350,9 @@ fn c_string(sql: &str) -> Result<CString> {
 fn make_room(plans: &mut HashMap<String, Plans>) {
     // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
     if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
-        for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
-            // SAFETY: no plan runs.
-            unsafe { pg_sys::SPI_freeplan(old) };
-        }
+        let old = plans.drain().flat_map(|(_, plans)| plans.0.map(AtomicPtr::into_inner));
+        // SAFETY: no plan runs.
+        old.filter(|plan| !plan.is_null()).for_each(|plan| _ = unsafe { pg_sys::SPI_freeplan(plan) });
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Each test is a function of schema `xdb_tests` in a build with the feature `pg_test`, which no server but a throwaway one ever
 //! loads; `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error. They do without
-//! pgrx-tests because they are in the build of the crash points, which is there anyway: `cargo pgrx test` would build everything
-//! twice more, and needs sudo to run its server.
+//! pgrx-tests, which would build the extension once more: see `docs/decisions/0036-tests-inside-of-the-server-have-a-runner-of-their-own.md`.
 
 #[pgrx::pg_schema]
 mod xdb_tests {

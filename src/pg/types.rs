@@ -1,7 +1,7 @@
 //! Types as SQL names them.
 
+use super::raw::text;
 use pgrx::pg_sys;
-use std::ffi::CStr;
 
 /// The modifier of a type without one.
 pub const NO_MODIFIER: i32 = -1;
@@ -19,9 +19,9 @@ impl Type {
         let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;
         // SAFETY: the text is copied.
         unsafe {
-            let text = pg_sys::format_type_extended(self.oid, self.modifier, flags as u16);
-            let name = CStr::from_ptr(text).to_string_lossy().into_owned();
-            pg_sys::pfree(text.cast());
+            let given = pg_sys::format_type_extended(self.oid, self.modifier, flags as u16);
+            let name = text(given).unwrap_or_default();
+            pg_sys::pfree(given.cast());
             name
         }
     }

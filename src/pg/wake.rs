@@ -17,76 +17,33 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdb_engine::fnv1a_128;
 
-/// When a transaction brings more that sessions may wait for, all sessions that wait in the database are woken.
-const WAITED_FOR_KEPT: usize = 1024;
-
-#[derive(Default)]
-struct Notes {
-    subtransaction: pg_sys::SubTransactionId,
-    wrote: bool,
-    /// What to wake the schedulers for.
-    wakeup: Option<Wakeup>,
-    /// Keys of what sessions may wait for: executions and states that have ended, workers of which any calls may be there.
-    waited_for: BTreeSet<[u8; 16]>,
-    /// Workers that may claim new calls.
-    calls: BTreeMap<i32, Vec<NewCall>>,
-    /// All sessions that wait are woken.
-    wakes_all: bool,
-    /// Executions that this transaction has locked: their closes wait for its end.
-    locked: Vec<[u8; 16]>,
-    /// An RPC of this transaction has locked what it has loaded.
-    locked_attributes: bool,
-    calls_over: bool,
-    poke_launcher: bool,
-    rescan: bool,
-    /// Workers that are not registered any more.
-    forgotten: Vec<i32>,
-}
-
-impl Notes {
-    fn absorb(&mut self, other: Notes) {
-        self.wrote |= other.wrote;
-        if let Some(wakeup) = other.wakeup {
-            self.tell(wakeup);
-        }
-        self.wakes_all |= other.wakes_all;
-        self.locked.extend(other.locked);
-        self.locked_attributes |= other.locked_attributes;
-        self.calls_over |= other.calls_over;
-        other.waited_for.into_iter().for_each(|key| self.wake_waiters(key));
-        for (worker, calls) in other.calls {
-            calls.into_iter().for_each(|call| self.wake_for_call(worker, call));
-        }
-        self.poke_launcher |= other.poke_launcher;
-        self.rescan |= other.rescan;
-        self.forgotten.extend(other.forgotten);
-    }
-
-    fn tell(&mut self, wakeup: Wakeup) {
-        self.wakeup = self.wakeup.max(Some(wakeup));
-    }
-
-    fn wake_waiters(&mut self, key: [u8; 16]) {
-        if self.waited_for.len() < WAITED_FOR_KEPT {
-            self.waited_for.insert(key);
-        } else {
-            self.wakes_all = true;
-        }
-    }
-
-    fn wake_for_call(&mut self, worker: i32, call: NewCall) {
-        let calls = self.calls.entry(worker).or_default();
-        if calls.len() < WAITED_FOR_KEPT {
-            calls.push(call);
-        } else {
-            self.wake_waiters(worker_key(worker));
-        }
-    }
+/// What a transaction has done, or sets off when it commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Note {
+    /// It has written what others can't see yet. The least note.
+    Wrote,
+    /// It has locked an execution: the close of that waits for its end.
+    Locked([u8; 16]),
+    /// An RPC has locked what it has loaded.
+    LockedAttributes,
+    CallsOver,
+    /// Wakes the schedulers.
+    Wake(Wakeup),
+    /// Wakes sessions that wait for this: an execution or a state that has ended, a worker whose calls may be claimed.
+    WakeWaiters([u8; 16]),
+    /// Wakes a session that waits for calls of this worker: this execution and state have a new one.
+    WakeForCall(i32, NewCall, ([u8; 16], u32)),
+    /// Wakes all sessions that wait.
+    WakeAll,
+    PokeLauncher,
+    Rescan,
+    /// A worker is not registered any more.
+    ForgetWorker(i32),
 }
 
 thread_local! {
-    /// By subtransaction, the innermost last.
-    static NOTES: RefCell<Vec<Notes>> = const { RefCell::new(Vec::new()) };
+    /// By subtransaction. Later ones have higher numbers, so those of the innermost stand last.
+    static NOTES: RefCell<BTreeSet<(pg_sys::SubTransactionId, Note)>> = const { RefCell::new(BTreeSet::new()) };
     static HOLDING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
@@ -105,57 +62,50 @@ fn ensure_registered() {
     }
 }
 
-fn note(f: impl FnOnce(&mut Notes)) {
+fn note(note: Note) {
     ensure_registered();
     // SAFETY: reads a counter of the current transaction.
     let current = unsafe { pg_sys::GetCurrentSubTransactionId() };
-    NOTES.with_borrow_mut(|levels| {
-        if levels.last().is_none_or(|top| top.subtransaction != current) {
-            levels.push(Notes { subtransaction: current, ..Notes::default() });
-        }
-        if let Some(top) = levels.last_mut() {
-            f(top);
-        }
-    });
+    NOTES.with_borrow_mut(|notes| notes.insert((current, note)));
+}
+
+fn is_noted(wanted: impl Fn(&Note) -> bool) -> bool {
+    NOTES.with_borrow(|notes| notes.iter().any(|(_, note)| wanted(note)))
 }
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::Anything));
+    note(Note::Wake(Wakeup::Anything));
 }
 
 /// Wakes this database's engine when the transaction commits: there is work.
 pub fn call_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::Work));
+    note(Note::Wake(Wakeup::Work));
 }
 
 /// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
 pub fn wake_everybody_at_commit() {
-    note(|n| {
-        n.tell(Wakeup::Anything);
-        n.wakes_all = true;
-        n.calls_over = true;
-    });
+    [Note::Wake(Wakeup::Anything), Note::WakeAll, Note::CallsOver].into_iter().for_each(note);
 }
 
 /// Wakes the sessions that wait for this execution when the transaction commits.
 pub fn processes_closed_at_commit(execution: [u8; 16]) {
-    note(|n| n.wake_waiters(execution));
+    note(Note::WakeWaiters(execution));
 }
 
 /// Wakes the sessions that wait for this state execution when the transaction commits.
 pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
-    note(|n| n.wake_waiters(state_key(&execution, state_execution_id)));
+    note(Note::WakeWaiters(state_key(&execution, state_execution_id)));
 }
 
 /// Wakes the sessions that wait for calls of this worker when the transaction commits.
 pub fn call_worker_at_commit(worker: i32) {
-    note(|n| n.wake_waiters(worker_key(worker)));
+    note(Note::WakeWaiters(worker_key(worker)));
 }
 
-/// Wakes one of them when the transaction commits: there is a call more.
-pub fn new_call_at_commit(worker: i32, call: NewCall) {
-    note(|n| n.wake_for_call(worker, call));
+/// Wakes one of them when the transaction commits: this execution and state have a new call.
+pub fn new_call_at_commit(worker: i32, call: NewCall, of: ([u8; 16], u32)) {
+    note(Note::WakeForCall(worker, call, of));
 }
 
 /// Stands for a worker where executions are waited for.
@@ -170,64 +120,57 @@ fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
 
 /// Says that this transaction has written what others can't see yet.
 pub fn note_uncommitted_write() {
-    note(|n| n.wrote = true);
+    note(Note::Wrote);
 }
 
 /// Whether the current transaction has written what others can't see yet: waiting for its effects would wait for ever.
 pub fn has_uncommitted_writes() -> bool {
-    NOTES.with_borrow(|levels| levels.iter().any(|n| n.wrote))
+    is_noted(|note| *note == Note::Wrote)
 }
 
 /// Says that this transaction has locked an execution, as a publisher or more strongly.
 pub fn note_locked(execution: [u8; 16]) {
-    note(|n| {
-        if n.locked.last() != Some(&execution) {
-            n.locked.push(execution);
-        }
-    });
+    note(Note::Locked(execution));
 }
 
 /// Whether this transaction has locked an execution.
 pub fn has_locked(execution: &[u8; 16]) -> bool {
-    NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked.contains(execution)))
+    is_noted(|note| *note == Note::Locked(*execution))
 }
 
 /// Tells the scheduler at commit that calls are over which it may know of as having or wanting locks.
 pub fn calls_over_at_commit() {
-    note(|n| {
-        n.calls_over = true;
-        n.tell(Wakeup::Work);
-    });
+    [Note::CallsOver, Note::Wake(Wakeup::Work)].into_iter().for_each(note);
 }
 
 /// The same without waking it: it may know of none of them.
 pub fn calls_over_quietly_at_commit() {
-    note(|n| n.calls_over = true);
+    note(Note::CallsOver);
 }
 
 /// Says that an RPC of this transaction is about to lock what it loads.
 pub fn note_locked_attributes() {
-    note(|n| n.locked_attributes = true);
+    note(Note::LockedAttributes);
 }
 
 /// Whether this transaction has locked any execution, or attributes for an RPC: others may wait for it.
 pub fn has_locked_anything() -> bool {
-    NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked_attributes || !n.locked.is_empty()))
+    is_noted(|note| matches!(note, Note::Locked(_) | Note::LockedAttributes))
 }
 
 /// Tells the launcher at commit that this database may have got the extension.
 pub fn poke_launcher_at_commit() {
-    note(|n| n.poke_launcher = true);
+    note(Note::PokeLauncher);
 }
 
 /// Tells the launcher at commit that the list of databases has changed.
 pub fn rescan_at_commit() {
-    note(|n| n.rescan = true);
+    note(Note::Rescan);
 }
 
 /// Forgets the figures of a worker when the transaction commits that unregisters it.
 pub fn forget_worker_at_commit(worker: i32) {
-    note(|n| n.forgotten.push(worker));
+    note(Note::ForgetWorker(worker));
 }
 
 /// Releases this process's holds when the transaction ends, however it ends.
@@ -254,16 +197,15 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
 }
 
 fn transaction_ended(committed: bool) {
-    if committed && NOTES.with_borrow(|levels| levels.iter().any(|notes| notes.wrote)) {
+    if committed && has_uncommitted_writes() {
         crash::point("caller-committed");
     }
     if WAITING.replace(false) {
         places::give_back_all();
     }
-    let mut levels = NOTES.take().into_iter();
-    if committed && let Some(mut all) = levels.next() {
-        levels.for_each(|level| all.absorb(level));
-        carry_out(&all);
+    let notes: BTreeSet<_> = NOTES.take().into_iter().map(|(_, note)| note).collect();
+    if committed {
+        carry_out(&notes);
     }
     // After the wake-ups, so that a launcher which looks at once sees everything.
     if HOLDING.replace(false) {
@@ -271,29 +213,29 @@ fn transaction_ended(committed: bool) {
     }
 }
 
-fn carry_out(notes: &Notes) {
+fn carry_out(notes: &BTreeSet<Note>) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    if notes.calls_over {
-        Slot::find(database, Role::Scheduler).into_iter().for_each(Slot::note_calls_over);
+    let (mut waited_for, mut calls) = (BTreeSet::new(), BTreeMap::<_, Vec<_>>::new());
+    for note in notes {
+        match *note {
+            Note::Wrote | Note::Locked(_) | Note::LockedAttributes => {}
+            Note::CallsOver => Slot::find(database, Role::Scheduler).into_iter().for_each(Slot::note_calls_over),
+            Note::Wake(wakeup) => Slot::of_database(database).for_each(|slot| slot.wake(wakeup)),
+            Note::WakeWaiters(key) => _ = waited_for.insert(key),
+            Note::WakeForCall(worker, call, _) => calls.entry(worker).or_default().push(call),
+            Note::WakeAll => places::wake(database, None),
+            Note::PokeLauncher => shmem::poke(database),
+            Note::Rescan => shmem::request_rescan(),
+            Note::ForgetWorker(worker) => call::forget_worker(database, worker),
+        }
     }
-    if let Some(wakeup) = notes.wakeup {
-        Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
+    if !waited_for.is_empty() {
+        places::wake(database, Some(&waited_for));
     }
-    if notes.wakes_all {
-        places::wake(database, None);
-    } else if !notes.waited_for.is_empty() {
-        places::wake(database, Some(&notes.waited_for));
-    }
-    for (worker, calls) in &notes.calls {
+    for (worker, calls) in &calls {
         places::wake_for_calls(database, &worker_key(*worker), calls);
     }
-    if notes.poke_launcher {
-        shmem::poke(database);
-    } else if notes.rescan {
-        shmem::request_rescan();
-    }
-    notes.forgotten.iter().for_each(|worker| call::forget_worker(database, *worker));
 }
 
 unsafe extern "C-unwind" fn at_subtransaction_event(
@@ -305,27 +247,14 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
     use pg_sys::SubXactEvent::{SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB};
     // As above: a panic here could at worst leave a note too many, which wakes a process for nothing.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        NOTES.with_borrow_mut(|levels| {
-            if levels.last().is_none_or(|top| top.subtransaction != subtransaction) {
-                return;
+        let of_level = |notes: &mut BTreeSet<_>| notes.split_off(&(subtransaction, Note::Wrote));
+        NOTES.with_borrow_mut(|notes| match event {
+            SUBXACT_EVENT_ABORT_SUB => drop(of_level(notes)),
+            SUBXACT_EVENT_COMMIT_SUB => {
+                let ended = of_level(notes);
+                notes.extend(ended.into_iter().map(|(_, note)| (parent, note)));
             }
-            match event {
-                SUBXACT_EVENT_ABORT_SUB => {
-                    levels.pop();
-                }
-                SUBXACT_EVENT_COMMIT_SUB => {
-                    if let Some(mut ended) = levels.pop() {
-                        match levels.last_mut().filter(|below| below.subtransaction == parent) {
-                            Some(below) => below.absorb(ended),
-                            None => {
-                                ended.subtransaction = parent;
-                                levels.push(ended);
-                            }
-                        }
-                    }
-                }
-                _ => {}
-            }
+            _ => {}
         });
     }));
 }

@@ -1,6 +1,5 @@
 //! What a process has to do besides its turns.
 
-use super::main_loop::in_transaction;
 use super::maintenance::Maintenance;
 use super::sums::Counting;
 use crate::clock;
@@ -8,7 +7,7 @@ use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem::{Role, Slot};
 use crate::store::{claim, engine, execution};
-use crate::turn::{Memory, Progress, RUNNERS_CALLS};
+use crate::turn::{Memory, Next, RUNNERS_CALLS, Why};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::{Backoff, Patience};
@@ -57,12 +56,12 @@ impl Duties {
 
     /// Says how long there is nothing to do; `None` when the process is not needed any more. To be called after a turn, and when it is
     /// time again.
-    pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
+    pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, next: Next) -> Option<Duration> {
         match self {
             Self::Scheduler { maintenance, counting, rate, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
-                let may_poll = !memory.is_paused() && progress != Progress::Later;
+                let may_poll = !memory.is_paused() && next.why != Why::Retry;
                 if may_poll {
                     maintenance.poll(session);
                     counting.poll(session);
@@ -73,7 +72,7 @@ impl Duties {
                 Some(next.flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {
-                if progress == Progress::More || memory.has_calls() {
+                if next.is_now() || memory.has_calls() {
                     *last_work = Instant::now();
                 }
                 if last_work.elapsed() >= PATIENCE {
@@ -90,7 +89,7 @@ impl Duties {
 
 /// Whether calls wait for runners, if only for the time when their table may be used.
 fn is_needed(session: &mut Session) -> bool {
-    let waiting = in_transaction(session, |spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
+    let waiting = session.between_turns(|spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
     waiting.unwrap_or(true)
 }
 
@@ -120,8 +119,8 @@ impl Runners {
             return;
         }
         let database = session.database;
-        let retired = in_transaction(session, |spi| {
-            execution::unmark_closing(spi, None)?;
+        let retired = session.between_turns(|spi| {
+            execution::unmark_all(spi)?;
             engine::retire_runners(spi, |role| !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())

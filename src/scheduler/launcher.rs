@@ -142,7 +142,7 @@ impl Launcher {
         };
         self.databases
             .iter()
-            .filter(|d| names.is_empty() || names.contains(d.name.as_str()))
+            .filter(|d| names.is_empty() || names.contains(&d.name))
             .map(|d| (d.oid, d.name.clone()))
             .collect()
     }

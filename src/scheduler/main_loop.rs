@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use crate::guc;
 use crate::http::{FollowedSettings, Notifier, Reactor};
-use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, debug, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::in_hand;
@@ -11,17 +11,13 @@ use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
-use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
 use crate::store::{crashes, engine, execution};
 use crate::transport::Reply;
-use crate::turn::{Memory, Progress, take_turn};
+use crate::turn::{Memory, Next, RETRY, take_turn};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How long to wait after a turn that could not be made.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// How often a scheduler that waits for an update looks by itself whether there was one.
 const UPDATE_POLL: Duration = Duration::from_secs(1);
@@ -34,7 +30,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         return wait_for_update(session, &mismatch);
     }
     let (epoch, after_crash) = loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         match begin(session, role) {
@@ -69,7 +65,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
     loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         follow_settings(session, &reactor, &mut followed);
@@ -93,21 +89,20 @@ pub fn run(session: &mut Session) -> ExitReason {
         });
         reactor.cancel(memory.take_useless());
         connections.follow(session, &reactor, memory.in_flight());
-        session.set_state(match memory.ownership() {
+        session.slot.set_state(match memory.ownership() {
             Ownership::Copy { .. } => EngineState::Copy,
             Ownership::Unused => EngineState::Unused,
             Ownership::Own if memory.is_paused() => EngineState::Paused,
             Ownership::Own => EngineState::Running,
         });
         memory.show(session);
-        let timeout = match progress {
-            Progress::Gone => return ExitReason::Gone,
-            Progress::Changed => return ExitReason::Restart,
-            Progress::More => Duration::ZERO,
-            Progress::Later => RETRY,
-            Progress::Idle => memory.idle_for(),
+        let next = match progress {
+            Ok(next) => next,
+            Err(reason) => return reason,
         };
-        if !rest(session, &memory, &mut duties, &wait_set, (progress, timeout)) {
+        session.slot.set_next_turn(next.wait(), next.why as u32);
+        debug(|| format!("the next turn is due in {:?}: {}", next.wait(), next.why));
+        if !rest(session, &memory, &mut duties, &wait_set, next) {
             return ExitReason::Left;
         }
     }
@@ -115,17 +110,11 @@ pub fn run(session: &mut Session) -> ExitReason {
 
 /// Waits until there is a reason for a turn: somebody wakes this process, a worker has answered, or so much time has passed. Duties
 /// that come due meanwhile are none: turns that they bring along would hide wake-ups that are lost. False: the process is not needed any more.
-fn rest(
-    session: &mut Session,
-    memory: &Memory,
-    duties: &mut Duties,
-    wait_set: &WaitSet,
-    (progress, timeout): (Progress, Duration),
-) -> bool {
-    let until = Instant::now() + timeout;
+fn rest(session: &mut Session, memory: &Memory, duties: &mut Duties, wait_set: &WaitSet, next: Next) -> bool {
+    let until = Instant::now() + next.wait();
     loop {
-        let Some(next_duty) = duties.after_turn(session, memory, progress) else { return false };
-        if session.asked_to_leave() {
+        let Some(next_duty) = duties.after_turn(session, memory, next) else { return false };
+        if session.slot.asked_to_leave() {
             return true;
         }
         let left = until.saturating_duration_since(Instant::now()).min(duties.want_turn_in());
@@ -147,9 +136,9 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
         return ExitReason::Left;
     }
     pgrx::log!("xdb: nothing runs in this database: {mismatch}");
-    session.set_state(EngineState::OtherSchema);
+    session.slot.set_state(EngineState::OtherSchema);
     loop {
-        if session.asked_to_leave() {
+        if session.slot.asked_to_leave() {
             return ExitReason::Left;
         }
         session.slot.take_wake();
@@ -172,7 +161,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
     let is_first = role == Role::Scheduler && slot.epoch() == 0;
     let in_hand = if is_first { in_hand::at_crash(database) } else { None };
     let begun = session.transaction(|spi| {
-        execution::unmark_closing(spi, None)?;
+        execution::unmark_all(spi)?;
         let held = in_hand.as_ref().map_or(Ok(0), |calls| crashes::count(spi, calls))?;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
@@ -194,17 +183,6 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         }
         (epoch, in_hand.is_some())
     }))
-}
-
-/// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
-    match session.transaction(body) {
-        Ok(done) => done.ok(),
-        Err(error) => {
-            log_error("the scheduler could not look after itself", &error);
-            None
-        }
-    }
 }
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {

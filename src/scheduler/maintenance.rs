@@ -1,6 +1,5 @@
 //! What a scheduler does besides its turns: what is old goes.
 
-use super::main_loop::in_transaction;
 use crate::pg::catch::Result;
 use crate::pg::session::Session;
 use crate::pg::spi::Spi;
@@ -38,10 +37,7 @@ pub struct Maintenance {
     scanned: Instant,
     /// How long after the last scan the next one is due, while there is more to delete.
     rest: Option<Duration>,
-    after: Cursor,
-    /// The same among those with a retention of their own.
-    after_overdue: Cursor,
-    after_key: KeyCursor,
+    after: Cursors,
     /// When scans began at the oldest execution.
     begun: Instant,
     begun_overdue: Instant,
@@ -54,9 +50,7 @@ impl Maintenance {
         Self {
             scanned: Instant::now(),
             rest: None,
-            after: Cursor::START,
-            after_overdue: Cursor::START,
-            after_key: KeyCursor::start(),
+            after: Cursors { closed: Cursor::START, overdue: Cursor::START, key: KeyCursor::start() },
             begun: Instant::now(),
             begun_overdue: Instant::now(),
             clock_offset: clock::offset(),
@@ -69,12 +63,12 @@ impl Maintenance {
     }
 
     fn begin_again(&mut self) {
-        (self.after, self.after_key, self.begun) = (Cursor::START, KeyCursor::start(), Instant::now());
+        (self.after.closed, self.after.key, self.begun) = (Cursor::START, KeyCursor::start(), Instant::now());
         self.begin_overdue_again();
     }
 
     fn begin_overdue_again(&mut self) {
-        (self.after_overdue, self.begun_overdue) = (Cursor::START, Instant::now());
+        (self.after.overdue, self.begun_overdue) = (Cursor::START, Instant::now());
     }
 
     fn scan(&self, spi: &Spi, retention: Option<xdb_engine::Duration>) -> Result<Scan> {
@@ -88,19 +82,17 @@ impl Maintenance {
             crash::point("sweep");
         }
         let overdue = Old::Overdue(clock::behind());
-        let overdue = purge::batch(spi, overdue, self.after_overdue, EXECUTIONS, Some(ROWS))?;
+        let overdue = purge::batch(spi, overdue, self.after.overdue, EXECUTIONS, Some(ROWS))?;
         let mut scan = Scan {
-            after: self.after,
-            after_overdue: overdue.reached,
-            after_key: self.after_key.clone(),
+            reached: Cursors { overdue: overdue.reached, ..self.after.clone() },
             purged_overdue: overdue.purged > 0,
             more: expiring || left || overdue.left || overdue.more,
         };
         let mut purged = overdue.purged;
         if let Some(before) = retention.map(|kept| clock::behind().before(kept)) {
-            let batch = purge::batch(spi, Old::Closed(before), self.after, EXECUTIONS, Some(ROWS))?;
-            let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
-            (scan.after, scan.after_key) = (batch.reached, key);
+            let batch = purge::batch(spi, Old::Closed(before), self.after.closed, EXECUTIONS, Some(ROWS))?;
+            let (key, keys) = global::forget_keys(spi, before, &self.after.key, ROWS)?;
+            (scan.reached.closed, scan.reached.key) = (batch.reached, key);
             scan.more |= batch.left || batch.more || keys;
             purged += batch.purged;
         }
@@ -122,11 +114,11 @@ impl Maintenance {
             return;
         }
         let began = Instant::now();
-        let done = in_transaction(session, |spi| self.scan(spi, retention));
+        let done = session.between_turns(|spi| self.scan(spi, retention));
         self.scanned = Instant::now();
         let (more, again) = match done {
             Some(scan) => {
-                (self.after, self.after_overdue, self.after_key) = (scan.after, scan.after_overdue, scan.after_key);
+                self.after = scan.reached;
                 (scan.more, scan.purged_overdue)
             }
             None => (false, false),
@@ -143,11 +135,18 @@ impl Maintenance {
     }
 }
 
+/// How far scans have come.
+#[derive(Clone)]
+struct Cursors {
+    closed: Cursor,
+    /// Among those with a retention of their own.
+    overdue: Cursor,
+    key: KeyCursor,
+}
+
 /// What a scan has come to.
 struct Scan {
-    after: Cursor,
-    after_overdue: Cursor,
-    after_key: KeyCursor,
+    reached: Cursors,
     purged_overdue: bool,
     more: bool,
 }

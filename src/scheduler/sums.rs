@@ -1,7 +1,6 @@
 //! Counts what no row has the sum of, a slice at a time: running processes of roles that have a limit, then messages of roles in
 //! global queues. The roles that have reached a limit are written to shared memory, where functions and answers look.
 
-use super::main_loop::in_transaction;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::session::Session;
@@ -50,7 +49,7 @@ impl Counting {
             return;
         }
         let database = session.database;
-        let is_over = in_transaction(session, |spi| self.slice(spi, database));
+        let is_over = session.between_turns(|spi| self.slice(spi, database));
         self.due = Instant::now() + (now.elapsed() * REST).max(SHORTEST_REST);
         if is_over != Some(false) {
             // After an error, too, the next round counts from the beginning.

@@ -20,10 +20,14 @@ fn name_owners(table: &str) -> String {
 }
 
 statements! {
+    /// Names of roles that own running processes and are not there.
     MISSING_OWNERS = format!("SELECT DISTINCT t.owner_name FROM xdb.process_execution t WHERE t.status = 'RUNNING' AND {BY_NAME} \
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = t.owner_name) ORDER BY 1 LIMIT 20");
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = t.owner_name) ORDER BY 1 LIMIT 20")
+        => pub fn missing_owners(roles_by_name: bool) -> Vec<String>;
+    /// The process types that running executions are of and that are not registered.
     MISSING_TYPES = format!("SELECT p.process_type, pg_catalog.count(*) AS running FROM xdb.process_execution p \
-        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20");
+        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20")
+        => pub fn missing_types() -> Vec<MissingType>;
     OWNERS = name_owners("process_execution");
     PUBLISHERS = name_owners("global_message");
     // All are taken out before one is put back, which the order sees to: roles may have changed their numbers with each other.
@@ -56,28 +60,15 @@ fn go_on(table: &str, column: &str, sequence: &str) -> String {
     )
 }
 
-/// Names of roles that own running processes and are not there.
-pub fn missing_owners(spi: &Spi, roles_by_name: bool) -> Result<Vec<String>> {
-    spi.rows(&MISSING_OWNERS, &[value(roles_by_name)], |row| row.get("owner_name"))
-}
-
-/// The process types that running executions are of and that are not registered.
-pub fn missing_types(spi: &Spi) -> Result<Vec<MissingType>> {
-    spi.rows(&MISSING_TYPES, &[], MissingType::read)
-}
-
 /// Makes the processes of a copy this database's own. Leases are those of the other one, and so are, in another system,
 /// the oids of roles: there the names count.
 pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     // Keeps a scheduler from beginning before this commits.
     engine::close_gate(spi)?;
-    spi.run(&OWNERS, &[value(roles_by_name)])?;
-    spi.run(&PUBLISHERS, &[value(roles_by_name)])?;
-    spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
-    spi.run(&WORKERS, &[value(roles_by_name)])?;
-    spi.run(&TYPES, &[value(roles_by_name)])?;
-    spi.run(&PULL_ROLES, &[value(roles_by_name)])?;
-    spi.rows(&NUMBERS, &[], |_| Ok(()))?;
+    for statement in [&OWNERS, &PUBLISHERS, &MESSAGE_IDS, &WORKERS, &TYPES, &PULL_ROLES] {
+        spi.run(statement, &[value(roles_by_name)])?;
+    }
+    spi.run(&NUMBERS, &[])?;
     owners::put_into_lines(spi)?;
     claim::forget_leases(spi)?;
     instance::become_own(spi)?;

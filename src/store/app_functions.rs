@@ -11,7 +11,6 @@ use super::table::statements;
 use crate::error;
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::identity::with_pinned_path;
-use crate::pg::param::value;
 use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
@@ -22,16 +21,19 @@ statements! {
     // Quoted where that is needed, so that it can stand in SQL.
     NAMED = "SELECT pg_catalog.cardinality(a.parts) AS parts, \
             pg_catalog.quote_ident(a.parts[1]) || '.' || pg_catalog.quote_ident(a.parts[2]) AS name \
-        FROM (SELECT pg_catalog.parse_ident($1) AS parts) AS a";
+        FROM (SELECT pg_catalog.parse_ident($1) AS parts) AS a"
+        => fn parts(name: &str) -> Option<(i32, Option<String>)>;
     KIND = "SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, \
-            p.prorettype = 'jsonb'::pg_catalog.regtype AS gives_json, p.prorettype = 'void'::pg_catalog.regtype AS gives_nothing, \
+            p.prorettype = 'jsonb'::pg_catalog.regtype OR $3 AND p.prorettype = 'void'::pg_catalog.regtype AS fits, \
             n.nspname LIKE 'pg\\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
                 AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
-        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid";
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid"
+        => fn kind(function: pg_sys::Oid, role: pg_sys::Oid, may_give_nothing: bool) -> Option<(bool, bool, bool, bool)>;
     // By its name and argument types.
     MERGING = "SELECT p.oid, p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits, \
             pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS may_execute \
-        FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regprocedure($1)";
+        FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regprocedure($1)"
+        => fn merging(signature: &str) -> Option<(pg_sys::Oid, bool, bool)>;
 }
 
 /// A function that is to be called.
@@ -104,9 +106,8 @@ pub enum Gives {
 /// The name of a function as definitions have it, for one that a definition names; as the current role finds it.
 pub fn named(spi: &Spi, text: &str) -> Result<String> {
     let wrong = |what: String| error::invalid_definition(format!("function {text}: {what}"));
-    let read = |row: &crate::pg::spi::Row| Ok((row.get::<i32>("parts")?, row.get::<Option<String>>("name")?));
-    let found = spi.first(&NAMED, &[value(text)], read);
-    let found = found.map_err(|error| if error.code == NOT_A_NAME { wrong(error.message.clone()) } else { error })?;
+    let found = parts(spi, text)
+        .map_err(|error| if error.code == NOT_A_NAME { wrong(error.message.clone()) } else { error })?;
     match found {
         Some((2, Some(name))) => Ok(name),
         Some((1, _)) => {
@@ -130,12 +131,7 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
         let types = vec!["jsonb"; arguments].join(", ");
         return wrong(&format!("there is no function {name}({types})"));
     };
-    let row = spi.first(&KIND, &[value(pg_sys::Oid::from(oid)), value(role)], |row| {
-        let gives_json = row.get::<bool>("gives_json")?;
-        let fits = gives_json || gives == Gives::JsonOrNothing && row.get("gives_nothing")?;
-        Ok((row.get::<bool>("is_plain")?, fits, row.get::<bool>("is_temporary")?, row.get::<bool>("may_execute")?))
-    })?;
-    match row {
+    match kind(spi, oid.into(), role, gives == Gives::JsonOrNothing)? {
         Some((_, _, true, _)) => wrong("it is temporary: the engine can't see it"),
         Some((false, ..)) => wrong("it is not a plain function that returns one value"),
         Some((_, false, ..)) if gives == Gives::Json => wrong("it must return jsonb"),
@@ -155,12 +151,8 @@ impl MergeFunction {
     /// Looks it up, as whoever is the current user.
     pub fn find(spi: &Spi, function: &str) -> Result<Self> {
         let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
-        let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
-            let oid = row.get::<pg_sys::Oid>("oid")?.to_u32();
-            Ok((oid, row.get::<bool>("fits")?, row.get::<bool>("may_execute")?))
-        });
         let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
-        match found {
+        match merging(spi, &signature) {
             Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
                 refused(format!("{function} is no name of a function: {}", error.message))
             }
@@ -170,7 +162,7 @@ impl MergeFunction {
                 refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb"))
             }
             Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
-            Ok(Some((oid, ..))) => Ok(Self { oid }),
+            Ok(Some((oid, ..))) => Ok(Self { oid: oid.to_u32() }),
         }
     }
 

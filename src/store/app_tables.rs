@@ -12,7 +12,7 @@ use crate::pg::catch::{
     INTERNAL_ERROR, NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate,
 };
 use crate::pg::memory;
-use crate::pg::param::{Param, value};
+use crate::pg::param::{Param, Relation, value};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
@@ -207,7 +207,7 @@ impl Tables {
         if let Some(found) = lock()? {
             return Ok(Some(found));
         }
-        match catalog::has_active_policies(spi, mapping.relation)? {
+        match catalog::has_active_policies(spi, Relation(mapping.relation))? {
             true => Err(not_to_be_locked(mapping, key)),
             false => Err(replaced(mapping, key)),
         }
@@ -218,7 +218,11 @@ impl Tables {
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
         for part in parts(meta, attributes) {
             if !self.update_row(spi, &part)? {
-                return Err(gone(part.mapping, part.key, catalog::has_active_policies(spi, part.mapping.relation)?));
+                return Err(gone(
+                    part.mapping,
+                    part.key,
+                    catalog::has_active_policies(spi, Relation(part.mapping.relation))?,
+                ));
             }
         }
         Ok(())
@@ -312,7 +316,7 @@ impl Tables {
                 // A policy may hide the row that is in the way.
                 0 if mode == ConflictMode::Ignore
                     && (self.is_there(spi, part.mapping, part.key)?
-                        || catalog::has_active_policies(spi, part.mapping.relation)?) =>
+                        || catalog::has_active_policies(spi, Relation(part.mapping.relation))?) =>
                 {
                     return Ok(());
                 }

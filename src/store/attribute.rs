@@ -3,12 +3,12 @@
 //! An execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see [`Size`]. What was stored before
 //! that setting was lowered stays. It can be read one by one and made smaller, but no call gets it.
 
-use super::table::{insert, record, rows, run, statements, table};
+use super::table::{insert, statements, table};
 use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -23,16 +23,6 @@ table! {
     }
 }
 
-record! {
-    /// What an execution has, and what of that has certain keys.
-    struct Sizes {
-        attributes: i64,
-        bytes: i64,
-        replaced: i64,
-        replaced_bytes: i64,
-    }
-}
-
 statements! {
     WRITE = format!("{} ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value", insert::<LocalAttribute>());
     OF_EXECUTIONS = "SELECT a.execution_id, a.key, a.value FROM pg_catalog.unnest($1::uuid[]) AS i (id) \
@@ -40,18 +30,16 @@ statements! {
     VERSIONED = "SELECT a.execution_id, a.key, a.value, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
         FROM pg_catalog.unnest($1::uuid[]) AS i (id) JOIN xdb.local_attribute a ON a.execution_id = i.id";
     VERSIONS = "SELECT a.execution_id, a.key, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
-        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)";
+        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)"
+        => fn all_versions(ids: &[ExecutionId]) -> Vec<(ExecutionId, String, String)>;
+    /// How much an execution has, in attributes and in bytes, and how much of that has certain keys.
     SIZES = "SELECT pg_catalog.count(*) AS attributes, COALESCE(pg_catalog.sum(l.bytes), 0)::int8 AS bytes, \
             pg_catalog.count(*) FILTER (WHERE l.replaced) AS replaced, \
             COALESCE(pg_catalog.sum(l.bytes) FILTER (WHERE l.replaced), 0)::int8 AS replaced_bytes \
         FROM (SELECT pg_catalog.octet_length(a.key) + pg_catalog.octet_length(a.value::text) AS bytes, \
                 a.key = ANY ($2) AS replaced \
-            FROM xdb.local_attribute a WHERE a.execution_id = $1) l";
-}
-
-pub(super) fn write(spi: &Spi, attributes: &[LocalAttribute]) -> Result<()> {
-    run(spi, &WRITE, attributes)?;
-    Ok(())
+            FROM xdb.local_attribute a WHERE a.execution_id = $1) l"
+        => fn sizes(id: ExecutionId, keys: &[&str]) -> Option<(i64, i64, i64, i64)>;
 }
 
 /// How many attributes, and the bytes of their keys and values.
@@ -131,11 +119,8 @@ pub fn refusal(
     if written.is_empty() || together.is_some_and(Size::is_allowed) {
         return Ok(None);
     }
-    let keys = array(written.keys().map(String::as_str));
-    let sizes: Vec<Sizes> = rows(spi, &SIZES, &[value(id), keys])?;
-    let Some(Sizes { attributes, bytes, replaced, replaced_bytes }) = sizes.into_iter().next() else {
-        return Ok(None);
-    };
+    let keys: Vec<_> = written.keys().map(String::as_str).collect();
+    let Some((attributes, bytes, replaced, replaced_bytes)) = sizes(spi, id, &keys)? else { return Ok(None) };
     let before = Size { attributes: attributes as usize, bytes: bytes as usize };
     let after = Size {
         attributes: (attributes - replaced) as usize + new.attributes,
@@ -208,10 +193,7 @@ pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, B
     if ids.is_empty() {
         return Ok(versions);
     }
-    let rows = spi.rows(&VERSIONS, &[array(ids)], |row| {
-        Ok((row.get::<ExecutionId>("execution_id")?, row.get("key")?, row.get("version")?))
-    })?;
-    for (id, key, version) in rows {
+    for (id, key, version) in all_versions(spi, ids)? {
         versions.entry(id).or_default().insert(key, version);
     }
     Ok(versions)

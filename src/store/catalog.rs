@@ -3,26 +3,44 @@
 //! Tables are named by oid here. Whoever uses the names in SQL holds a lock on the table, so that it keeps them; and
 //! the catalog is read as it is now, whatever the caller's isolation level, because names in SQL are resolved so too.
 
-use super::table::statements;
+use super::table::{record, statements};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
+use crate::pg::param::{Relation, array, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::types::Type;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
+record! {
+    /// What a table is.
+    pub struct TableKind {
+        /// An ordinary or a partitioned table.
+        has_rows: bool,
+        is_of_system: bool,
+        is_temporary: bool,
+    }
+}
+
 statements! {
-    FIND = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid AS relation";
+    FIND = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid AS relation"
+        => fn to_regclass(name: &str) -> Option<Option<pg_sys::Oid>>;
     KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
             OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
-        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1"
+        => pub fn kind(relation: Relation) -> Option<TableKind>;
+    /// What a role lacks to do with a mapped table what steps do: read rows with a key and attributes, and update the attributes. The
+    /// columns are there. A start that inserts a row needs INSERT besides, as its caller.
     MISSING_PRIVILEGES = "SELECT pg_catalog.string_agg(n.privilege, ', ' ORDER BY n.privilege) AS missing FROM ( \
             SELECT DISTINCT p.privilege FROM ( \
                 SELECT k.name, 'SELECT' AS privilege FROM unnest($3::text[]) AS k (name) \
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
                     CROSS JOIN unnest('{SELECT,UPDATE}'::text[]) AS u (privilege)) AS p \
-            WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
-    HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active";
+            WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n"
+        => pub fn missing_privileges(role: pg_sys::Oid, relation: Relation, key: &[String], attributes: &[String])
+            -> Option<Option<String>>;
+    /// Whether row-level security decides which rows of the table the current user sees.
+    HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active"
+        => pub fn has_active_policies(relation: Relation) -> bool;
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, c.relhasrules AS has_rules, \
             a.attname::text AS attribute, a.atttypid, a.atttypmod \
@@ -46,7 +64,9 @@ statements! {
                 AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
             GROUP BY i.indexrelid, i.indisprimary) AS k \
         WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
-    INDEX_NAME = "SELECT c.relname::pg_catalog.text AS name FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1";
+    /// The name of an index, which is also that of its constraint, if it has one.
+    INDEX_NAME = "SELECT c.relname::pg_catalog.text AS name FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1"
+        => pub fn index_name(index: pg_sys::Oid) -> Option<String>;
 }
 
 /// A table's name and columns.
@@ -63,32 +83,7 @@ pub struct TableDescription {
 
 /// The oid of the table of this name, as the session finds it.
 pub fn find(spi: &Spi, name: &str) -> Result<Option<u32>> {
-    let found = spi.first(&FIND, &[value(name)], |row| row.get::<Option<pg_sys::Oid>>("relation"))?;
-    Ok(found.flatten().map(pg_sys::Oid::to_u32))
-}
-
-/// What a table is.
-pub struct TableKind {
-    /// An ordinary or a partitioned table.
-    pub has_rows: bool,
-    pub is_of_system: bool,
-    pub is_temporary: bool,
-}
-
-pub fn kind(spi: &Spi, relation: u32) -> Result<Option<TableKind>> {
-    spi.first(&KIND, &[value(pg_sys::Oid::from(relation))], |row| {
-        Ok(TableKind {
-            has_rows: row.get("has_rows")?,
-            is_of_system: row.get("is_of_system")?,
-            is_temporary: row.get("is_temporary")?,
-        })
-    })
-}
-
-/// Whether row-level security decides which rows of the table the current user sees.
-pub fn has_active_policies(spi: &Spi, relation: u32) -> Result<bool> {
-    let active = spi.first(&HAS_ACTIVE_POLICIES, &[value(pg_sys::Oid::from(relation))], |row| row.get("active"))?;
-    Ok(active.unwrap_or(false))
+    Ok(to_regclass(spi, name)?.flatten().map(pg_sys::Oid::to_u32))
 }
 
 /// The table of this oid, or None when it was dropped.
@@ -106,20 +101,6 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
         })
     })?;
     Ok(table.map(|(rows, name, has_rules)| TableDescription { name, rows, has_rules, columns }))
-}
-
-/// What a role lacks to do with a mapped table what steps do: read rows with a key and attributes, and update the attributes. The
-/// columns are there. A start that inserts a row needs INSERT besides, as its caller.
-pub fn missing_privileges(
-    spi: &Spi,
-    role: pg_sys::Oid,
-    relation: u32,
-    key: &[String],
-    attributes: &[String],
-) -> Result<Option<String>> {
-    let names = |columns: &[String]| array(columns.iter().map(String::as_str));
-    let params = [value(role), value(pg_sys::Oid::from(relation)), names(key), names(attributes)];
-    Ok(spi.first(&MISSING_PRIVILEGES, &params, |row| row.get::<Option<String>>("missing"))?.flatten())
 }
 
 /// A unique key of a table.
@@ -140,11 +121,6 @@ pub fn unique_key(spi: &Spi, relation: u32, columns: &[String]) -> Result<Option
     let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
     let operators: Option<_> = columns.iter().map(|column| by_column.get(column.as_str()).cloned()).collect();
     Ok(operators.map(|operators| UniqueKey { index, operators }))
-}
-
-/// The name of an index, which is also that of its constraint, if it has one.
-pub fn index_name(spi: &Spi, index: pg_sys::Oid) -> Result<Option<String>> {
-    spi.first(&INDEX_NAME, &[value(index)], |row| row.get("name"))
 }
 
 /// Quotes an identifier, whatever is in it.

@@ -15,7 +15,8 @@ use super::table::statements;
 use super::{attribute, execution, history, inbox, queue, shard_of, state};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::spi::Spi;
+use pgrx::pg_sys;
 use rows::{Expected, Known};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,18 +26,18 @@ pub use super::process::newest;
 
 statements! {
     WHAT_IT_IS = "SELECT COALESCE(p.shard_key, p.process_id) AS shard_key, p.owner, \
-            p.history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution p WHERE p.execution_id = $1";
+            p.history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution p WHERE p.execution_id = $1"
+        => fn what_it_is(id: ExecutionId) -> Option<(String, pg_sys::Oid, bool)>;
     CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
-        AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)";
+        AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)"
+        => fn calls_with_more_attempts(id: ExecutionId, than: u32) -> Vec<(StateSeq, String)>;
 }
 
 /// What is wrong with an execution, in words; nothing, if it is sound.
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
-    let own = check.one(&WHAT_IT_IS, |row| {
-        Ok((row.get::<String>("shard_key")?, row.get("owner")?, row.get::<bool>("has_history")?))
-    })?;
-    let (shard_key, owner, has_history) = own.ok_or_else(|| PgError::internal("an execution is gone"))?;
+    let (shard_key, owner, has_history) =
+        what_it_is(spi, id)?.ok_or_else(|| PgError::internal("an execution is gone"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
         Some(mut replay) => {
@@ -76,11 +77,6 @@ impl Check<'_> {
         self.problems.push(what.into());
     }
 
-    /// The row of a statement whose only parameter is the execution.
-    fn one<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
-        self.spi.first(statement, &[value(self.id)], read)
-    }
-
     /// Replays the history. None if it can't be replayed; then why is a problem.
     fn replay(&mut self) -> Result<Option<Replay>> {
         match history::replay(self.spi, self.id, u64::MAX)? {
@@ -94,11 +90,7 @@ impl Check<'_> {
     /// Of the attempts of a call that are too many to be recorded one by one, the history does not know until they
     /// are folded. If the row's count says that there were such, its word is taken for them.
     fn adopt_unrecorded_attempts(&mut self, replay: &mut Replay) -> Result<()> {
-        let params = [value(self.id), value(RECORDED_ATTEMPTS as i32)];
-        let rows = self.spi.rows(&CALLS_WITH_MANY_ATTEMPTS, &params, |row| {
-            Ok((row.get::<StateSeq>("seq")?, row.get::<String>("call")?))
-        })?;
-        for (seq, text) in rows {
+        for (seq, text) in calls_with_more_attempts(self.spi, self.id, RECORDED_ATTEMPTS)? {
             // What can't be read is not adopted, and differs.
             let Ok(of_row) = serde_json::from_str::<CallState>(&text) else { continue };
             replay.adopt_unrecorded_attempts(seq, of_row);

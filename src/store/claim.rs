@@ -6,9 +6,11 @@ use super::lanes::{
     SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
     schedulers_lane,
 };
-use super::lines::{in_line, read_line};
+use super::lines::in_line;
 use super::registry::{NO_WORKER, WorkerId};
-use super::table::{Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table};
+use super::table::{
+    Gives, Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table,
+};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -54,27 +56,24 @@ record! {
         lease_number: i64,
         lease_until: Option<Timestamp>,
     }
-}
 
-record! {
     /// A task and what its call waits to lock.
     struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
-}
 
-record! {
     /// A task and the worker that it gets.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
-}
 
-record! {
     /// How many calls of a line there is room for, and since when they may be due.
     struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
 /// Columns that no decision writes: a new task has their defaults.
-const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
+pub(super) const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
+
+/// So many calls are moved at once.
+pub const AT_ONCE: u64 = 1000;
 
 statements! {
     INSERT = insert_but::<Task>(NOT_DECIDED);
@@ -84,34 +83,44 @@ statements! {
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch_but::<Task>(NOT_DECIDED));
     DELETE = delete::<Task, StateKey>();
-    DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
     DUE = due_where(&free_for_scheduler("$7", "$8"));
     DUE_FOR_RUNNERS = due_where(&free_for_runners("$7", "$8"));
+    /// Whether any call waits for a runner, whatever its worker.
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
             OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
-        free = free_for_runners("$2", "$3"));
+        free = free_for_runners("0", "$2")) => pub fn wait_for_runners(now: Timestamp, real: Timestamp) -> bool;
+    /// Gives calls of the runners that nobody has a lease on back to the scheduler, because nothing is slow any more. There may be more
+    /// if it gives [`AT_ONCE`].
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
+            WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT {AT_ONCE} FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
-        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), schedulers_lane());
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("0", "$1"), schedulers_lane())
+        => pub fn take_back_from_runners(real: Timestamp) -> u64;
+    /// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
     PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
-        batch::<StateKey>());
+        batch::<StateKey>()) => pub fn parked(keys: [StateKey], lane: i16, epoch: i64) -> Vec<Due>;
     PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>());
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>())
+        => fn park_tasks(tasks: [ParkedTask], epoch: i64, number: i64) -> ();
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
             first_attempt_at = COALESCE(t.first_attempt_at, $6), waits_for = NULL, {} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>())
+        => fn lease_tasks(tasks: [TaskLease], now: Timestamp) -> ();
+    /// The lease that a task is under.
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
-        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
+        => pub fn leases(keys: [StateKey]) -> HashMap<StateKey, (i64, i64)>;
+    /// Has calls that this scheduler has parked wait as all others.
     UNPARK = format!("UPDATE xdb.task t SET {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
+        => pub fn unpark(keys: [StateKey]) -> ();
     LEVELS = "WITH RECURSIVE level (lane) AS ( \
             (SELECT t.lane FROM xdb.task t WHERE t.lane >= $1 AND t.lane < $2 ORDER BY t.lane LIMIT 1) \
             UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL ( \
                 SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane AND t.lane < $2 ORDER BY t.lane LIMIT 1) AS n) \
-        SELECT lane FROM level";
+        SELECT lane FROM level" => fn levels_in(first: i16, behind: i16) -> Vec<i16>;
     MOVE_TO_SCHEDULER = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", schedulers_lane(), batch::<StateKey>());
     MOVE_TO_RUNNERS = format!("UPDATE xdb.task t SET lane = CASE WHEN t.worker_id = {NO_WORKER} THEN {} ELSE {RUNNERS_LANE} END, {NO_LEASE} \
@@ -121,38 +130,45 @@ statements! {
     FOLLOW_TYPES = format!("WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = $1 AND t.worker_id = $2 \
                 AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
-            ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT $7), \
+            ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT {AT_ONCE}), \
         moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, {NO_WORKER}) AS worker_id FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             JOIN xdb.process_type y ON y.type_id = p.type_id \
             JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
             WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
-                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
+                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $7) FOR UPDATE OF k SKIP LOCKED), \
         given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = {} \
             FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
-        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
+        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {AT_ONCE} AS more FROM slice \
         ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
         lane_at("m.worker_id"));
+    /// Takes the leases of this epoch back from calls that were not made, or whose answers were dropped: they are made again, as the
+    /// same attempt. What somebody else has locked is left.
     RELEASE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
             FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
             WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} FROM held \
-        WHERE t.execution_id = held.execution_id AND t.seq = held.seq", batch::<StateKey>());
+        WHERE t.execution_id = held.execution_id AND t.seq = held.seq", batch::<StateKey>())
+        => pub fn release(keys: [StateKey], epoch: i64) -> ();
     // One scan of the index per worker, however many calls there are.
     WORKERS_GONE = "WITH RECURSIVE ids (worker_id) AS ( \
             (SELECT worker_id FROM xdb.task WHERE lane = $1 ORDER BY worker_id LIMIT 1) \
             UNION ALL SELECT (SELECT k.worker_id FROM xdb.task k \
                 WHERE k.lane = $1 AND k.worker_id > ids.worker_id ORDER BY k.worker_id LIMIT 1) \
             FROM ids WHERE ids.worker_id IS NOT NULL) \
-        SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
+        SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)"
+        => fn workers_gone(lane: i16, known: &[WorkerId]) -> Vec<WorkerId>;
     ADOPT = format!("WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
-            WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
+            WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED) \
         UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = {} \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")));
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")))
+        => fn adopt(lane: i16, workers: &[WorkerId]) -> u64;
     // Calls that functions answer stay the runners'.
+    /// Makes all leases void, those of whoever has fetched calls too, and all calls the scheduler's, but for those that functions answer.
     FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
-        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place());
+        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place())
+        => pub(super) fn forget_leases() -> ();
 }
 
 /// Due calls, of each line as many as there is room for.
@@ -208,18 +224,6 @@ impl Task {
     }
 }
 
-pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
-    run(spi, &DELETE, gone)?;
-    run(spi, &UPDATE, changed)?;
-    run(spi, &INSERT, new)?;
-    Ok(())
-}
-
-pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_ALL, &[array(ids)])?;
-    Ok(())
-}
-
 /// A due call that this transaction has locked.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
@@ -265,25 +269,18 @@ pub fn due(
     let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
     let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { &DUE };
-    spi.rows(statement, &params, read_due)
+    Gives::of(spi, statement, &params)
 }
 
-fn read_due(row: &Row) -> Result<Due> {
-    Ok(Due {
-        key: StateKey::read(row)?,
-        attempts: row.get("attempt")?,
-        first_attempt_at: row.get("first_attempt_at")?,
-        line: read_line(row)?,
-        due_at: row.get("due_at")?,
-        is_suspect: row.get::<i16>("crashes")? > 0,
-    })
+impl<'r> Read<'r> for Due {
+    fn read(row: &Row<'r>) -> Result<Self> {
+        let (key, (attempts, first_attempt_at), line, due_at, crashes): (_, _, _, _, i16) = Read::read(row)?;
+        Ok(Self { key, line, attempts, first_attempt_at, due_at, is_suspect: crashes > 0 })
+    }
 }
 
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.
 pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Result<()> {
-    if leases.is_empty() {
-        return Ok(());
-    }
     let rows = leases.iter().map(|((execution_id, seq), lease)| TaskLease {
         execution_id: *execution_id,
         seq: *seq,
@@ -291,16 +288,7 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
         lease_number: lease.number,
         lease_until: Some(lease.until),
     });
-    let mut params = TaskLease::arrays(&rows.collect::<Vec<_>>());
-    params.push(value(now));
-    spi.run(&LEASE_CALLS, &params)?;
-    Ok(())
-}
-
-/// The lease that a task is under.
-pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i64)>> {
-    let read = |row: &Row| Ok((StateKey::read(row)?, (row.get("lease_epoch")?, row.get("lease_number")?)));
-    Ok(spi.rows(&LEASES, &StateKey::arrays(keys), read)?.into_iter().collect())
+    lease_tasks(spi, &rows.collect::<Vec<_>>(), now)
 }
 
 /// Gives calls to the scheduler, or to the runners, without a lease: those that [`due`] has locked, or the caller's own. Each gets the
@@ -310,71 +298,30 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     Ok(())
 }
 
-/// Has calls that this scheduler has parked wait as all others.
-pub fn unpark(spi: &Spi, keys: &[StateKey]) -> Result<()> {
-    run(spi, &UNPARK, keys)?;
-    Ok(())
-}
-
 /// The lanes of priorities that have calls of the scheduler's, those with the highest first: one descent in the index for each.
 pub fn levels(spi: &Spi) -> Result<Vec<i16>> {
-    levels_in(spi, FIRST_PRIORITY_LANE..FIRST_FUNCTIONS_LANE)
+    levels_in(spi, FIRST_PRIORITY_LANE, FIRST_FUNCTIONS_LANE)
 }
 
 /// The same of those that have calls which functions answer.
 pub fn levels_of_functions(spi: &Spi) -> Result<Vec<i16>> {
-    levels_in(spi, FIRST_FUNCTIONS_LANE..i16::MAX)
-}
-
-fn levels_in(spi: &Spi, lanes: std::ops::Range<i16>) -> Result<Vec<i16>> {
-    spi.rows(&LEVELS, &[value(lanes.start), value(lanes.end)], |row| row.get("lane"))
-}
-
-/// Whether any call waits for a runner, whatever its worker.
-pub fn wait_for_runners(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<bool> {
-    let params = [value(now), value(0i64), value(real)];
-    Ok(spi.first(&ANY_FOR_RUNNERS, &params, |row| row.get("any"))?.unwrap_or(false))
-}
-
-/// Gives calls of the runners that nobody has a lease on back to the scheduler, because nothing is slow any more. True when
-/// there may be more.
-pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
-    const AT_ONCE: i64 = 1000;
-    let params = [value(AT_ONCE), value(0i64), value(real)];
-    Ok(spi.run(&TAKE_BACK, &params)? >= AT_ONCE as u64)
+    levels_in(spi, FIRST_FUNCTIONS_LANE, i16::MAX)
 }
 
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
 /// When the scheduler is gone the lease is void, and the calls are due again. Each comes with what it waits for, for people.
-pub fn park(spi: &Spi, lane: Lane, number: i64, calls: &HashMap<StateKey, String>) -> Result<()> {
-    if calls.is_empty() {
-        return Ok(());
-    }
-    let rows = calls.iter().map(|((execution_id, seq), waits_for)| ParkedTask {
+pub fn park<'a>(spi: &Spi, lane: Lane, number: i64, calls: &'a HashMap<StateKey, String>) -> Result<()> {
+    let row = |((execution_id, seq), waits_for): (&StateKey, &'a String)| ParkedTask {
         execution_id: *execution_id,
         seq: *seq,
         waits_for,
-    });
-    let mut params = ParkedTask::arrays(&rows.collect::<Vec<_>>());
-    params.extend([value(lane.epoch), value(number)]);
-    spi.run(&PARK, &params)?;
-    Ok(())
-}
-
-/// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
-pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
-    let mut params = StateKey::arrays(keys);
-    params.extend([value(lane.number), value(lane.epoch)]);
-    spi.rows(&PARKED, &params, read_due)
+    };
+    park_tasks(spi, &calls.iter().map(row).collect::<Vec<_>>(), lane.epoch, number)
 }
 
 /// Puts tasks that [`due`] has locked under other workers.
 pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
-    let moved = |((execution_id, seq), worker_id): &(StateKey, _)| TaskMove {
-        execution_id: *execution_id,
-        seq: *seq,
-        worker_id: *worker_id,
-    };
+    let moved = |(key, worker): &(StateKey, _)| TaskMove { execution_id: key.0, seq: key.1, worker_id: *worker };
     run(spi, &MOVE_TO_WORKERS, &tasks.iter().map(moved).collect::<Vec<_>>())?;
     tasks.iter().for_each(|(_, worker)| wake::call_worker_at_commit(*worker));
     Ok(())
@@ -395,44 +342,16 @@ pub fn follow_types(
     after: Option<TaskPlace>,
     real: Timestamp,
 ) -> Result<Option<TaskPlace>> {
-    const SLICE: i64 = 1000;
     let (owner, due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
     let place = [value(owner), value(due_at), value(execution), value(seq)];
-    let params = [value(lane), value(worker)].into_iter().chain(place).chain([value(SLICE), value(real)]);
-    let params: Vec<_> = params.collect();
-    let last = spi.first(&FOLLOW_TYPES, &params, |row| {
-        let place = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
-        Ok((place, row.get::<bool>("more")?))
-    })?;
+    let params = [&[value(lane), value(worker)], &place[..], &[value(real)]].concat();
+    let last: Option<(TaskPlace, bool)> = Gives::of(spi, &FOLLOW_TYPES, &params)?;
     Ok(last.and_then(|(place, more)| more.then_some(place)))
-}
-
-/// Takes the leases of this epoch back from calls that were not made, or whose answers were dropped: they are made again, as the
-/// same attempt. What somebody else has locked is left.
-pub fn release(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    let mut params = StateKey::arrays(keys);
-    params.push(value(epoch));
-    spi.run(&RELEASE, &params)?;
-    Ok(())
 }
 
 /// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
 /// else has locked is left for the next time. True when there may be more.
 pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
-    const AT_ONCE: i64 = 1000;
-    let gone: Vec<WorkerId> = spi.rows(&WORKERS_GONE, &[value(lane), array(known)], |row| row.get("worker_id"))?;
-    if gone.is_empty() {
-        return Ok(false);
-    }
-    let moved = spi.run(&ADOPT, &[value(lane), array(gone), value(AT_ONCE)])?;
-    Ok(moved >= AT_ONCE as u64)
-}
-
-/// Makes all leases void, those of whoever has fetched calls too, and all calls the scheduler's, but for those that functions answer.
-pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
-    spi.run(&FORGET_LEASES, &[])?;
-    Ok(())
+    let gone = workers_gone(spi, lane, known)?;
+    Ok(!gone.is_empty() && adopt(spi, lane, &gone)? >= AT_ONCE)
 }

@@ -3,12 +3,12 @@
 use super::loaded::Loaded;
 use super::registry::TypeId;
 use super::state::State;
-use super::table::{batch, insert, record, run, set_to_v, statements, table};
+use super::table::{Gives, batch, insert, record, run, set_to_v, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, value};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
-use xdb_engine::{ExecutionId, FIRST_STATE, StateSeq};
+use xdb_engine::{ExecutionId, FIRST_STATE, StateSeq, Timestamp};
 
 table! {
     /// The latest start of a correlation key, for those that may be merged into it. A hint: nothing follows from a row but where to
@@ -27,15 +27,19 @@ record! {
 statements! {
     NEW = format!("{} ON CONFLICT DO NOTHING", insert::<CorrelatedStart>());
     LOCK = "SELECT execution_id FROM xdb.correlated_start \
-        WHERE type_id = $1 AND owner = $2 AND correlation_key = $3 FOR UPDATE";
-    SET = "UPDATE xdb.correlated_start SET execution_id = $4 WHERE type_id = $1 AND owner = $2 AND correlation_key = $3";
+        WHERE type_id = $1 AND owner = $2 AND correlation_key = $3 FOR UPDATE"
+        => fn lock_latest(type_id: TypeId, owner: pg_sys::Oid, key: &str) -> Option<ExecutionId>;
+    SET = "UPDATE xdb.correlated_start SET execution_id = $4 WHERE type_id = $1 AND owner = $2 AND correlation_key = $3"
+        => fn set_latest(type_id: TypeId, owner: pg_sys::Oid, key: &str, id: ExecutionId) -> ();
     // A claim takes it with SKIP LOCKED: so the call is merged before it is claimed, or found under its lease.
     IS_UNTRIED = "SELECT t.attempt = 0 AND t.lease_until IS NULL AS is_untried FROM xdb.task t \
         WHERE t.execution_id = $1 AND t.seq = $2 FOR UPDATE";
     SET_INPUT = format!("UPDATE xdb.state_execution s SET {} FROM {} WHERE s.execution_id = v.execution_id AND s.seq = v.seq",
         set_to_v(&["input"]), batch::<MergedInput>());
-    MOVE_TIMEOUT = "UPDATE xdb.process_execution SET timeout_at = $2 WHERE execution_id = $1";
-    MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0 AND command = 0";
+    MOVE_TIMEOUT = "UPDATE xdb.process_execution SET timeout_at = $2 WHERE execution_id = $1"
+        => fn move_timeout(id: ExecutionId, at: Timestamp) -> ();
+    MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0 AND command = 0"
+        => fn move_timer(id: ExecutionId, at: Timestamp) -> ();
 }
 
 /// What starts have in common that may be merged.
@@ -55,9 +59,8 @@ pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<Executio
         if run(spi, &NEW, std::slice::from_ref(&row))? == 1 {
             return Ok(None);
         }
-        let params = [value(key.type_id), value(pg_sys::Oid::from(key.owner)), value(key.key)];
         // None: the row that stood in the way was deleted meanwhile; try again.
-        if let Some(latest) = spi.first(&LOCK, &params, |row| row.get("execution_id"))? {
+        if let Some(latest) = lock_latest(spi, key.type_id, key.owner.into(), key.key)? {
             return Ok(Some(latest));
         }
     }
@@ -65,15 +68,12 @@ pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<Executio
 
 /// Makes an execution the latest one of a key that is locked.
 pub fn set(spi: &Spi, key: Key<'_>, id: ExecutionId) -> Result<()> {
-    let owner = pg_sys::Oid::from(key.owner);
-    spi.run(&SET, &[value(key.type_id), value(owner), value(key.key), value(id)])?;
-    Ok(())
+    set_latest(spi, key.type_id, key.owner.into(), key.key, id)
 }
 
 /// Locks the call of an execution's first state. Whether no attempt of it has begun; waits for whoever is claiming it.
 pub fn is_untried(spi: &Spi, id: ExecutionId) -> Result<bool> {
-    let found = spi.first(&IS_UNTRIED, &[value(id), value(FIRST_STATE)], |row| row.get("is_untried"))?;
-    Ok(found.unwrap_or(false))
+    Gives::of(spi, &IS_UNTRIED, &[value(id), value(FIRST_STATE)])
 }
 
 /// Writes what merges have changed of these, besides what every step changes.
@@ -84,8 +84,8 @@ pub(super) fn write(spi: &Spi, merged: &[&Loaded]) -> Result<()> {
         let input = first.and_then(|state| state.input.as_ref()).map(Jsonb::from);
         run(spi, &SET_INPUT, &[MergedInput { execution_id, seq, input }])?;
         if let Some(at) = execution.timeout_at.filter(|_| execution.timeout_at != before.timeout_at) {
-            spi.run(&MOVE_TIMEOUT, &[value(execution_id), value(at)])?;
-            spi.run(&MOVE_TIMER, &[value(execution_id), value(at)])?;
+            move_timeout(spi, execution_id, at)?;
+            move_timer(spi, execution_id, at)?;
         }
     }
     Ok(())

@@ -7,9 +7,8 @@
 use super::StateKey;
 use super::claim::NO_LEASE;
 use super::lanes::{CRASHED_LANE, own_place};
-use super::table::{Record, batch, statements};
+use super::table::{batch, statements};
 use crate::pg::catch::Result;
-use crate::pg::param::value;
 use crate::pg::spi::Spi;
 use xdb_engine::{ExecutionId, StateSeq};
 
@@ -22,26 +21,24 @@ statements! {
             JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET crashes = t.crashes + 1, \
             lane = CASE WHEN t.crashes + 1 < {HELD_AT} THEN t.lane ELSE {CRASHED_LANE} END FROM free f \
-        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.lane = {CRASHED_LANE} AS is_held", batch::<StateKey>());
+        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.lane = {CRASHED_LANE} AS is_held", batch::<StateKey>())
+        => fn add_one(calls: [StateKey]) -> Vec<bool>;
+    /// Lets the held calls of an execution go, or that of one state. Under the lock of the execution. Answers how many.
     RETRY = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
-        WHERE t.execution_id = $1 AND ($2::int IS NULL OR t.seq = $2) AND t.lane = {CRASHED_LANE}", own_place());
-    HELD = format!("SELECT pg_catalog.count(*) AS held FROM xdb.task t WHERE t.lane = {CRASHED_LANE}");
+        WHERE t.execution_id = $1 AND ($2::int IS NULL OR t.seq = $2) AND t.lane = {CRASHED_LANE}", own_place())
+        => pub fn retry(id: ExecutionId, only: Option<StateSeq>) -> u64;
+    HELD = format!("SELECT pg_catalog.count(*) AS held FROM xdb.task t WHERE t.lane = {CRASHED_LANE}")
+        => fn held() -> i64;
 }
 
 /// Adds one for each of these calls, and holds those that have too many. Answers with how many are held from now on.
 pub fn count(spi: &Spi, calls: &[StateKey]) -> Result<usize> {
-    let held: Vec<bool> = spi.rows(&COUNT, &StateKey::arrays(calls), |row| row.get("is_held"))?;
-    Ok(held.into_iter().filter(|is_held| *is_held).count())
-}
-
-/// Lets the held calls of an execution go, or that of one state. Under the lock of the execution. Answers how many.
-pub fn retry(spi: &Spi, id: ExecutionId, only: Option<StateSeq>) -> Result<usize> {
-    Ok(spi.run(&RETRY, &[value(id), value(only)])? as usize)
+    Ok(add_one(spi, calls)?.into_iter().filter(|is_held| *is_held).count())
 }
 
 /// What people are told while calls are held.
 pub fn reason(spi: &Spi) -> Result<Option<String>> {
-    let held: i64 = spi.first(&HELD, &[], |row| row.get("held"))?.unwrap_or(0);
+    let held = held(spi)?;
     let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
     let told =
         || format!("{calls} held after crashes of the server: xdb.failures names them, xdb.retry_now() lets them go");

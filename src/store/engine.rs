@@ -11,6 +11,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -26,15 +27,21 @@ table! {
 
 statements! {
     // In their order: processes may begin at the same time, and each must see the epochs of the others.
-    GATE = "SELECT FROM xdb.engine ORDER BY lane FOR UPDATE";
+    /// Keeps processes of the engine from beginning before this transaction ends.
+    GATE = "SELECT FROM xdb.engine ORDER BY lane FOR UPDATE" => pub(super) fn close_gate() -> ();
     BEGIN_EPOCH = "INSERT INTO xdb.engine AS e (lane, epoch) VALUES ($1, (SELECT max(epoch) FROM xdb.engine) + 1) \
-        ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
-    RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
-    PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
+        ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch"
+        => fn put_epoch(row: i16) -> Option<i64>;
+    RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1"
+        => fn retire(row: i16) -> ();
+    /// Pauses the engine, or lets it go on.
+    PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0" => pub fn set_paused(paused: bool) -> ();
     STATE = state("m.epoch");
     STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)");
-    RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}");
-    DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
+    RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}")
+        => fn runners_last_worker() -> Option<Option<WorkerId>>;
+    DATABASE = "SELECT datistemplate, NOT datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1"
+        => fn of_database(oid: pg_sys::Oid) -> Option<(bool, bool)>;
 }
 
 /// All in one statement, because every turn begins with it: most of its time is spent to open what it reads, so that each table is read
@@ -85,24 +92,14 @@ fn row_of(role: Role) -> i16 {
 /// transaction must commit synchronously, so that a crash can't bring an epoch back.
 pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
     close_gate(spi)?;
-    let epoch = spi.first(&BEGIN_EPOCH, &[value(row_of(role))], |row| row.get("epoch"))?;
-    epoch.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
-}
-
-/// Keeps processes of the engine from beginning before this transaction ends.
-pub(super) fn close_gate(spi: &Spi) -> Result<()> {
-    spi.rows(&GATE, &[], |_| Ok(()))?;
-    Ok(())
+    put_epoch(spi, row_of(role))?.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
 }
 
 /// Makes the leases of runners void that are gone: their rows get new epochs, which nobody has. `is_gone` is asked once no
 /// process can begin before this commits. As with [`begin_epoch`], the commit must be synchronous.
 pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
     close_gate(spi)?;
-    for role in Role::runners().filter(|role| is_gone(*role)) {
-        spi.run(&RETIRE, &[value(row_of(role))])?;
-    }
-    Ok(())
+    Role::runners().filter(|role| is_gone(*role)).try_for_each(|role| retire(spi, row_of(role)))
 }
 
 pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
@@ -135,7 +132,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
         None => None,
         Some((RUNNERS_LANE, worker)) => Some(worker),
         // It stands behind those of the runners.
-        Some(_) => spi.first(&RUNNERS_LAST_WORKER, &[], |row| row.get::<Option<WorkerId>>("last"))?.flatten(),
+        Some(_) => runners_last_worker(spi)?.flatten(),
     };
     state.runners_have_calls = last_worker.is_some();
     state.workers_calls_are_runners = last_worker.is_some_and(|worker| worker != NO_WORKER);
@@ -145,11 +142,5 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
 /// Whether this database is a template, and whether it allows connections.
 pub fn is_template_or_closed(spi: &Spi) -> Result<(bool, bool)> {
     let (_, database) = instance::here();
-    let read = |row: &Row| Ok((row.get("datistemplate")?, !row.get::<bool>("datallowconn")?));
-    Ok(spi.first(&DATABASE, &[value(database)], read)?.unwrap_or_default())
-}
-
-pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
-    spi.run(&PAUSE, &[value(paused)])?;
-    Ok(())
+    Ok(of_database(spi, database)?.unwrap_or_default())
 }

@@ -2,11 +2,14 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
-use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
+use super::table::{
+    Record, batch, elements, insert_but, names_but, record, run_but, select_but, set_to_v, statements, table,
+    update_but,
+};
 use super::{from_json, pauses, to_json};
 use crate::error;
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, array};
+use crate::pg::param::{Jsonb, array, column};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,40 +66,32 @@ table! {
     }
 }
 
-record! {
-    /// What of it changes, and the number of the next event and the owner as they were loaded.
-    // Wide because each field is a column.
-    pub struct ExecutionUpdate<'a> {
-        execution_id: ExecutionId,
-        loaded_event: u64,
-        owner: pg_sys::Oid,
-        status: ProcessStatus,
-        closed_at: Option<Timestamp>,
-        reason: Option<&'a str>,
-        next_event: u64,
-        next_state: u32,
-        next_message: u64,
-        live_threads: u32,
-        queued_messages: u32,
-        queued_bytes: u64,
-        timers: u32,
-        completing: bool,
-        state_numbers: Jsonb<'a>,
-        /// Results that come to those that are there.
-        results: Option<Jsonb<'a>>,
-        /// When it is deleted: of one that closes with a retention of its own, where None is never.
-        purge_at: Option<Timestamp>,
-    }
-}
+/// Columns of a pause, which is seldom written.
+const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
-record! {
-    /// Its pause: seldom written, so it is no part of the above.
-    struct PauseUpdate<'a> of Process<'a> {
-        execution_id: ExecutionId,
-        pause_mode: Option<PauseMode>,
-        paused_until: Option<Timestamp>,
-        pause_reason: Option<&'a str>,
-    }
+/// What else a step does not change.
+const KEPT: &[&str] = &[
+    "shard",
+    "process_id",
+    "process_type",
+    "started_at",
+    "timeout_at",
+    "priority",
+    "type_id",
+    "owner_name",
+    "closing",
+    "mapping_id",
+    "attribute_keys",
+    "history_limit",
+    "request_id",
+    "traceparent",
+    "shard_key",
+];
+
+/// Columns that the update of a step does not use.
+fn unused(is_retained: bool) -> Vec<&'static str> {
+    let purge_at: &[_] = if is_retained { &[] } else { &["purge_at"] };
+    [&PAUSE[1..], KEPT, purge_at].concat()
 }
 
 record! {
@@ -110,21 +105,22 @@ pub(super) fn columns() -> String {
 }
 
 fn of_ids(lock: &str) -> String {
-    let columns = columns();
     format!(
-        "SELECT {columns} FROM xdb.process_execution p \
-         WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
+        "SELECT {} FROM xdb.process_execution p WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}",
+        columns()
     )
 }
 
-fn update(also: &str, without: &[&str]) -> String {
-    let set =
-        set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "owner", "results", "purge_at"]));
+/// Behind the columns come the numbers of the next events as they were loaded.
+fn update(also: &str, unused: &[&str]) -> String {
+    let set = set_to_v(&names_but::<Process>(&[unused, &["execution_id", "owner", "results", "purge_at"]].concat()));
     format!(
         "UPDATE xdb.process_execution p SET {set}, {also}closing = NULL, \
-            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner",
-        batch_but::<ExecutionUpdate>(without)
+            results = CASE WHEN v.results = '[]' THEN p.results ELSE p.results || v.results END \
+        FROM (SELECT {}, unnest(${}::int8[]) AS loaded_event) AS v \
+        WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner",
+        elements::<Process>(unused),
+        names_but::<Process>(unused).len() + 1
     )
 }
 
@@ -140,21 +136,30 @@ statements! {
     INSERT = insert_but::<Process>(&["purge_at"]);
     // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
-    UPDATE = update("", &["purge_at"]);
-    UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
-    PUT_PAUSE = super::table::update::<PauseUpdate>();
+    UPDATE = update("", &unused(false));
+    UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &unused(true));
+    PUT_PAUSE = update_but::<Process>(&names_but::<Process>(PAUSE));
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
     READ = of_ids("");
-    EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    /// Which of these executions exist, whoever has locked them.
+    EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)"
+        => pub fn existing(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
+    /// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
+    /// because a lock taken together with the decision would be decided from an old row.
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
-        ORDER BY execution_id FOR UPDATE SKIP LOCKED";
+        ORDER BY execution_id FOR UPDATE SKIP LOCKED"
+        => pub fn lock_for_close(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
     MARK = format!("UPDATE xdb.process_execution p \
         SET closing = CASE WHEN v.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>());
-    UNMARK_ALL = unmark("");
-    UNMARK_THESE = unmark("execution_id = ANY ($1) AND");
+        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>())
+        => fn mark(closes: [Close]) -> ();
+    /// Takes back closing marks that a scheduler left when it ended, whose answers are asked for again. One that somebody has locked keeps
+    /// its mark until that one saves it.
+    UNMARK_ALL = unmark("") => pub fn unmark_all() -> ();
+    /// The same of these executions, whose closes are given up for now.
+    UNMARK_THESE = unmark("execution_id = ANY ($1) AND") => pub fn unmark_closing(ids: &[ExecutionId]) -> ();
 }
 
 /// How executions are locked.
@@ -184,9 +189,9 @@ impl Lock {
 impl<'a> Process<'a> {
     /// The row that an execution has, as far as its history tells.
     pub fn of(execution: &'a Execution, shard: i16) -> Result<Self> {
-        let PauseUpdate { execution_id, pause_mode, paused_until, pause_reason } = PauseUpdate::of(execution);
+        let (pause_mode, paused_until, pause_reason) = pauses::columns(execution.pause.as_ref());
         Ok(Self {
-            execution_id,
+            execution_id: execution.id,
             shard,
             process_id: &execution.process_id,
             process_type: &execution.process_type,
@@ -241,52 +246,10 @@ impl<'a> Process<'a> {
     }
 }
 
-impl<'a> PauseUpdate<'a> {
-    fn of(execution: &'a Execution) -> Self {
-        let pause = execution.pause.as_ref();
-        Self {
-            execution_id: execution.id,
-            pause_mode: pause.map(|pause| pause.mode),
-            paused_until: pause.and_then(|pause| pause.until),
-            pause_reason: pause.and_then(|pause| pause.reason.as_deref()),
-        }
-    }
-}
-
-impl<'a> ExecutionUpdate<'a> {
-    fn of(loaded: &'a Loaded) -> Result<Self> {
-        let Loaded { meta, before, execution, .. } = loaded;
-        let results = &execution.results;
-        let results = if results.is_empty() { None } else { Some(Jsonb(to_json(results)?.into())) };
-        Ok(Self {
-            execution_id: execution.id,
-            loaded_event: before.next_event,
-            owner: meta.owner,
-            status: execution.status,
-            closed_at: execution.closed_at,
-            reason: execution.reason.as_deref(),
-            next_event: execution.next_event,
-            next_state: execution.next_state,
-            next_message: execution.next_message,
-            live_threads: execution.live_threads,
-            queued_messages: execution.queued.messages,
-            queued_bytes: execution.queued.bytes,
-            timers: execution.timers,
-            completing: execution.completing,
-            state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
-            results,
-            purge_at: match own_retention(loaded) {
-                Some(Retention::For(kept)) => execution.closed_at.map(|at| at + kept),
-                _ => None,
-            },
-        })
-    }
-}
-
 /// Inserts the rows of executions that have just been started, each with its request id.
 pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let rows = started.iter().map(|(loaded, request_id)| Process::of_new(loaded, *request_id));
-    run(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?)?;
+    run_but(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?, &["purge_at"])?;
     Ok(())
 }
 
@@ -294,7 +257,7 @@ pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<
 pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
     let (retained, others): (Vec<&Loaded>, _) = there.partition(|loaded| own_retention(loaded).is_some());
-    let updated = update_with(spi, &UPDATE, &others)? + update_with(spi, &UPDATE_RETAINED, &retained)?;
+    let updated = update_with(spi, false, &others)? + update_with(spi, true, &retained)?;
     match updated {
         all if all == (retained.len() + others.len()) as u64 => Ok(()),
         _ => Err(error::changed_itself()),
@@ -303,12 +266,25 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
 
 /// Writes the pauses of these executions, or that they have none.
 pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
-    run(spi, &PUT_PAUSE, &changed.iter().map(|execution| PauseUpdate::of(execution)).collect::<Vec<_>>())?;
-    Ok(())
+    let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
+    run_but(spi, &PUT_PAUSE, &rows, &names_but::<Process>(PAUSE)).map(drop)
 }
 
-fn update_with(spi: &Spi, statement: &'static Statement, changed: &[&Loaded]) -> Result<u64> {
-    run(spi, statement, &changed.iter().map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?)
+fn update_with<'a>(spi: &Spi, is_retained: bool, changed: &[&'a Loaded]) -> Result<u64> {
+    if changed.is_empty() {
+        return Ok(0);
+    }
+    let row = |loaded: &&'a Loaded| {
+        let purge_at = match own_retention(loaded) {
+            Some(Retention::For(kept)) => loaded.execution.closed_at.map(|at| at + kept),
+            _ => None,
+        };
+        Ok(Process { owner: loaded.meta.owner, purge_at, ..Process::of(&loaded.execution, loaded.meta.shard)? })
+    };
+    let rows = changed.iter().map(row).collect::<Result<Vec<_>>>()?;
+    let mut params = Process::columns(&rows, &unused(is_retained));
+    params.push(column(changed.iter().map(|loaded| loaded.before.next_event)));
+    spi.run_batch(if is_retained { &UPDATE_RETAINED } else { &UPDATE }, &params)
 }
 
 /// The retention that its type has for an execution which closes now.
@@ -329,6 +305,15 @@ pub fn executions(
     lock: Lock,
 ) -> Result<BTreeMap<ExecutionId, Loaded>> {
     let rows = spi.rows(lock.statement(), &[array(ids)], read_execution)?;
+    with_types(spi, registry, rows)
+}
+
+/// Executions that were read, with their types and mappings.
+pub(super) fn with_types(
+    spi: &Spi,
+    registry: &mut Registry,
+    rows: Vec<(Meta, Execution)>,
+) -> Result<BTreeMap<ExecutionId, Loaded>> {
     let mut loaded = BTreeMap::new();
     for (mut meta, execution) in rows {
         meta.process_type = match registry.process_type(spi, meta.type_id, meta.owner)? {
@@ -351,7 +336,6 @@ pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>
     spi.first(Lock::None.statement(), &[array([id])], read)
 }
 
-/// Reads [`columns`]; the type and the mapping are left to be looked up.
 pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     let mut execution = Execution::new(row.get("execution_id")?);
     let shard = row.get("shard")?;
@@ -389,33 +373,8 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     Ok((meta, execution))
 }
 
-/// Which of these executions exist, whoever has locked them.
-pub fn existing(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
-    Ok(spi.rows(&EXISTING, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
-}
-
-/// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
-/// because a lock taken together with the decision would be decided from an old row.
-pub fn lock_for_close(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
-    Ok(spi.rows(&CLOSE_OR_SKIP, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
-}
-
 /// Marks executions whose close waits for open publishers, so that what they wait for only shrinks.
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
-    let closes: Vec<_> = ids
-        .iter()
-        .map(|(execution_id, conditional)| Close { execution_id: *execution_id, conditional: *conditional })
-        .collect();
-    run(spi, &MARK, &closes)?;
-    Ok(())
-}
-
-/// Takes back closing marks: those that a scheduler left when it ended, whose answers are asked for again, or those of these
-/// executions, whose closes are given up for now. One that somebody has locked keeps its mark until that one saves it.
-pub fn unmark_closing(spi: &Spi, ids: Option<&[ExecutionId]>) -> Result<()> {
-    match ids {
-        Some(ids) => spi.run(&UNMARK_THESE, &[array(ids)])?,
-        None => spi.run(&UNMARK_ALL, &[])?,
-    };
-    Ok(())
+    let close = |(id, conditional): &(_, _)| Close { execution_id: *id, conditional: *conditional };
+    mark(spi, &ids.iter().map(close).collect::<Vec<_>>())
 }

@@ -2,14 +2,14 @@
 //! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
 
 use super::StateKey;
-use super::global_waiter::{self, NewWaiter, WaiterKey};
+use super::global_waiter::{self, GlobalWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, record, rows, run, statements, table};
+use super::table::{Record, batch, delete, record, run, run_but, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashSet};
@@ -44,8 +44,9 @@ table! {
 }
 
 record! {
-    /// A message as it is published. The name of its owner is looked up.
-    struct Published<'a> {
+    /// A message on its way into a global queue. The name of its owner is looked up.
+    #[derive(Clone)]
+    pub struct NewGlobalMessage<'a> {
         queue_name: &'a str,
         key: Option<&'a str>,
         message_id: Option<&'a str>,
@@ -55,9 +56,7 @@ record! {
         published_at: Timestamp,
         expires_at: Option<Timestamp>,
     }
-}
 
-record! {
     /// A message that a command takes.
     struct Taken { number: u64, execution_id: ExecutionId, seq: StateSeq, command: u32, taken_at: Timestamp }
 }
@@ -73,24 +72,16 @@ table! {
 record! {
     /// A message id that is used. The name of its owner is looked up.
     struct NewKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid, published_at: Timestamp }
-}
 
-record! {
     /// Names a message id.
     struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid }
-}
 
-record! {
     /// A queue of which the first free messages are wanted.
     pub struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
-}
 
-record! {
     /// A key of a queue of which the first free messages behind a number are wanted.
     pub struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
-}
 
-record! {
     /// A free message, without its payload.
     #[derive(Clone, Debug)]
     pub struct FreeMessage { number: i64, queue_name: String, key: Option<String>, bytes: i32, fresh: bool }
@@ -123,24 +114,33 @@ statements! {
     USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT v.queue_name, v.message_id, v.published_at, v.owner, {OWNER_NAME} FROM {} \
         ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner",
-        batch::<NewKey>());
+        batch::<NewKey>()) => fn use_keys(keys: [NewKey]) -> HashSet<(String, String, pg_sys::Oid)>;
+    /// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.global_message_key k \
-        WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known";
+        WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known"
+        => pub fn is_known(queue: &str, owner: pg_sys::Oid, message_id: &str) -> bool;
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
         SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
-        FROM {}", batch::<Published>());
+        FROM {}", batch::<NewGlobalMessage>());
     TAKE = format!("UPDATE xdb.global_message m SET taken_by = v.execution_id, taken_seq = v.seq, \
             taken_command = v.command, taken_at = v.taken_at, fresh = false \
         FROM {} WHERE m.number = v.number AND m.taken_by IS NULL", batch::<Taken>());
     USED_UP = format!("DELETE FROM xdb.global_message m USING {} \
         WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", batch::<StateKey>());
     GIVE_BACK = format!("UPDATE xdb.global_message m SET {} FROM {} \
-        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", free("$3"), batch::<StateKey>());
-    GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"));
-    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh";
-    HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3");
-    HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5");
+        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", free("$3"), batch::<StateKey>())
+        => fn give_back(states: [StateKey], now: Timestamp) -> u64;
+    GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"))
+        => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
+    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh"
+        => fn offered(numbers: &[i64]) -> ();
+    /// The first free messages of queues, whatever their keys: as many as wanted of each.
+    HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3")
+        => pub fn heads_of_queues(wanted: [HeadOfQueue], now: Timestamp) -> Vec<FreeMessage>;
+    /// The first free messages with a key, behind a number.
+    HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5")
+        => pub fn heads_of_keys(wanted: [HeadOfKey], now: Timestamp) -> Vec<FreeMessage>;
     MESSAGES = "SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message \
         WHERE number = ANY ($1) ORDER BY number";
     EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
@@ -154,57 +154,27 @@ statements! {
     FORGET_KEYS = delete::<UsedKey, KeyName>();
 }
 
-/// A message on its way into a global queue.
-#[derive(Clone, Copy, Debug)]
-pub struct NewGlobalMessage<'a> {
-    pub queue: &'a str,
-    pub key: Option<&'a str>,
-    pub message_id: Option<&'a str>,
-    pub payload: Option<&'a str>,
-    pub owner: pg_sys::Oid,
-    pub expires_at: Option<Timestamp>,
-}
-
 /// Puts messages into their queues, in this order. One whose id its owner has used in the queue is left out. May wait for a
 /// transaction of the same owner that uses the id and has not committed.
-pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp) -> Result<()> {
-    let key = |m: &NewGlobalMessage<'a>| {
-        Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: m.owner, published_at: now })
-    };
-    let with_id: Vec<_> = messages.iter().filter_map(key).collect();
-    let mut new_ids = HashSet::new();
-    if !with_id.is_empty() {
-        let read = |row: &Row| {
-            Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?, row.get::<pg_sys::Oid>("owner")?))
-        };
-        new_ids.extend(spi.rows(&USE_KEYS, &NewKey::arrays(&with_id), read)?);
-    }
+pub fn publish(spi: &Spi, messages: &[NewGlobalMessage]) -> Result<()> {
+    let with_id = messages.iter().filter_map(NewKey::of).collect::<Vec<_>>();
+    let mut new_ids = use_keys(spi, &with_id)?;
     // Of two with one id of one owner in this very call, the first is new.
-    let mut is_new = |m: &&NewGlobalMessage<'_>| {
-        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), m.owner)))
+    let mut is_new = |m: &&NewGlobalMessage| {
+        m.message_id.is_none_or(|id| new_ids.remove(&(m.queue_name.to_owned(), id.to_owned(), m.owner)))
     };
-    let row = |m: &NewGlobalMessage<'a>| Published {
-        queue_name: m.queue,
-        key: m.key,
-        message_id: m.message_id,
-        payload: m.payload.map(|text| Jsonb(text.into())),
-        bytes: m.payload.map_or(0, str::len) as i32,
-        owner: m.owner,
-        published_at: now,
-        expires_at: m.expires_at,
-    };
-    let rows: Vec<_> = messages.iter().filter(&mut is_new).map(row).collect();
-    if run(spi, &PUBLISH, &rows)? == 0 {
-        return Ok(());
+    let new: Vec<_> = messages.iter().filter(&mut is_new).cloned().collect();
+    if run(spi, &PUBLISH, &new)? > 0 {
+        wake::wake_scheduler_at_commit();
     }
-    wake::wake_scheduler_at_commit();
     Ok(())
 }
 
-/// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
-pub fn is_known(spi: &Spi, queue: &str, owner: pg_sys::Oid, message_id: &str) -> Result<bool> {
-    let params = [value(queue), value(owner), value(message_id)];
-    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
+impl<'a> NewKey<'a> {
+    fn of(message: &NewGlobalMessage<'a>) -> Option<Self> {
+        let &NewGlobalMessage { queue_name, message_id, owner, published_at, .. } = message;
+        Some(Self { queue_name, message_id: message_id?, owner, published_at })
+    }
 }
 
 /// What became of executions, as far as global queues are concerned.
@@ -215,7 +185,7 @@ pub(super) struct Changes<'a> {
     used_up: Vec<StateKey>,
     given_back: Vec<StateKey>,
     closed: Vec<ExecutionId>,
-    waiters_new: Vec<NewWaiter<'a>>,
+    waiters_new: Vec<GlobalWaiter<'a>>,
     waiters_gone: Vec<WaiterKey>,
     passed_over: Vec<StateKey>,
 }
@@ -231,11 +201,13 @@ impl<'a> Changes<'a> {
                 Event::GlobalMessagesPublished { messages, .. } => {
                     let owner = loaded.publishes_as();
                     self.published.extend(messages.iter().map(|message| NewGlobalMessage {
-                        queue: &message.queue,
+                        queue_name: &message.queue,
                         key: message.key.as_deref(),
                         message_id: message.message_id.as_deref(),
-                        payload: message.payload.as_ref().map(Json::as_str),
+                        payload: message.payload.as_ref().map(Jsonb::from),
+                        bytes: message.payload.as_ref().map_or(0, |payload| payload.as_str().len() as i32),
                         owner,
+                        published_at: now,
                         expires_at: message.expires_at,
                     }));
                 }
@@ -258,7 +230,7 @@ impl<'a> Changes<'a> {
             let old: BTreeSet<u32> =
                 old.into_iter().flat_map(|old| old.global_demands()).map(|(command, _)| command).collect();
             let waited = state.global_demands().filter(|(command, _)| !old.contains(command));
-            let new: Vec<_> = waited.map(|(command, demand)| NewWaiter::of(key, command, demand)).collect();
+            let new: Vec<_> = waited.map(|(command, demand)| GlobalWaiter::of(key, command, demand)).collect();
             if !new.is_empty() && !loaded.offered.contains(&state.seq) {
                 self.passed_over.push(key);
             }
@@ -274,23 +246,20 @@ impl<'a> Changes<'a> {
             return Err(PgError::internal("a message of a global queue was not there to be taken"));
         }
         run(spi, &USED_UP, &self.used_up)?;
-        let mut freed = 0;
-        if !self.given_back.is_empty() {
-            let mut params = StateKey::arrays(&self.given_back);
-            params.push(value(now));
-            freed += spi.run(&GIVE_BACK, &params)?;
-        }
+        let mut freed = give_back(spi, &self.given_back, now)?;
         if !self.closed.is_empty() {
-            freed += spi.run(&GIVE_BACK_ALL, &[value(now), array(&self.closed)])?;
+            freed += give_back_all(spi, now, &self.closed)?;
         }
         if freed > 0 {
             crash::point(if is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
-        global_waiter::write(spi, &self.waiters_gone, &self.waiters_new, &self.passed_over)?;
+        run(spi, &global_waiter::WAITERS_GONE, &self.waiters_gone)?;
+        run_but(spi, &global_waiter::NEW_WAITERS, &self.waiters_new, &["wait_order"])?;
+        global_waiter::pass_over(spi, &self.passed_over)?;
         if freed > 0 || !self.passed_over.is_empty() {
             wake::wake_scheduler_at_commit();
         }
-        if self.published.is_empty() { Ok(()) } else { publish(spi, &self.published, now) }
+        publish(spi, &self.published)
     }
 }
 
@@ -314,33 +283,9 @@ impl<'a> GlobalQueueMessage<'a> {
 /// These messages were offered to everybody who waits for them.
 pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
     if !numbers.is_empty() {
-        spi.run(&NO_LONGER_FRESH, &[array(numbers)])?;
+        offered(spi, numbers)?;
     }
     Ok(())
-}
-
-/// The first free messages of queues, whatever their keys: as many as wanted of each.
-pub fn heads_of_queues(spi: &Spi, wanted: &[HeadOfQueue], now: Timestamp) -> Result<Vec<FreeMessage>> {
-    read_heads(spi, &HEADS_OF_QUEUES, wanted, now)
-}
-
-/// The first free messages with a key, behind a number.
-pub fn heads_of_keys(spi: &Spi, wanted: &[HeadOfKey], now: Timestamp) -> Result<Vec<FreeMessage>> {
-    read_heads(spi, &HEADS_OF_KEYS, wanted, now)
-}
-
-fn read_heads<R: Record>(
-    spi: &Spi,
-    statement: &'static Statement,
-    wanted: &[R],
-    now: Timestamp,
-) -> Result<Vec<FreeMessage>> {
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut params = R::arrays(wanted);
-    params.push(value(now));
-    rows(spi, statement, &params)
 }
 
 /// Messages with their payloads, in their order.

@@ -1,7 +1,7 @@
 //! Who waits for global queues, and whom the matcher has to ask. The tables `global_waiter` and `global_passed_over`.
 
 use super::StateKey;
-use super::table::{Read, delete, insert, record, run, statements, table};
+use super::table::{Gives, delete, insert, insert_but, record, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, array, value};
 use crate::pg::spi::Spi;
@@ -19,18 +19,6 @@ table! {
             at_least: i64,
         }
         other { wait_order: i64 }
-    }
-}
-
-record! {
-    /// A command that begins to wait.
-    pub struct NewWaiter<'a> of GlobalWaiter<'a> {
-        execution_id: ExecutionId,
-        seq: StateSeq,
-        command: u32,
-        queue_name: &'a str,
-        key: Option<&'a str>,
-        at_least: i64,
     }
 }
 
@@ -55,18 +43,8 @@ fn of_class(has_key: bool) -> &'static str {
     }
 }
 
-/// Those of the classes that anybody waits for. Limits keep the planner from reading all waiters, and the order from
-/// taking those of other classes for a way to these.
-fn with_waiters_of(has_key: bool) -> String {
-    format!(
-        "SELECT c.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) \
-         CROSS JOIN LATERAL (SELECT FROM xdb.global_waiter w WHERE {} \
-            ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) AS w",
-        of_class(has_key)
-    )
-}
-
-/// How many messages are wanted at the most tells how far to count. Who wants how many is looked up from number to
+/// Of each class the waiters that there may be enough messages for. Limits keep the planner from reading all waiters, and the order from
+/// taking those of other classes for a way to these. How many messages are wanted at the most tells how far to count. Who wants how many is looked up from number to
 /// number, so that those for whom there are too few are not walked over.
 fn waiters_of(has_key: bool) -> String {
     let (of_key, order) = if has_key { ("AND m.key = c.key", "m.number - 0") } else { ("", "m.number + 0") };
@@ -95,19 +73,23 @@ fn waiters_of(has_key: bool) -> String {
 }
 
 statements! {
-    NEW_WAITERS = insert::<NewWaiter>();
+    NEW_WAITERS = insert_but::<GlobalWaiter>(&["wait_order"]);
     WAITERS_GONE = delete::<GlobalWaiter, WaiterKey>();
-    DELETE_WAITERS = delete::<GlobalWaiter, StateKey>();
-    DELETE_ALL_WAITERS = "DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)";
+    /// Deletes what is left of states that wait for nothing, under the lock of their executions.
+    DELETE_WAITERS = delete::<GlobalWaiter, StateKey>() => pub fn delete_waiters(states: [StateKey]) -> ();
     // A key of a state has the parameters of a row.
-    PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>());
-    NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>();
-    FRESH = "SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT $1";
+    /// Notes that these waiting states are to be asked again.
+    PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>())
+        => pub fn pass_over(states: [StateKey]) -> ();
+    /// These states were asked, or wait for nothing any more.
+    NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>() => pub fn no_longer_passed_over(states: [StateKey]) -> ();
+    FRESH = format!("SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT {FRESH_PER_TURN}")
+        => fn fresh() -> BTreeMap<i64, Class>;
     PASSED_OVER = "SELECT p.execution_id, p.seq, (SELECT min(w.wait_order) FROM xdb.global_waiter w \
             WHERE w.execution_id = p.execution_id AND w.seq = p.seq) AS wait_order \
-        FROM xdb.global_passed_over p WHERE p.execution_id <> ALL ($1) LIMIT $2";
-    WITH_WAITERS_OF_KEYS = with_waiters_of(true);
-    WITH_WAITERS_OF_QUEUES = with_waiters_of(false);
+        FROM xdb.global_passed_over p WHERE p.execution_id <> ALL ($1) LIMIT $2"
+        => fn waiting_again(except: &[ExecutionId], limit: i64) -> Vec<(StateKey, Option<i64>)>;
+    // Waiters in executions that are left alone for the moment are asked later.
     NOTE_BUSY = "INSERT INTO xdb.global_passed_over (execution_id, seq) \
         SELECT DISTINCT w.execution_id, w.seq FROM xdb.global_waiter w \
         JOIN unnest($1::text[], $2::text[]) AS c (queue_name, key) \
@@ -117,50 +99,12 @@ statements! {
     WAITERS_OF_QUEUES = waiters_of(false);
 }
 
-impl<'a> NewWaiter<'a> {
-    pub fn of((execution_id, seq): StateKey, command: u32, demand: GlobalDemand<'a>) -> Self {
-        let GlobalDemand { queue: queue_name, key, at_least, .. } = demand;
-        Self { execution_id, seq, command, queue_name, key, at_least: i64::from(at_least) }
-    }
-}
-
 impl<'a> GlobalWaiter<'a> {
     /// The row of a command that waits, as far as its state tells.
-    pub fn of(key: StateKey, command: u32, demand: GlobalDemand<'a>) -> Self {
-        let NewWaiter { execution_id, seq, command, queue_name, key, at_least } = NewWaiter::of(key, command, demand);
-        Self { execution_id, seq, command, queue_name, key, at_least, wait_order: 0 }
+    pub fn of((execution_id, seq): StateKey, command: u32, demand: GlobalDemand<'a>) -> Self {
+        let GlobalDemand { queue: queue_name, key, at_least, .. } = demand;
+        Self { execution_id, seq, command, queue_name, key, at_least: i64::from(at_least), wait_order: 0 }
     }
-}
-
-/// Writes who waits: commands that no longer do, those that begin to, and states that were not asked as they began.
-pub(super) fn write(spi: &Spi, gone: &[WaiterKey], new: &[NewWaiter], not_asked: &[StateKey]) -> Result<()> {
-    run(spi, &WAITERS_GONE, gone)?;
-    run(spi, &NEW_WAITERS, new)?;
-    pass_over(spi, not_asked)
-}
-
-/// Notes that these waiting states are to be asked again.
-pub fn pass_over(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &PASS_OVER, states)?;
-    Ok(())
-}
-
-/// These states were asked, or wait for nothing any more.
-pub fn no_longer_passed_over(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &NO_LONGER_PASSED_OVER, states)?;
-    Ok(())
-}
-
-/// Deletes what is left of states that wait for nothing, under the lock of their executions.
-pub fn delete_waiters(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    run(spi, &DELETE_WAITERS, states)?;
-    Ok(())
-}
-
-/// Deletes what is left of executions that closed.
-pub(super) fn delete_all_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_ALL_WAITERS, &[array(ids)])?;
-    Ok(())
 }
 
 /// Messages that can be taken alike: those of a queue with a key, or all of a queue.
@@ -191,21 +135,21 @@ const COUNTED: i64 = 1000;
 
 /// Finds new messages and those whom they may satisfy. Who is `busy` is noted as passed over.
 pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> Result<Gathered> {
-    let fresh = spi.rows(&FRESH, &[value(FRESH_PER_TURN as i64)], |row| {
-        Ok((row.get::<i64>("number")?, (row.get::<String>("queue_name")?, row.get::<Option<String>>("key")?)))
-    })?;
+    let fresh = fresh(spi)?;
     let mut gathered = Gathered { at: Some(now), more: fresh.len() == FRESH_PER_TURN, ..Gathered::default() };
     let mut in_order = passed_over(spi, busy, limit, &mut gathered)?;
     let classes: BTreeSet<Class> =
-        fresh.iter().flat_map(|(_, (queue, key))| [(queue.clone(), key.clone()), (queue.clone(), None)]).collect();
-    gathered.fresh = fresh.into_iter().collect();
+        fresh.values().flat_map(|(queue, key)| [(queue.clone(), key.clone()), (queue.clone(), None)]).collect();
+    gathered.fresh = fresh;
     let (keyed, whole): (Vec<Class>, Vec<Class>) = classes.into_iter().partition(|(_, key)| key.is_some());
     for (classes, has_key) in [(keyed, true), (whole, false)] {
-        let classes = with_waiters(spi, classes, has_key)?;
         if classes.is_empty() {
             continue;
         }
-        note_busy(spi, &classes, busy)?;
+        if !busy.is_empty() {
+            let [queues, keys] = class_params(&classes);
+            spi.run(&NOTE_BUSY, &[queues, keys, array(busy)])?;
+        }
         in_order.extend(waiters(spi, &classes, has_key, now, busy, limit, &mut gathered.cut)?);
     }
     in_order.sort_unstable();
@@ -223,9 +167,7 @@ pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> 
 
 /// States that were passed over, with their places in the order of waiting.
 fn passed_over(spi: &Spi, busy: &[ExecutionId], limit: usize, gathered: &mut Gathered) -> Result<Vec<(i64, StateKey)>> {
-    let params = [array(busy), value(limit as i64)];
-    let rows =
-        spi.rows(&PASSED_OVER, &params, |row| Ok((StateKey::read(row)?, row.get::<Option<i64>>("wait_order")?)))?;
+    let rows = waiting_again(spi, busy, limit as i64)?;
     gathered.more |= rows.len() == limit;
     let (waiting, over): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, order)| order.is_some());
     let over: Vec<_> = over.into_iter().map(|(key, _)| key).collect();
@@ -236,25 +178,6 @@ fn passed_over(spi: &Spi, busy: &[ExecutionId], limit: usize, gathered: &mut Gat
 
 fn class_params(classes: &[Class]) -> [Param; 2] {
     [array(classes.iter().map(|c| c.0.as_str())), array(classes.iter().map(|c| c.1.as_deref().unwrap_or_default()))]
-}
-
-/// Those of the classes that anybody waits for.
-fn with_waiters(spi: &Spi, classes: Vec<Class>, has_key: bool) -> Result<Vec<Class>> {
-    if classes.is_empty() {
-        return Ok(classes);
-    }
-    let statement = if has_key { &WITH_WAITERS_OF_KEYS } else { &WITH_WAITERS_OF_QUEUES };
-    let found: HashSet<i64> = spi.rows(statement, &class_params(&classes), |row| row.get("n"))?.into_iter().collect();
-    Ok((1i64..).zip(classes).filter(|(n, _)| found.contains(n)).map(|(_, class)| class).collect())
-}
-
-/// Waiters in executions that are left alone for the moment are asked later.
-fn note_busy(spi: &Spi, classes: &[Class], busy: &[ExecutionId]) -> Result<()> {
-    if !busy.is_empty() {
-        let [queues, keys] = class_params(classes);
-        spi.run(&NOTE_BUSY, &[queues, keys, array(busy)])?;
-    }
-    Ok(())
 }
 
 /// Of each class the waiters that there may be enough messages for, not more than there are messages. A class whose
@@ -273,15 +196,14 @@ fn waiters(
     let params = [queues, keys, value(now), value(COUNTED), array(busy), value(limit)];
     let statement = if has_key { &WAITERS_OF_KEYS } else { &WAITERS_OF_QUEUES };
     let mut per_class: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
-    let rows = spi.rows(statement, &params, |row| {
-        let (n, available) = (row.get::<i64>("n")?, row.get::<i64>("available")?);
-        per_class.entry(n).or_insert((available.min(limit), 0)).1 += 1;
-        Ok((row.get::<i64>("wait_order")?, StateKey::read(row)?))
-    })?;
+    let rows: Vec<(i64, i64, StateKey, i64)> = Gives::of(spi, statement, &params)?;
+    for (n, available, ..) in &rows {
+        per_class.entry(*n).or_insert(((*available).min(limit), 0)).1 += 1;
+    }
     for (n, (at_most, found)) in per_class {
         if found >= at_most {
             cut.extend(classes.get(n as usize - 1).cloned());
         }
     }
-    Ok(rows)
+    Ok(rows.into_iter().map(|(_, _, key, wait_order)| (wait_order, key)).collect())
 }

@@ -35,36 +35,35 @@ fn is_paused(now: &str) -> String {
 
 statements! {
     HOLD_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
-            WHERE p.execution_id = ANY ($3) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+            WHERE p.execution_id = ANY ($1) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
-        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
-    // Those that were found, and the first of each line, whatever their types: of what else is due no more than a slice is walked over.
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>())
+        => fn hold_paused(keys: [StateKey]) -> Vec<StateKey>;
+    // Those that were found, which are locked, and the first of each line, whatever their types: of what else is due no more than a
+    // slice is walked over.
     // Whoever has no epoch fetches calls, and leaves those with a lease of its kind alone: when that has ended, a failed attempt is still
     // to be noted.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
-        slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
+        slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( \
                 SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane \
                 AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s \
-            UNION SELECT f.execution_id, f.seq FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), \
+            UNION ALL SELECT f.execution_id, f.seq, true FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
-            WHERE t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 \
+            WHERE s.is_found OR t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 \
                 ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) \
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$5"), batch::<OfLine>());
-    HOLD_FUNCTIONS = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
-            WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} \
-        FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
-        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", is_paused("$4"), batch::<StateKey>());
     STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}) AS is_held");
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}) AS is_held")
+        => fn still_held(ids: &[ExecutionId]) -> bool;
     LET_GO = format!("UPDATE xdb.task t SET {} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}", own_place());
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}", own_place())
+        => fn own_places(ids: &[ExecutionId]) -> ();
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
             ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
@@ -79,18 +78,15 @@ statements! {
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
         SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), own_place());
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), own_place())
+        => fn walk_slice(worker: WorkerId, owner: pg_sys::Oid, due_at: Timestamp, id: ExecutionId, now: Timestamp, seq: StateSeq)
+            -> Option<(HeldPlace, bool, (i64, i64))>;
 }
 
 /// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is
 /// left. Gives those that are held now.
 pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut params = StateKey::arrays(keys);
-    params.push(array(super::executions_of(keys)));
-    Ok(held_now(rows(spi, &HOLD_OF_PROCESSES, &params)?))
+    Ok(held_now(hold_paused(spi, keys)?))
 }
 
 /// Due calls of paused types that were found, and the lines in which they were: there may be more.
@@ -124,14 +120,9 @@ pub fn hold_of_types(
 /// Holds those of these due calls, which are locked, whose types are paused: calls that functions answer, which a runner has found.
 /// Gives those that are held now.
 pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
-    if calls.is_empty() {
-        return Ok(Vec::new());
-    }
-    let keys: Vec<_> = calls.iter().map(|(key, _)| *key).collect();
-    let types: BTreeSet<_> = calls.iter().map(|(_, id)| *id).collect();
-    let mut params = StateKey::arrays(&keys);
-    params.extend([array(types), value(now)]);
-    Ok(held_now(rows(spi, &HOLD_FUNCTIONS, &params)?))
+    let (found, types) = calls.iter().copied().unzip();
+    let nothing_else = Lane { number: SCHEDULERS_LANE, epoch: 0 };
+    hold_of_types(spi, nothing_else, &[], &OfPausedTypes { types, lines: BTreeSet::new(), found }, now, now)
 }
 
 fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
@@ -147,9 +138,8 @@ pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
-    spi.run(&LET_GO, &[array(ids)])?;
-    let is_held = |spi: &Spi| spi.first(&STILL_HELD, &[array(ids)], |row| row.get::<bool>("is_held"));
-    if has_transaction_snapshot() && spi.with_latest_snapshot(is_held)? == Some(true) {
+    own_places(spi, ids)?;
+    if has_transaction_snapshot() && spi.with_latest_snapshot(|spi| still_held(spi, ids))? {
         return Err(error::could_not_serialize("a call of the process was put aside meanwhile"));
     }
     Ok(())
@@ -161,9 +151,10 @@ pub type HeldPlace = (WorkerId, TaskPlace);
 const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0)));
 
 /// How far a walk through the held calls has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
     /// At its beginning. It begins again when somebody had locked a call that is to go.
+    #[default]
     Begins,
     /// What comes after this is to be looked through.
     After {
@@ -181,22 +172,16 @@ pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
         Walk::Done => return Ok(None),
     };
     let (worker, (owner, due_at, execution, seq)) = after;
-    let params = [value(worker), value(owner), value(due_at), value(execution), value(now), value(seq)];
-    let end = spi.first(&WALK, &params, |row| {
-        let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
-        let moved = row.get::<i64>("moved")?;
-        if moved > 0 {
-            crash::point("turn-walk-held");
-            // Whoever fetches calls may find some now.
-            crate::pg::wake::wake_everybody_at_commit();
-        }
-        let all = row.get::<i64>("free")? == moved;
-        Ok(((row.get("worker_id")?, task), row.get::<bool>("more")?, all))
-    })?;
-    let left_some = left_some || end.as_ref().is_some_and(|(_, _, all)| !all);
+    let end = walk_slice(spi, worker, owner, due_at, execution, now, seq)?;
+    if end.is_some_and(|(.., (_, moved))| moved > 0) {
+        crash::point("turn-walk-held");
+        // Whoever fetches calls may find some now.
+        crate::pg::wake::wake_everybody_at_commit();
+    }
+    let left_some = left_some || end.is_some_and(|(.., (free, moved))| free > moved);
     Ok(Some(match end {
         Some((place, true, _)) => Walk::After { place, left_some },
-        Some((_, false, _)) | None if left_some => Walk::Begins,
-        Some((_, false, _)) | None => Walk::Done,
+        _ if left_some => Walk::Begins,
+        _ => Walk::Done,
     }))
 }

@@ -1,10 +1,10 @@
 //! Histories of which not everything is kept: what is cut off is replayed, and a snapshot takes its place.
 
 use super::state;
-use super::table::{Read, insert, run, select, statements, table};
+use super::table::{insert, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::param::Jsonb;
+use crate::pg::spi::Spi;
 use xdb_engine::{ExecutionId, Replay, Timestamp};
 
 table! {
@@ -17,25 +17,19 @@ table! {
 
 statements! {
     INSERT = insert::<HistoryEvent>();
-    SLICE = format!("SELECT {} FROM xdb.history_event h \
-        WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000",
-        select::<HistoryEvent>("h"));
+    SLICE = "SELECT event_id, event_time, event_type, details::text FROM xdb.history_event \
+        WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000"
+        => fn slice(id: ExecutionId, after: i64, up_to: i64) -> Vec<(i64, Timestamp, String, String)>;
     OLDEST = "SELECT event_id, pg_catalog.pg_column_size(details) AS bytes FROM xdb.history_event \
-        WHERE execution_id = $1 ORDER BY event_id LIMIT 1";
+        WHERE execution_id = $1 ORDER BY event_id LIMIT 1" => fn oldest(id: ExecutionId) -> Option<(i64, i32)>;
     PUT_SNAPSHOT = "UPDATE xdb.history_event SET event_type = $3, details = $4::text::jsonb \
-        WHERE execution_id = $1 AND event_id = $2";
-    CUT = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2";
-    COUNT = "SELECT pg_catalog.count(*) AS events FROM xdb.history_event WHERE execution_id = $1";
-}
-
-pub(super) fn write(spi: &Spi, events: &[HistoryEvent]) -> Result<()> {
-    run(spi, &INSERT, events)?;
-    Ok(())
-}
-
-/// How many events of an execution there are, as the active snapshot shows them.
-pub(super) fn count(spi: &Spi, id: ExecutionId) -> Result<i64> {
-    Ok(spi.first(&COUNT, &[value(id)], |row| row.get("events"))?.unwrap_or(0))
+        WHERE execution_id = $1 AND event_id = $2"
+        => fn put_snapshot(id: ExecutionId, event: u64, name: &str, details: &str) -> ();
+    CUT = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2"
+        => fn cut_before(id: ExecutionId, event: u64) -> ();
+    /// How many events of an execution there are, as the active snapshot shows them.
+    COUNT = "SELECT pg_catalog.count(*) AS events FROM xdb.history_event WHERE execution_id = $1"
+        => pub(super) fn count(id: ExecutionId) -> i64;
 }
 
 /// Why events can't be replayed.
@@ -47,11 +41,7 @@ pub fn replay(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<std::result::Res
     let mut last = i64::MIN;
     let up_to = i64::try_from(up_to).unwrap_or(i64::MAX);
     loop {
-        let params = [value(id), value(last), value(up_to)];
-        let slice = spi.rows(&SLICE, &params, |row| {
-            let HistoryEvent { event_time, event_type, details, .. } = HistoryEvent::read(row)?;
-            Ok((row.get::<i64>("event_id")?, event_time, event_type.to_owned(), details.0.into_owned()))
-        })?;
+        let slice = slice(spi, id, last, up_to)?;
         let Some((newest, ..)) = slice.last() else { return Ok(Ok(replay)) };
         last = *newest;
         for (number, at, name, details) in slice {
@@ -71,9 +61,8 @@ const BYTES_PER_EVENT: u64 = 4096;
 /// Under the execution's lock. A history that can't be replayed stays as it is: `check_process` says what is wrong
 /// with it.
 pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
-    let read = |row: &Row| Ok((row.get::<i64>("event_id")?.max(0) as u64, row.get::<i32>("bytes")?.max(0) as u64));
-    let Some((oldest, bytes)) = spi.first(&OLDEST, &[value(id)], read)? else { return Ok(()) };
-    if up_to.saturating_sub(oldest).saturating_mul(BYTES_PER_EVENT) < bytes {
+    let Some((oldest, bytes)) = oldest(spi, id)? else { return Ok(()) };
+    if up_to.saturating_sub(oldest.max(0) as u64).saturating_mul(BYTES_PER_EVENT) < bytes.max(0) as u64 {
         return Ok(());
     }
     let Ok(replay) = replay(spi, id, up_to)? else { return Ok(()) };
@@ -82,8 +71,8 @@ pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
     }
     let Some((event, ended)) = replay.snapshot() else { return Ok(()) };
     let (name, details) = event.to_parts();
-    spi.run(&PUT_SNAPSHOT, &[value(id), value(up_to), value(name), value(details.as_str())])?;
-    spi.run(&CUT, &[value(id), value(up_to)])?;
+    put_snapshot(spi, id, up_to, name, details.as_str())?;
+    cut_before(spi, id, up_to)?;
     state::forget(spi, id, &ended)
 }
 

@@ -3,9 +3,11 @@
 
 use super::lines::{firsts_of, read_first};
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use super::table::{
+    Gives, Read, Record, batch, delete, insert, insert_but, record, run, run_but, select, statements, table,
+};
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, value};
 use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
@@ -32,45 +34,23 @@ table! {
 }
 
 record! {
-    /// A message on its way into the inbox.
-    pub struct NewMessage<'a> of Inbox<'a> {
-        execution_id: ExecutionId,
-        shard: i16,
-        queue_name: &'a str,
-        message_id: Option<&'a str>,
-        payload: Option<Jsonb<'a>>,
-        bytes: i32,
-        published_at: Timestamp,
-        owner: pg_sys::Oid,
-    }
-}
-
-record! {
     /// Names a message in the inbox.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct InboxKey of Inbox<'static> { execution_id: ExecutionId, inbox_id: i64 }
-}
 
-record! {
     /// What of a message is taken in.
     struct TakenMessage<'a> of Inbox<'a> {
         queue_name: &'a str,
         message_id: Option<&'a str>,
         payload: Option<Jsonb<'a>>,
     }
-}
 
-record! {
     /// Executions whose messages are taken in, and their owners.
     struct Receiver { execution_id: ExecutionId, owner: pg_sys::Oid }
-}
 
-record! {
     /// Whose messages to look for, and from which one on.
     struct ArrivedFor { owner: pg_sys::Oid, since: i64 }
-}
 
-record! {
     /// A message that has arrived.
     #[derive(Clone, Copy, Debug)]
     pub struct Arrived {
@@ -90,7 +70,7 @@ table! {
 }
 
 statements! {
-    INSERT = insert::<NewMessage>();
+    INSERT = insert_but::<Inbox>(&["inbox_id"]);
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
@@ -113,40 +93,33 @@ statements! {
     ARRIVED = format!("SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.inbox_id FROM xdb.inbox t \
             WHERE t.owner = v.owner AND t.inbox_id >= v.since AND t.execution_id <> ALL ($3) ORDER BY t.inbox_id LIMIT $4) AS a \
-        ORDER BY a.inbox_id", batch::<ArrivedFor>());
+        ORDER BY a.inbox_id", batch::<ArrivedFor>())
+        => fn arrived_of(owners: [ArrivedFor], except: &[ExecutionId], of_each: i64) -> Vec<Arrived>;
     DELETE = delete::<Inbox, InboxKey>();
-    DELETE_ALL = "DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)";
-    DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
     KNOWN_KEYS = format!("SELECT {} FROM {} JOIN xdb.message_key m USING (execution_id, queue_name, message_id)",
         select::<MessageKey>("m"), batch::<MessageKey>());
+    /// Whether the queue has seen this message id: a message with it changes nothing.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.message_key \
-        WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known";
-    ALL_KEYS = format!("SELECT {} FROM xdb.message_key m WHERE execution_id = $1", select::<MessageKey>("m"));
+        WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known"
+        => pub fn is_known(id: ExecutionId, queue: &str, message_id: &str) -> bool;
+    /// Queue and message id of all that an execution has on record, as the active snapshot shows them.
+    ALL_KEYS = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1"
+        => pub(super) fn all_keys(id: ExecutionId) -> Vec<(String, String)>;
+    /// The same of the messages in its inbox.
     KEYS_IN_INBOX = "SELECT queue_name, message_id FROM xdb.inbox \
-        WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
+        WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id"
+        => pub(super) fn keys_in_inbox(id: ExecutionId) -> Vec<(String, String)>;
 }
 
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
-pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
+/// Puts a message into the inbox, which gives it a number. With a message id that the queue has seen, nothing happens.
+pub fn publish(spi: &Spi, message: Inbox) -> Result<()> {
     if let Some(message_id) = message.message_id {
         let key = MessageKey { execution_id: message.execution_id, queue_name: message.queue_name, message_id };
         if run(spi, &USE_KEY, &[key])? == 0 {
             return Ok(());
         }
     }
-    run(spi, &INSERT, &[message])?;
-    Ok(())
-}
-
-/// Whether the queue has seen this message id: a message with it changes nothing.
-pub fn is_known(spi: &Spi, id: ExecutionId, queue: &str, message_id: &str) -> Result<bool> {
-    let params = [value(id), value(queue), value(message_id)];
-    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
-}
-
-/// Writes message ids down that states have used.
-pub(super) fn write_keys(spi: &Spi, keys: &[MessageKey]) -> Result<()> {
-    run(spi, &KEYS, keys)?;
+    run_but(spi, &INSERT, &[message], &["inbox_id"])?;
     Ok(())
 }
 
@@ -178,17 +151,6 @@ pub fn message_ids(
         }
     }
     Ok(())
-}
-
-/// Queue and message id of all that an execution has on record, as the active snapshot shows them.
-pub(super) fn all_keys(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    spi.rows(&ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
-}
-
-/// The same of the messages in its inbox.
-pub(super) fn keys_in_inbox(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    let read = |row: &crate::pg::spi::Row| Ok((row.get("queue_name")?, row.get("message_id")?));
-    spi.rows(&KEYS_IN_INBOX, &[value(id)], read)
 }
 
 /// A message that waits in the inbox.
@@ -284,9 +246,7 @@ impl Loaded {
 /// Whether there are messages in the inbox that the transaction's own snapshot does not show: in this queue of the
 /// execution, or in any. To be asked when those that it shows were taken in.
 pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
-    let params = [value(id), value(queue)];
-    let unseen = spi.with_latest_snapshot(|spi| spi.first(&UNSEEN, &params, |row| row.get("unseen")))?;
-    Ok(unseen.unwrap_or(false))
+    spi.with_latest_snapshot(|spi| Gives::of(spi, &UNSEEN, &[value(id), value(queue)]))
 }
 
 /// The first message of each owner's processes.
@@ -303,19 +263,7 @@ pub fn arrived(
 ) -> Result<Vec<Arrived>> {
     let arrived_for =
         |(owner, since): (Owner, Option<i64>)| ArrivedFor { owner: owner.into(), since: since.unwrap_or(i64::MIN) };
-    let mut params = ArrivedFor::arrays(&of.into_iter().map(arrived_for).collect::<Vec<_>>());
-    params.extend([array(except), value(of_each as i64)]);
-    rows(spi, &ARRIVED, &params)
-}
-
-/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
-/// have seen them.
-pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    if !ids.is_empty() {
-        spi.run(&DELETE_ALL, &[array(ids)])?;
-        spi.run(&DELETE_ALL_KEYS, &[array(ids)])?;
-    }
-    Ok(())
+    arrived_of(spi, &of.into_iter().map(arrived_for).collect::<Vec<_>>(), except, of_each as i64)
 }
 
 pub fn delete_arrivals(spi: &Spi, keys: &[InboxKey]) -> Result<()> {

@@ -7,7 +7,7 @@
 use super::subscription;
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::value;
+use crate::pg::param::{Param, value};
 use crate::pg::process;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
@@ -16,6 +16,11 @@ use xdb_engine::Timestamp;
 /// This database: the identifier of the server's files, as `pg_control_system()` shows it, and its oid.
 pub fn here() -> (i64, pg_sys::Oid) {
     (process::system_identifier(), process::database())
+}
+
+fn params_of_here() -> [Param; 2] {
+    let (system, database) = here();
+    [value(system), value(database)]
 }
 
 /// Whose the processes of this database are.
@@ -98,7 +103,7 @@ statements! {
     OWNERSHIP_NOW = ownership_row();
     TAKE_INTO_USE = "INSERT INTO xdb.instances (system_identifier, database) \
         SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
-    IN_USE = "UPDATE xdb.registry SET in_use = true";
+    IN_USE = "UPDATE xdb.registry SET in_use = true" => fn is_in_use() -> ();
     BUMP = "WITH free AS MATERIALIZED (SELECT c.slot FROM xdb.registration_count c ORDER BY c.slot LIMIT 1 \
             FOR NO KEY UPDATE SKIP LOCKED), \
         counted AS (UPDATE xdb.registration_count c SET registrations = c.registrations + 1 FROM free \
@@ -120,9 +125,7 @@ pub(super) fn read_ownership(row: &Row) -> Result<Ownership> {
 }
 
 pub fn ownership(spi: &Spi) -> Result<Ownership> {
-    let (system, oid) = here();
-    let found = spi.first(&OWNERSHIP_NOW, &[value(system), value(oid)], read_ownership)?;
-    Ok(found.unwrap_or(Ownership::Unused))
+    Ok(spi.first(&OWNERSHIP_NOW, &params_of_here(), read_ownership)?.unwrap_or(Ownership::Unused))
 }
 
 /// Takes an unused database into use.
@@ -131,23 +134,16 @@ pub fn take_into_use(spi: &Spi) -> Result<()> {
     if !subscription::writers(spi)?.is_empty() {
         return Ok(());
     }
-    let (system, oid) = here();
-    if spi.run(&TAKE_INTO_USE, &[value(system), value(oid)])? > 0 {
-        spi.run(&IN_USE, &[])?;
-    }
-    Ok(())
+    if spi.run(&TAKE_INTO_USE, &params_of_here())? > 0 { is_in_use(spi) } else { Ok(()) }
 }
 
 /// Makes this database the one whose processes these are.
 pub(super) fn become_own(spi: &Spi) -> Result<()> {
-    let (system, oid) = here();
-    let here = [value(system), value(oid)];
-    spi.run(&SUPERSEDE, &here)?;
-    if spi.run(&ADOPT, &here)? != 1 {
+    spi.run(&SUPERSEDE, &params_of_here())?;
+    if spi.run(&ADOPT, &params_of_here())? != 1 {
         return Err(PgError::internal("xdb.instances did not take this database"));
     }
-    spi.run(&IN_USE, &[])?;
-    Ok(())
+    is_in_use(spi)
 }
 
 /// Tells every scheduler, and every worker that waits for calls, that registrations changed, when the transaction commits.

@@ -7,12 +7,12 @@ use super::lanes::{
     comes_first, free_for_runners, free_for_scheduler,
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
-use super::table::{Record, batch, record, rows, statements};
+use super::table::{Gives, Values, batch, record, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use xdb_engine::{LONGEST_UNREGISTERED_PAUSE, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
@@ -46,6 +46,15 @@ fn first(table: &str, at: &str) -> String {
 }
 
 record! {
+    /// Calls that are due at a worker and not under a lease, of each owner counted up to a bound.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Waiting {
+        worker_id: WorkerId,
+        calls: i64,
+        /// When the first of them came due.
+        since: Timestamp,
+    }
+
     /// A line, as a parameter.
     pub(super) struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
 }
@@ -57,7 +66,9 @@ impl From<Line> for OfLine {
 }
 
 statements! {
-    LINES = format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", lines("$1"));
+    /// The lines of a lane with the due times of their first calls, leased or not.
+    LINES = format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", lines("$1"))
+        => pub fn heads(lane: i16) -> Vec<(Line, Timestamp)>;
     FOR_RUNNERS = format!("WITH l AS MATERIALIZED ({} WHERE o.worker_id = ANY ($1)) \
         SELECT {} AS workers, {} AS functions, \
             (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
@@ -66,16 +77,21 @@ statements! {
     DUE_FIRST = format!("WITH l AS MATERIALIZED ({} WHERE o.due_at <= $2) \
         SELECT DISTINCT l.worker_id, l.owner FROM l WHERE EXISTS (SELECT FROM xdb.task t \
             WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {})",
-        lines_of_lanes("unnest($1::smallint[])"), in_line("l"), free_for_scheduler("$3", "$4"));
+        lines_of_lanes("unnest($1::smallint[])"), in_line("l"), free_for_scheduler("$3", "$4"))
+        => fn due_in(lanes: &[i16], now: Timestamp, epoch: i64, real: Timestamp) -> HashSet<Line>;
     NEXT_DUE = format!("SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
             WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n",
-        batch::<OfLine>(), in_line("v"));
+        batch::<OfLine>(), in_line("v"))
+        => fn next_of(lines: [OfLine], lane: i16, now: Timestamp) -> Option<Option<Timestamp>>;
     EARLIEST = format!("WITH RECURSIVE {}, {} \
         SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
             FROM line l WHERE l.worker_id = ANY ($1) \
         UNION ALL SELECT f.owner, f.at, false FROM first f",
-        lines("$2"), first("timer", "fire_at"));
+        lines("$2"), first("timer", "fire_at"))
+        => fn firsts(workers: &[WorkerId], lane: i16) -> Vec<(Option<pg_sys::Oid>, Option<Timestamp>, bool)>;
     // By line, so that calls that are due later are not walked over.
+    /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the
+    /// latest snapshot.
     BACKLOG = format!("WITH all_lines AS MATERIALIZED ({}) \
         SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
                 SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
@@ -83,13 +99,14 @@ statements! {
             (SELECT min(o.due_at) FROM all_lines l CROSS JOIN LATERAL ( \
                 SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
                 ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
-        all_lines(), in_line = in_line("l"));
+        all_lines(), in_line = in_line("l")) => pub fn backlog(now: Timestamp) -> Option<(i64, Option<Timestamp>)>;
+    /// The workers that calls wait for: for people. To be read with the latest snapshot.
     WAITING = format!("WITH all_lines AS MATERIALIZED ({}), \
         waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
                 AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 1000) AS d) \
-        SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS oldest FROM waits w GROUP BY w.worker_id",
-        all_lines(), in_line("l"));
+        SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS since FROM waits w GROUP BY w.worker_id",
+        all_lines(), in_line("l")) => pub fn waiting(now: Timestamp, real: Timestamp) -> Vec<Waiting>;
     UNREGISTERED = format!("WITH all_lines AS MATERIALIZED ({}) \
         SELECT d.execution_id, d.seq FROM all_lines l \
             CROSS JOIN LATERAL (SELECT t.execution_id, t.seq FROM xdb.task t \
@@ -97,15 +114,17 @@ statements! {
             JOIN xdb.process_execution p ON p.execution_id = d.execution_id \
             JOIN xdb.state_execution s ON s.execution_id = d.execution_id AND s.seq = d.seq \
         WHERE p.process_type = $1 AND p.status = 'RUNNING' \
-            AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT $4",
-        all_lines(), in_line("l"));
+            AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT 1000",
+        all_lines(), in_line("l"))
+        => fn waits_for_registration(process_type: &str, now: Timestamp, until: Timestamp) -> Vec<StateKey>;
+    /// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.
     MISSING_TYPES = format!("WITH all_lines AS MATERIALIZED ({}), \
         head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
             ORDER BY t.due_at LIMIT {LOOKED_AT}) AS h) \
         SELECT p.process_type, pg_catalog.count(*) AS running FROM head JOIN xdb.process_execution p USING (execution_id) \
         WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20",
-        all_lines(), in_line("l"));
+        all_lines(), in_line("l")) => pub fn missing_types(now: Timestamp) -> Vec<MissingType>;
 }
 
 /// How many calls of workers, or of none, runners could claim now, of the lines `l`.
@@ -149,14 +168,12 @@ pub(super) fn read_first<T: for<'r> FromColumn<'r>>(row: &Row) -> Result<(Owner,
     Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("at")?))
 }
 
-/// The lines of a lane with the due times of their first calls, leased or not.
-pub fn heads(spi: &Spi, lane: Lane) -> Result<Vec<(Line, Timestamp)>> {
-    let read = |row: &Row| Ok((read_line(row)?, row.get("due_at")?));
-    spi.rows(&LINES, &[value(lane.number)], read)
-}
-
-pub(super) fn read_line(row: &Row) -> Result<Line> {
-    Ok(Line { worker: row.get("worker_id")?, owner: row.get::<pg_sys::Oid>("owner")?.to_u32() })
+impl<'r> Values<'r> for Line {
+    const COUNT: usize = 2;
+    fn read_from(row: &Row<'r>, place: usize) -> Result<Self> {
+        let (worker, owner) = <(_, pg_sys::Oid)>::read_from(row, place)?;
+        Ok(Self { worker, owner: owner.to_u32() })
+    }
 }
 
 /// Calls that runners could claim now, each kind counted up to a bound.
@@ -180,11 +197,8 @@ pub fn for_runners(
 ) -> Result<ForRunners> {
     let mut params = vec![array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
     params.push(array(levels.iter().copied().chain([RUNNERS_LANE])));
-    let read = |row: &Row| {
-        let (workers, functions) = (row.get::<i64>("workers")? as usize, row.get::<i64>("functions")? as usize);
-        Ok(ForRunners { workers, functions, next: row.get("next")? })
-    };
-    Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
+    let (workers, functions, next): (i64, i64, _) = <Option<_>>::of(spi, &FOR_RUNNERS, &params)?.unwrap_or_default();
+    Ok(ForRunners { workers: workers as usize, functions: functions as usize, next })
 }
 
 /// The lines in which a call waits that comes before those of processes without a priority. `levels`: the lanes with priorities that
@@ -194,8 +208,7 @@ pub fn due_first(spi: &Spi, levels: &[i16], epoch: i64, (now, real): (Timestamp,
     if first.is_empty() {
         return Ok(HashSet::new());
     }
-    let params = [array(first), value(now), value(epoch), value(real)];
-    Ok(spi.rows(&DUE_FIRST, &params, read_line)?.into_iter().collect())
+    due_in(spi, &first, now, epoch, real)
 }
 
 /// When the next call of these lines comes due after `now`.
@@ -205,9 +218,7 @@ pub fn next_due(
     lines: impl IntoIterator<Item = Line>,
     now: Timestamp,
 ) -> Result<Option<Timestamp>> {
-    let mut params = OfLine::arrays(&lines.into_iter().map(OfLine::from).collect::<Vec<_>>());
-    params.extend([value(lane), value(now)]);
-    Ok(spi.first(&NEXT_DUE, &params, |row| row.get("next"))?.flatten())
+    Ok(next_of(spi, &lines.into_iter().map(OfLine::from).collect::<Vec<_>>(), lane, now)?.flatten())
 }
 
 /// Everything that a scheduler with no call under way has to look for.
@@ -222,13 +233,8 @@ pub struct Earliest {
 
 /// In one statement.
 pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest> {
-    let params = [array(workers), value(lane.number)];
     let mut earliest = Earliest::default();
-    let read = |row: &Row| {
-        let (owner, due_at): (Option<pg_sys::Oid>, Option<Timestamp>) = (row.get("owner")?, row.get("due_at")?);
-        Ok((owner, due_at, row.get("messages")?))
-    };
-    for (owner, due_at, messages) in spi.rows(&EARLIEST, &params, read)? {
+    for (owner, due_at, messages) in firsts(spi, workers, lane.number)? {
         match owner {
             Some(owner) => earliest.timers.extend(due_at.map(|at| (owner.to_u32(), at))),
             None => (earliest.call, earliest.any_messages) = (due_at, messages),
@@ -237,36 +243,8 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest>
     Ok(earliest)
 }
 
-/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the
-/// latest snapshot.
-pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
-    let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
-    Ok(spi.first(&BACKLOG, &[value(now)], read)?.unwrap_or((0, None)))
-}
-
-/// Calls that are due at a worker and not under a lease, of each owner counted up to a bound.
-#[derive(Clone, Copy, Debug)]
-pub struct Waiting {
-    pub calls: i64,
-    /// When the first of them came due.
-    pub since: Timestamp,
-}
-
-/// The workers that calls wait for: for people. To be read with the latest snapshot.
-pub fn waiting(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<HashMap<WorkerId, Waiting>> {
-    let read = |row: &Row| Ok((row.get("worker_id")?, Waiting { calls: row.get("calls")?, since: row.get("oldest")? }));
-    Ok(spi.rows(&WAITING, &[value(now), value(real)], read)?.into_iter().collect())
-}
-
 /// Calls of this type that wait, because their answers have named what is not registered. At most 1,000: one transaction locks their
 /// processes. The others go on after their pauses.
 pub fn unregistered(spi: &Spi, process_type: &str, now: Timestamp) -> Result<Vec<StateKey>> {
-    const AT_MOST: i64 = 1_000;
-    let until = now + LONGEST_UNREGISTERED_PAUSE;
-    rows::<StateKey>(spi, &UNREGISTERED, &[value(process_type), value(now), value(until), value(AT_MOST)])
-}
-
-/// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.
-pub fn missing_types(spi: &Spi, now: Timestamp) -> Result<Vec<MissingType>> {
-    spi.rows(&MISSING_TYPES, &[value(now)], MissingType::read)
+    waits_for_registration(spi, process_type, now, now + LONGEST_UNREGISTERED_PAUSE)
 }

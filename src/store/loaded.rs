@@ -1,6 +1,6 @@
 //! An execution in memory: as it was loaded under its lock, and as it has become. What is saved is the difference.
 
-use super::registry::{Mapping, MappingId, ProcessType, TypeId, WorkerId};
+use super::registry::{Mapping, MappingId, NO_WORKER, ProcessType, TypeId, WorkerId};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::shmem::over::{self, Kind};
@@ -8,6 +8,7 @@ use crate::pg::{json, process};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use xdb_calls::Maker;
 use xdb_engine::*;
 use xdb_sched::room::Line;
 
@@ -85,6 +86,12 @@ impl Meta {
     /// The line in which its calls to this worker stand.
     pub fn line_at(&self, worker: WorkerId) -> Line {
         Line { worker, owner: self.owner.to_u32() }
+    }
+
+    /// The worker of the line in which calls of this maker stand.
+    pub fn worker_of(&self, maker: Maker) -> WorkerId {
+        let of_type = || self.process_type.as_ref().map_or(NO_WORKER, |process_type| process_type.worker_id());
+        if maker == Maker::Function { NO_WORKER } else { of_type() }
     }
 
     /// Options of a state execution: its own over the registered ones.

@@ -89,11 +89,10 @@ pub mod worker_secret;
 
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, SqlValue, array, column};
-use crate::pg::spi::Row;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use table::{Column, Read, Record};
+use table::{Column, Record};
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
 /// Names one state execution: the key of its row, its task, its timers.
@@ -105,18 +104,12 @@ impl Record for StateKey {
         Column { name: "seq", of: StateSeq::TYPE, nullable: false },
     ];
 
-    fn columns(rows: &[Self]) -> Vec<Param> {
+    fn columns(rows: &[Self], _: &[&str]) -> Vec<Param> {
         vec![column(rows.iter().map(|key| key.0)), column(rows.iter().map(|key| key.1))]
     }
 
     fn arrays(rows: &[Self]) -> Vec<Param> {
         vec![array(rows.iter().map(|key| key.0)), array(rows.iter().map(|key| key.1))]
-    }
-}
-
-impl<'r> Read<'r> for StateKey {
-    fn read(row: &Row<'r>) -> Result<Self> {
-        Ok((row.get("execution_id")?, row.get("seq")?))
     }
 }
 

@@ -2,7 +2,7 @@
 //! its name: in another server the name counts.
 
 use super::instance;
-use super::table::statements;
+use super::table::{Gives, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
@@ -36,19 +36,15 @@ statements! {
     MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE {OF_OLD} RETURNING t.*) \
         INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
         SELECT g.queue_name, g.message_id, g.published_at, $2, $3 FROM gone g ORDER BY 1, 2 ON CONFLICT DO NOTHING");
+    /// How many of the first 100,000 running processes have an owner who is gone: for people.
     OWNERLESS = "SELECT pg_catalog.count(*) AS ownerless FROM (SELECT p.owner FROM xdb.process_execution p \
             WHERE p.status = 'RUNNING' ORDER BY p.process_id LIMIT 100000) AS running \
-        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = running.owner)";
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = running.owner)" => pub fn ownerless() -> i64;
     WORKERS = give("worker");
     TYPES = give("process_type");
     TASKS_INTO_LINES = into_lines("task");
     TIMERS_INTO_LINES = into_lines("timer");
     INBOX_INTO_LINES = into_lines("inbox");
-}
-
-/// How many of the first 100,000 running processes have an owner who is gone: for people.
-pub fn ownerless(spi: &Spi) -> Result<i64> {
-    Ok(spi.first(&OWNERLESS, &[], |row| row.get("ownerless"))?.unwrap_or(0))
 }
 
 /// What is to change hands.
@@ -65,13 +61,11 @@ pub struct Moves<'a> {
 /// Gives all that a role owns to another one, and says how many running processes were among it.
 pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     let params: [Param; 3] = [value(moves.from), value(moves.to), value(moves.name)];
-    let running = spi.first(&PROCESSES, &params, |row| row.get("running"))?.unwrap_or(0);
+    let running = Gives::of(spi, &PROCESSES, &params)?;
     put_into_lines(spi)?;
-    spi.run(&WORKERS, &params)?;
-    spi.run(&TYPES, &params)?;
-    if moves.messages {
-        spi.run(&MESSAGES, &params)?;
-        spi.run(&MESSAGE_IDS, &params)?;
+    let messages: &[_] = if moves.messages { &[&MESSAGES, &MESSAGE_IDS] } else { &[] };
+    for statement in [&WORKERS, &TYPES].iter().chain(messages) {
+        spi.run(*statement, &params)?;
     }
     // Their calls stand in other lines now, which the scheduler has to look at from the head.
     instance::bump(spi)?;

@@ -5,25 +5,26 @@ use super::instance::bump;
 use super::registry::TypeId;
 use super::table::statements;
 use crate::pg::catch::Result;
-use crate::pg::param::value;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::param::{Param, value};
+use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
-use xdb_engine::{Pause, Timestamp};
+use xdb_engine::{Pause, PauseMode, Timestamp};
 
 /// The columns of the type `t` that [`read`] reads.
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
 
-const NO_PAUSE: &str = "pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1";
-
 statements! {
-    TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE";
-    PAUSE = "UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 \
-        WHERE type_id = $1";
-    RESUME = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = $1 AND pause_mode IS NOT NULL");
-    NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL";
-    END = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = ANY (ARRAY( \
-        SELECT t.type_id FROM xdb.process_type t \
-        WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))");
+    /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
+    TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE"
+        => pub fn type_to_pause(name: &str) -> Option<(TypeId, pg_sys::Oid)>;
+    PUT = "UPDATE xdb.process_type SET pause_mode = $2::text, paused_until = $3, pause_reason = $4, version = version + 1 \
+        WHERE type_id = $1 AND ($2::text IS NOT NULL OR pause_mode IS NOT NULL)";
+    /// When the next pause of a type ends by itself.
+    NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL"
+        => pub fn next_end() -> Option<Option<Timestamp>>;
+    END = "UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 \
+        WHERE type_id = ANY (ARRAY(SELECT t.type_id FROM xdb.process_type t \
+            WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))";
 }
 
 /// The pause of a process or of a type.
@@ -32,33 +33,24 @@ pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
     Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
 }
 
-/// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
-pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oid)>> {
-    spi.first(&TO_PAUSE, &[value(name)], |row| Ok((row.get("type_id")?, row.get("owner")?)))
+/// The values of the columns.
+pub(super) fn columns(pause: Option<&Pause>) -> (Option<PauseMode>, Option<Timestamp>, Option<&str>) {
+    pause.map_or((None, None, None), |pause| (Some(pause.mode), pause.until, pause.reason.as_deref()))
 }
 
-/// Pauses a type, or changes its pause.
-pub fn pause(spi: &Spi, id: TypeId, Pause { mode, until, reason }: &Pause) -> Result<()> {
-    spi.run(&PAUSE, &[value(id), value(*mode), value(*until), value(reason.as_deref())])?;
-    bump(spi)
-}
-
-/// Ends the pause of a type, if it is in one.
-pub fn resume(spi: &Spi, id: TypeId) -> Result<()> {
-    if spi.run(&RESUME, &[value(id)])? > 0 {
-        bump(spi)?;
-    }
-    Ok(())
-}
-
-/// When the next pause of a type ends by itself.
-pub fn next_end(spi: &Spi) -> Result<Option<Timestamp>> {
-    Ok(spi.first(&NEXT_END, &[], |row| row.get("next"))?.flatten())
+/// Pauses a type, changes its pause, or ends it.
+pub fn put(spi: &Spi, id: TypeId, pause: Option<&Pause>) -> Result<()> {
+    let (mode, until, reason) = columns(pause);
+    changed(spi, &PUT, &[value(id), value(mode), value(until), value(reason)]).map(drop)
 }
 
 /// Ends the pauses that are over by themselves. What somebody has locked is left. Says whether there were any.
 pub fn end(spi: &Spi, now: Timestamp) -> Result<bool> {
-    let any = spi.run(&END, &[value(now)])? > 0;
+    changed(spi, &END, &[value(now)])
+}
+
+fn changed(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<bool> {
+    let any = spi.run(statement, params)? > 0;
     if any {
         bump(spi)?;
     }

@@ -2,9 +2,8 @@
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
 use super::lanes::CRASHED_LANE;
-use super::loaded::{Loaded, Meta};
 use super::pauses;
-use super::table::{Record, batch, statements, table};
+use super::table::{Gives, Read, Record, batch, record, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
@@ -12,7 +11,7 @@ use crate::pg::shmem::held_up::HeldUp;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, Timestamp};
+use xdb_engine::{ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock decides between starts.
@@ -40,9 +39,8 @@ pub struct FoundExecution {
     pub closing: Option<Closing>,
     pub type_id: i32,
     pub shard: i16,
-    /// The messages in its local queues. Known of what a publisher has locked.
+    /// The messages in its local queues.
     pub queued: Queued,
-    /// The pause that it is in. Known of what a publisher has locked.
     pub pause: Option<Pause>,
 }
 
@@ -53,46 +51,89 @@ pub enum Closing {
 }
 
 /// What a function finds of `p`.
-const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard";
+const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, \
+    p.pause_mode, p.paused_until, p.pause_reason";
+
+record! {
+    /// What threads left when they closed.
+    pub struct Results {
+        /// A JSON array.
+        results: String,
+        /// The output, when there is exactly one.
+        only: Option<String>,
+    }
+
+    /// What an idempotency key of an RPC was used for first.
+    pub struct FirstAnswer {
+        output: Option<String>,
+        /// Of the request.
+        digest: String,
+    }
+}
 
 statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason \
-        FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
-    LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
-    LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE")
+        => fn lock(id: ExecutionId) -> Option<FoundExecution>;
+    LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1"
+        => fn locker(id: ExecutionId) -> Option<String>;
+    /// Locks an execution against steps and publishers, and reads the row as locked.
+    LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE")
+        => pub fn lock_for_close(id: ExecutionId) -> Option<FoundExecution>;
+    /// The execution of a process id that was started last, whatever `latest_execution` says.
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
-        ORDER BY started_at DESC, execution_id DESC LIMIT 1";
+        ORDER BY started_at DESC, execution_id DESC LIMIT 1" => pub fn newest(process_id: &str) -> Option<ExecutionId>;
     // Where there is one already, the insertion would wait for whoever is changing it.
+    /// Takes a process id that has no execution: this transaction alone decides about it then. Gives 0 if it has one. Waits for a
+    /// transaction that is just about to take it.
     NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) SELECT $1, $2 \
-        WHERE NOT EXISTS (SELECT FROM xdb.latest_execution l WHERE l.process_id = $1) ON CONFLICT (process_id) DO NOTHING";
+        WHERE NOT EXISTS (SELECT FROM xdb.latest_execution l WHERE l.process_id = $1) ON CONFLICT (process_id) DO NOTHING"
+        => pub fn claim_new_id(process_id: &str, new: ExecutionId) -> u64;
+    /// The latest executions of these process ids with their owners, of those that have one.
     LATEST_OF_IDS = "SELECT l.process_id, l.execution_id, p.owner FROM unnest($1::text[]) AS k (process_id) \
         JOIN xdb.latest_execution l ON l.process_id = k.process_id \
-        JOIN xdb.process_execution p ON p.execution_id = l.execution_id";
-    LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
+        JOIN xdb.process_execution p ON p.execution_id = l.execution_id"
+        => pub fn latest(process_ids: &[&str]) -> HashMap<String, (ExecutionId, pg_sys::Oid)>;
+    /// Makes sure that this transaction alone decides about a process id that has executions: the one that comes second waits
+    /// here for the first. Gives the latest one. None: it is gone.
+    LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE"
+        => pub fn lock_known_id(process_id: &str) -> Option<ExecutionId>;
     // The update that never happens makes the insertion lock the row that is there, in its turn.
     LOCK_IDS = format!("INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
         SELECT v.process_id, v.execution_id FROM {} \
         ON CONFLICT (process_id) DO UPDATE SET execution_id = l.execution_id WHERE false RETURNING process_id",
         batch::<Latest>());
-    SET_LATEST = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1";
-    BY_REQUEST = "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2";
+    /// Makes an execution the latest one of its process id.
+    SET_LATEST = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1"
+        => pub fn set_latest(process_id: &str, id: ExecutionId) -> ();
+    /// The execution that was started with this request id, and its owner.
+    BY_REQUEST = "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2"
+        => pub fn by_request(process_id: &str, request_id: &str) -> Option<(ExecutionId, pg_sys::Oid)>;
     RESULTS = "SELECT results::text, \
             CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END AS only \
         FROM xdb.process_execution WHERE execution_id = $1";
     NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at, digest) VALUES ($1, $2, $3, $4) \
-        ON CONFLICT DO NOTHING";
-    ANSWER = "SELECT output::text, digest FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
-    KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
-    RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'";
-    OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+        ON CONFLICT DO NOTHING" => fn put_key(id: ExecutionId, key: &str, now: Timestamp, digest: &str) -> u64;
+    ANSWER = "SELECT output::text, digest FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2"
+        => fn first_answer(id: ExecutionId, key: &str) -> Option<FirstAnswer>;
+    /// Keeps the output for an idempotency key of an RPC.
+    KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2"
+        => pub fn keep_rpc_answer(id: ExecutionId, key: &str, output: Option<&str>) -> ();
+    /// The owner of an execution that runs, and its name.
+    RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'"
+        => pub fn running_owner(id: ExecutionId) -> Option<(pg_sys::Oid, String)>;
+    /// The owners of these executions, as far as they are there.
+    OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)"
+        => pub fn owners(ids: &[ExecutionId]) -> HashMap<ExecutionId, pg_sys::Oid>;
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
         FROM xdb.process_execution WHERE execution_id = $1";
+    /// Whether there can be an execution of this state: its process type lists it, or there has been one.
     STATE_CAN_BE = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
             WHERE t.process_type = p.process_type AND t.definition -> 'states' ? $2) AS can_be \
-        FROM xdb.process_execution p WHERE p.execution_id = $1";
+        FROM xdb.process_execution p WHERE p.execution_id = $1"
+        => pub fn state_can_be(id: ExecutionId, state_id: &str) -> bool;
     DESCRIBE = format!("SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
@@ -150,57 +191,35 @@ statements! {
         FROM xdb.process_execution p WHERE p.execution_id = $1");
 }
 
-fn read_found(row: &Row) -> Result<FoundExecution> {
-    Ok(FoundExecution {
-        id: row.get("execution_id")?,
-        owner: row.get("owner")?,
-        status: row.get("status")?,
-        closing: row.get::<Option<&str>>("closing")?.map(|word| match word {
-            "CONDITIONAL" => Closing::Conditional,
-            _ => Closing::Unconditional,
-        }),
-        type_id: row.get("type_id")?,
-        shard: row.get("shard")?,
-        queued: Queued::default(),
-        pause: None,
-    })
-}
-
-fn read_locked(row: &Row) -> Result<FoundExecution> {
-    let queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
-    Ok(FoundExecution { queued, pause: pauses::read(row)?, ..read_found(row)? })
+impl<'r> Read<'r> for FoundExecution {
+    fn read(row: &Row<'r>) -> Result<Self> {
+        Ok(Self {
+            id: row.get("execution_id")?,
+            owner: row.get("owner")?,
+            status: row.get("status")?,
+            closing: row.get::<Option<&str>>("closing")?.map(|word| match word {
+                "CONDITIONAL" => Closing::Conditional,
+                _ => Closing::Unconditional,
+            }),
+            type_id: row.get("type_id")?,
+            shard: row.get("shard")?,
+            queued: Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? },
+            pause: pauses::read(row)?,
+        })
+    }
 }
 
 /// The latest execution of a process id, or the one that is named.
 pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<FoundExecution>> {
-    find_as(spi, process_id, execution, read_found)
+    find_as(spi, process_id, execution)
 }
 
-/// The same with the owner alone, whatever else the row holds: it is to be checked.
-pub fn find_to_check(
-    spi: &Spi,
-    process_id: &str,
-    execution: Option<ExecutionId>,
-) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
-    let read = |row: &Row| Ok((row.get("execution_id")?, row.get("owner")?));
-    find_as(spi, process_id, execution, read)
-}
-
-fn find_as<T>(
-    spi: &Spi,
-    process_id: &str,
-    execution: Option<ExecutionId>,
-    read: impl FnMut(&Row) -> Result<T>,
-) -> Result<Option<T>> {
+/// The same as something else that the columns can be read as.
+pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
     match execution {
-        Some(id) => spi.first(&FIND_EXECUTION, &[value(id), value(process_id)], read),
-        None => spi.first(&FIND_LATEST, &[value(process_id)], read),
+        Some(id) => Gives::of(spi, &FIND_EXECUTION, &[value(id), value(process_id)]),
+        None => Gives::of(spi, &FIND_LATEST, &[value(process_id)]),
     }
-}
-
-/// The execution of a process id that was started last, whatever `latest_execution` says.
-pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
-    spi.first(&NEWEST, &[value(process_id)], |row| row.get("execution_id"))
 }
 
 /// What a publisher gets.
@@ -214,77 +233,27 @@ pub enum PublishersLock {
 /// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
 /// close ([`others_for_update`]), and then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
-    let lock = || spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_locked);
-    let locked = lock()?;
+    let locked = lock(spi, id)?;
     if locked.is_none() {
         return Ok(PublishersLock::Locked(None));
     }
-    let xmax = spi.first(&LOCKERS, &[value(id)], |row| row.get::<&str>("xmax").map(str::parse))?;
-    Ok(match xmax.and_then(std::result::Result::ok).map(others_for_update) {
+    Ok(match locker(spi, id)?.and_then(|xmax| xmax.parse().ok()).map(others_for_update) {
         Some(OthersForUpdate::Open) => PublishersLock::Closing,
         // What has ended may have closed it, after the row was read. From now on nobody does.
-        Some(OthersForUpdate::Ended) => PublishersLock::Locked(lock()?),
+        Some(OthersForUpdate::Ended) => PublishersLock::Locked(lock(spi, id)?),
         Some(OthersForUpdate::Nobody) | None => PublishersLock::Locked(locked),
     })
-}
-
-/// Locks an execution against steps and publishers, and reads the row as locked.
-pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<FoundExecution>> {
-    spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
-}
-
-/// Takes a process id that has no execution: this transaction alone decides about it then. False if it has one. Waits for a
-/// transaction that is just about to take it.
-pub fn claim_new_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<bool> {
-    Ok(spi.run(&NEW_ID, &[value(process_id), value(new)])? == 1)
-}
-
-/// Makes sure that this transaction alone decides about a process id that has executions: the one that comes second waits
-/// here for the first. Gives the latest one. None: it is gone.
-pub fn lock_known_id(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
-    spi.first(&LOCK_ID, &[value(process_id)], |row| row.get("execution_id"))
-}
-
-/// The latest executions of these process ids with their owners, of those that have one.
-pub fn latest(spi: &Spi, process_ids: &[&str]) -> Result<HashMap<String, (ExecutionId, pg_sys::Oid)>> {
-    let read = |row: &Row| Ok((row.get("process_id")?, (row.get("execution_id")?, row.get("owner")?)));
-    Ok(spi.rows(&LATEST_OF_IDS, &[array(process_ids.iter().copied())], read)?.into_iter().collect())
 }
 
 /// Locks many process ids, in the order given; each stands there once. Gives those that have no execution yet.
 pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
     let rows: Vec<_> =
         ids.iter().map(|(process_id, execution_id)| Latest { process_id, execution_id: *execution_id }).collect();
-    Ok(spi.rows(&LOCK_IDS, &Latest::arrays(&rows), |row| row.get("process_id"))?.into_iter().collect())
-}
-
-pub fn set_latest(spi: &Spi, process_id: &str, id: ExecutionId) -> Result<()> {
-    spi.run(&SET_LATEST, &[value(process_id), value(id)])?;
-    Ok(())
-}
-
-/// The execution that was started with this request id, and its owner.
-pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
-    let params = [value(process_id), value(request_id)];
-    spi.first(&BY_REQUEST, &params, |row| Ok((row.get("execution_id")?, row.get("owner")?)))
-}
-
-/// Before its first event: what [`Execution::new`] gives, with nothing known of it.
-pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
-    Loaded::new(meta, Execution::new(id))
-}
-
-/// What threads left when they closed.
-pub struct Results {
-    /// A JSON array.
-    pub all: String,
-    /// The output, when there is exactly one.
-    pub only: Option<String>,
+    Gives::of(spi, &LOCK_IDS, &Latest::arrays(&rows))
 }
 
 pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
-    let read = |row: &Row| Ok(Results { all: row.get("results")?, only: row.get("only")? });
-    let found = spi.first(&RESULTS, &[value(id)], read)?;
+    let found: Option<_> = Gives::of(spi, &RESULTS, &[value(id)])?;
     found.ok_or_else(|| PgError::internal("an execution is gone"))
 }
 
@@ -297,25 +266,7 @@ pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up
     let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
     let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
     let params = [value(id), value(owner_problem), locks, tables, since];
-    spi.first(&DESCRIBE, &params, |row| row.get("description"))
-}
-
-/// The owner of an execution that runs, and its name.
-pub fn running_owner(spi: &Spi, id: ExecutionId) -> Result<Option<(pg_sys::Oid, String)>> {
-    spi.first(&RUNNING_OWNER, &[value(id)], |row| Ok((row.get("owner")?, row.get("owner_name")?)))
-}
-
-/// The owners of these executions, as far as they are there.
-pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_sys::Oid>> {
-    let rows = spi.rows(&OWNERS, &[array(ids)], |row| Ok((row.get("execution_id")?, row.get("owner")?)))?;
-    Ok(rows.into_iter().collect())
-}
-
-/// What an idempotency key of an RPC was used for first.
-pub struct FirstAnswer {
-    pub output: Option<String>,
-    /// Of the request.
-    pub digest: String,
+    Gives::of(spi, &DESCRIBE, &params)
 }
 
 /// Makes an idempotency key of an RPC this transaction's own, for the request with this digest. If the key was used before, gives the
@@ -328,32 +279,18 @@ pub fn claim_rpc_key(
     now: Timestamp,
 ) -> Result<Option<FirstAnswer>> {
     loop {
-        let new = [value(id), value(key), value(now), value(digest)];
-        if spi.run(&NEW_KEY, &new)? == 1 {
+        if put_key(spi, id, key, now, digest)? == 1 {
             return Ok(None);
         }
-        let read = |row: &Row| Ok(FirstAnswer { output: row.get("output")?, digest: row.get("digest")? });
-        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], read)? {
+        if let Some(answer) = first_answer(spi, id, key)? {
             return Ok(Some(answer));
         }
         // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
     }
 }
 
-pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {
-    spi.run(&KEEP_ANSWER, &[value(id), value(key), value(output)])?;
-    Ok(())
-}
-
 /// Whether there has been a state execution of that id, though it may be gone: where not the whole history is kept,
 /// those that have ended are not kept either.
 pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<bool> {
-    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
-    Ok(spi.first(&STATE_HAS_BEEN, &params, |row| row.get("has_been"))?.unwrap_or(false))
-}
-
-/// Whether there can be an execution of this state: its process type lists it, or there has been one.
-pub fn state_can_be(spi: &Spi, id: ExecutionId, state_id: &str) -> Result<bool> {
-    let params = [value(id), value(state_id)];
-    Ok(spi.first(&STATE_CAN_BE, &params, |row| row.get("can_be"))?.unwrap_or(false))
+    Gives::of(spi, &STATE_HAS_BEEN, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }

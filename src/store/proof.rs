@@ -1,7 +1,7 @@
 //! Whether what Rust knows of the tables is what the catalog says: for tests, which see that nothing is renamed on one side
 //! alone.
 
-use super::table::{Column, Table};
+use super::table::{Column, Record, Table};
 use super::*;
 use crate::pg::function::{Args, Value};
 use crate::pg::index_plans::ByIndex;
@@ -12,46 +12,14 @@ use std::collections::BTreeMap;
 
 /// All statements, by file.
 fn statements() -> impl Iterator<Item = &'static Statement> {
-    let files = [
-        STATEMENTS,
-        adopt::STATEMENTS,
-        app_functions::STATEMENTS,
-        attribute::STATEMENTS,
-        catalog::STATEMENTS,
-        check::STATEMENTS,
-        check::ROWS,
-        check::VALUES,
-        claim::STATEMENTS,
-        correlated::STATEMENTS,
-        crashes::STATEMENTS,
-        engine::STATEMENTS,
-        execution::STATEMENTS,
-        global_queue::STATEMENTS,
-        global_waiter::STATEMENTS,
-        held::STATEMENTS,
-        history::STATEMENTS,
-        inbox::STATEMENTS,
-        instance::STATEMENTS,
-        left_behind::STATEMENTS,
-        lines::STATEMENTS,
-        locks::STATEMENTS,
-        pauses::STATEMENTS,
-        process::STATEMENTS,
-        pull::STATEMENTS,
-        purge::STATEMENTS,
-        queue::STATEMENTS,
-        quotas::STATEMENTS,
-        owners::STATEMENTS,
-        registering::STATEMENTS,
-        registry::STATEMENTS,
-        role_settings::STATEMENTS,
-        slow::STATEMENTS,
-        state::STATEMENTS,
-        subscription::STATEMENTS,
-        timer::STATEMENTS,
-        usage::STATEMENTS,
-        worker_secret::STATEMENTS,
-    ];
+    macro_rules! of_files {
+        ($($file:ident)+) => { [STATEMENTS, check::STATEMENTS, check::ROWS, check::VALUES, $($file::STATEMENTS),+] };
+    }
+    let files = of_files! {
+        adopt app_functions attribute catalog claim correlated crashes engine execution global_queue
+        global_waiter held history inbox instance left_behind lines locks owners pauses process pull purge queue
+        quotas registering registry role_settings save slow state subscription timer usage worker_secret
+    };
     files.into_iter().flatten().copied()
 }
 
@@ -61,39 +29,20 @@ struct Description {
     columns: &'static [Column],
 }
 
-fn of<T: Table>() -> Description {
-    Description { name: T::NAME, key: T::KEY, columns: T::COLUMNS }
-}
-
 fn tables() -> Vec<Description> {
-    vec![
-        of::<attribute::LocalAttribute>(),
-        of::<claim::Task>(),
-        of::<correlated::CorrelatedStart>(),
-        of::<engine::Engine>(),
-        of::<execution::Process>(),
-        of::<global_queue::GlobalQueueMessage>(),
-        of::<global_queue::UsedKey>(),
-        of::<global_waiter::PassedOver>(),
-        of::<global_waiter::GlobalWaiter>(),
-        of::<history::HistoryEvent>(),
-        of::<inbox::Inbox>(),
-        of::<inbox::MessageKey>(),
-        of::<instance::Instance>(),
-        of::<instance::RegistrationCount>(),
-        of::<instance::Registrations>(),
-        of::<process::Latest>(),
-        of::<process::StoredRpcAnswer>(),
-        of::<purge::Purged>(),
-        of::<queue::QueueMessage>(),
-        of::<queue::QueueWaiter>(),
-        of::<registry::MappedTable>(),
-        of::<registry::TypeRow>(),
-        of::<registry::WorkerRow>(),
-        of::<state::State>(),
-        of::<timer::Timer>(),
-        of::<worker_secret::SecretRow>(),
-    ]
+    macro_rules! of {
+        ($($($table:ident)::+)+) => {
+            vec![$(Description { name: $($table)::+::NAME, key: $($table)::+::KEY, columns: $($table)::+::COLUMNS }),+]
+        };
+    }
+    of! {
+        attribute::LocalAttribute claim::Task correlated::CorrelatedStart engine::Engine execution::Process
+        global_queue::GlobalQueueMessage global_queue::UsedKey global_waiter::PassedOver
+        global_waiter::GlobalWaiter history::HistoryEvent inbox::Inbox inbox::MessageKey instance::Instance
+        instance::RegistrationCount instance::Registrations process::Latest process::StoredRpcAnswer
+        purge::Purged queue::QueueMessage queue::QueueWaiter registry::MappedTable registry::TypeRow
+        registry::WorkerRow state::State timer::Timer worker_secret::SecretRow
+    }
 }
 
 table::statements! {

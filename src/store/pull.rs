@@ -5,14 +5,11 @@
 //! when the worker had a URL. Whoever claims notes the failed attempts first whose leases have ended.
 
 use super::StateKey;
-use super::claim;
-use super::execution;
-use super::instance;
 use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::Loaded;
-use super::registry::{CURRENT_TYPE, Registry, WorkerId, read_current_type};
-use super::state;
-use super::table::{Read, Record, batch, record, rows, statements};
+use super::registry::{Registry, RowVersion, WorkerId};
+use super::table::{Record, batch, record, statements};
+use super::{claim, execution, instance, state};
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
@@ -20,9 +17,9 @@ use crate::pg::process::random;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
-use xdb_sched::room::Owner;
 
 /// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
 /// the worker had a URL.
@@ -35,12 +32,15 @@ fn lanes(spi: &Spi) -> Result<Vec<i16>> {
 /// A task `t` is under the lease of a pull worker, or was until it ended.
 const PULLED: &str = "t.lease_epoch = 0 AND t.lease_until IS NOT NULL";
 
+/// The version of the row `y` of a process type, which may be missing, beside columns of other tables.
+const TYPE_NOW: &str = "y.type_id AS type_now, y.version, y.xmin::text AS xmin";
+
 /// It may be claimed.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
 record! {
     /// How many calls of a line are wanted that are due since then.
-    struct LineShare { lane: i16, owner: pg_sys::Oid, since: Timestamp, room: i64 }
+    pub struct LineShare { lane: i16, owner: pg_sys::Oid, since: Timestamp, room: i64 }
 }
 
 record! {
@@ -52,7 +52,8 @@ statements! {
     // In one statement, because an idle worker asks for nothing else.
     LOOK = look_statement();
     // Judged as it is when it is locked. Who has locked its execution to close it keeps it.
-    DUE = format!("SELECT {}, {CURRENT_TYPE}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at \
+    DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
+            EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t \
             WHERE {} AND t.due_at >= v.since AND t.due_at <= $6 AND {FREE} \
                 AND t.shard BETWEEN $7 AND $8 AND t.execution_id <> ALL ($9) \
@@ -61,37 +62,54 @@ statements! {
         LEFT JOIN xdb.process_type y ON y.process_type = p.process_type \
         FOR KEY SHARE OF p SKIP LOCKED",
         execution::columns(), batch::<LineShare>(), of_line("v", "$5"));
-    KEEP_ONE_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE";
     // Half of a number is of the sequence. See `Leased`.
     LEASE = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), \
             waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, \
             lease_number = ((pg_catalog.nextval('xdb.pull_lease') & 2147483647) << 32) | $5 \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq, t.lease_number",
-        batch::<PullLease>());
+        batch::<PullLease>())
+        => fn lease_until(calls: [PullLease], now: Timestamp, drawn: i64) -> HashMap<StateKey, i64>;
     OVER = format!("SELECT d.execution_id, d.seq FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t \
             WHERE {} AND t.due_at <= $3 AND {PULLED} AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d \
-        ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4", lines(), of_line("l", "$1"));
+        ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4", lines(), of_line("l", "$1"))
+        => fn over_in(worker: WorkerId, lanes: &[i16], now: Timestamp, at_most: i64, real: Timestamp) -> Vec<StateKey>;
     STILL_OVER = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND {PULLED} AND t.lease_until <= $4 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>());
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
-        WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l");
-    OF_TOKEN = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id, w.role, w.role_name, p.process_id, \
-            t.lease_number = $3 AND w.url IS NULL AND {PULLED} AS is_leased \
-        FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
-            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
-        WHERE t.execution_id = $1 AND t.seq = $2");
+        WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l")
+        => fn leased_in(worker: WorkerId, lanes: &[i16], real: Timestamp) -> i64;
+    LOOK_OF_TOKEN = under_token("");
+    // The lease is looked at again when the lock is there.
+    STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
+    OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
     // In one statement, because every step begins with it.
-    UNDER_LEASE = format!("SELECT {}, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
+    UNDER_LEASE = format!("SELECT {}, {TYPE_NOW}, \
+            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
         FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+            LEFT JOIN xdb.process_type y ON y.process_type = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
+    /// Notes when attempts begin that nobody gets a lease for, because they fail before.
     BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
-        WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>());
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>())
+        => pub fn begin_attempts(keys: [StateKey], now: Timestamp) -> ();
     EXTEND = format!("UPDATE xdb.task t SET lease_until = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
+}
+
+/// The call of the lease $3, and its execution, if the role $4 may have it: one that is of the worker's role, or with $5 any.
+fn under_token(lock: &str) -> String {
+    format!(
+        "SELECT {}, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id \
+        FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
+            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
+        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} AND w.url IS NULL \
+            AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')){lock}",
+        execution::columns()
+    )
 }
 
 /// The lines of the worker $1 in the lanes $2: a relation `l`.
@@ -172,7 +190,7 @@ pub struct PullWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PullLine {
     pub lane: i16,
-    pub owner: Owner,
+    pub owner: pg_sys::Oid,
 }
 
 /// What is looked for.
@@ -213,7 +231,7 @@ pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
     let ((system, database), lines) = (instance::here(), wanted.lines.unwrap_or_default());
     let mut params = vec![value(system), value(database), value(wanted.worker)];
     params.push(array(lines.iter().map(|(line, _)| line.lane)));
-    params.push(array(lines.iter().map(|(line, _)| pg_sys::Oid::from(line.owner))));
+    params.push(array(lines.iter().map(|(line, _)| line.owner)));
     params.extend([array(lines.iter().map(|(_, since)| *since)), value(wanted.lines.is_none())]);
     params.extend([value(now), value(real), value(wanted.shards.0), value(wanted.shards.1)]);
     params.extend([value(wanted.at_most as i64), value(wanted.leases)]);
@@ -235,7 +253,7 @@ pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
 
 fn read_line(row: &Row) -> Result<Option<LineSeen>> {
     let Some(lane) = row.get::<Option<i16>>("lane")? else { return Ok(None) };
-    let line = PullLine { lane, owner: read_owner(row)? };
+    let line = PullLine { lane, owner: row.get("owner")? };
     let (first, next) = (row.get("first")?, row.get("next")?);
     Ok(Some(LineSeen { line, due: row.get::<i64>("due")? as usize, first, next }))
 }
@@ -249,13 +267,15 @@ pub struct DueCall {
     /// Attempts that were begun before.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
+    /// Its execution has local attributes.
+    pub has_locals: bool,
 }
 
-/// What to claim: so many calls of each line, due since then, but not those of these executions.
+/// What to claim: calls of these lines, but not those of these executions.
 pub struct Shares<'a> {
     pub worker: WorkerId,
     pub shards: (i16, i16),
-    pub lines: &'a [(PullLine, Timestamp, usize)],
+    pub lines: &'a [LineShare],
     pub except: &'a [ExecutionId],
 }
 
@@ -270,17 +290,7 @@ pub fn due(
     shares: &Shares<'_>,
     now: Timestamp,
 ) -> Result<(Vec<DueCall>, BTreeMap<ExecutionId, Loaded>)> {
-    let lines: Vec<_> = shares
-        .lines
-        .iter()
-        .map(|(line, since, room)| LineShare {
-            lane: line.lane,
-            owner: line.owner.into(),
-            since: *since,
-            room: *room as i64,
-        })
-        .collect();
-    let mut params = LineShare::arrays(&lines);
+    let mut params = LineShare::arrays(shares.lines);
     params.extend([
         value(shares.worker),
         value(now),
@@ -288,14 +298,14 @@ pub fn due(
         value(shares.shards.1),
         array(shares.except),
     ]);
-    let read = |row: &Row| Ok((read_due(row)?, execution::read_execution(row)?, read_current_type(row)?));
+    let read = |row: &Row| Ok((read_due(row)?, execution::read_execution(row)?, read_type_now(row)?));
     let (mut calls, mut executions) = (Vec::new(), BTreeMap::new());
     for (call, (mut meta, execution), version) in spi.rows(&DUE, &params, read)? {
         calls.push(call);
         let id = execution.id;
         wake::note_locked(id.0);
-        if let std::collections::btree_map::Entry::Vacant(new) = executions.entry(id) {
-            meta.process_type = registry.process_type_of_version(spi, &execution.process_type, version)?;
+        if let Entry::Vacant(new) = executions.entry(id) {
+            meta.process_type = registry.process_type_of(spi, &execution.process_type, version)?;
             meta.mapping = registry.mapping(spi, meta.mapping_id)?;
             new.insert(Loaded::new(meta, execution));
         }
@@ -303,32 +313,24 @@ pub fn due(
     Ok((calls, executions))
 }
 
-fn read_owner(row: &Row) -> Result<Owner> {
-    Ok(row.get::<pg_sys::Oid>("owner")?.to_u32())
+fn read_type_now(row: &Row) -> Result<Option<RowVersion>> {
+    let Some(type_id) = row.get("type_now")? else { return Ok(None) };
+    Ok(Some(RowVersion { type_id, version: row.get("version")?, xmin: row.get("xmin")? }))
 }
 
 fn read_due(row: &Row) -> Result<DueCall> {
     Ok(DueCall {
-        key: StateKey::read(row)?,
-        line: PullLine { lane: row.get("lane")?, owner: read_owner(row)? },
+        key: (row.get("execution_id")?, row.get("seq")?),
+        line: PullLine { lane: row.get("lane")?, owner: row.get("owner")? },
         due_at: row.get("due_at")?,
         attempts: row.get("attempt")?,
         first_attempt_at: row.get("first_attempt_at")?,
+        has_locals: row.get("has_locals")?,
     })
-}
-
-/// Sees to it that nobody closes an execution before this transaction has ended, behind whoever is closing it.
-pub fn keep_one_open(spi: &Spi, id: ExecutionId) -> Result<()> {
-    spi.run(&KEEP_ONE_OPEN, &[value(id)])?;
-    wake::note_locked(id.0);
-    Ok(())
 }
 
 /// Leases calls that [`due`] has locked until then. Gives the numbers of the leases.
 pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Result<HashMap<StateKey, i64>> {
-    if calls.is_empty() {
-        return Ok(HashMap::new());
-    }
     let elsewhere = calls.iter().filter(|(call, _)| call.line.lane == RUNNERS_LANE);
     let elsewhere: Vec<_> = elsewhere.map(|(call, _)| call.key).collect();
     // Who takes calls back from the runners' lane makes its leases void.
@@ -337,26 +339,12 @@ pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Resul
         let (execution_id, seq) = call.key;
         PullLease { execution_id, seq, lease_until: *until }
     });
-    let mut params = PullLease::arrays(&leases.collect::<Vec<_>>());
-    params.extend([value(now), value((random() * f64::from(u32::MAX)) as i64)]);
-    let read = |row: &Row| Ok((StateKey::read(row)?, row.get("lease_number")?));
-    Ok(spi.rows(&LEASE, &params, read)?.into_iter().collect())
-}
-
-/// Notes when attempts begin that nobody gets a lease for, because they fail before.
-pub fn begin_attempts(spi: &Spi, keys: &[StateKey], now: Timestamp) -> Result<()> {
-    if !keys.is_empty() {
-        let mut params = StateKey::arrays(keys);
-        params.push(value(now));
-        spi.run(&BEGIN, &params)?;
-    }
-    Ok(())
+    lease_until(spi, &leases.collect::<Vec<_>>(), now, (random() * f64::from(u32::MAX)) as i64)
 }
 
 /// Calls under leases of this worker, counted up to a bound: for people.
 pub fn leased(spi: &Spi, worker: WorkerId, real: Timestamp) -> Result<i64> {
-    let params = [value(worker), array(lanes(spi)?), value(real)];
-    Ok(spi.first(&LEASED, &params, |row| row.get("leased"))?.unwrap_or(0))
+    leased_in(spi, worker, &lanes(spi)?, real)
 }
 
 /// Attempts whose leases have ended that are noted at one time.
@@ -364,8 +352,7 @@ const OVER_AT_ONCE: i64 = 100;
 
 /// Calls whose leases have ended, the longest due first.
 pub fn over(spi: &Spi, worker: WorkerId, now: Timestamp, real: Timestamp) -> Result<Vec<StateKey>> {
-    let params = [value(worker), array(lanes(spi)?), value(now), value(OVER_AT_ONCE), value(real)];
-    rows(spi, &OVER, &params)
+    over_in(spi, worker, &lanes(spi)?, now, OVER_AT_ONCE, real)
 }
 
 /// An attempt that was begun.
@@ -379,7 +366,12 @@ pub struct Begun {
 
 fn read_begun(row: &Row) -> Result<Begun> {
     let (api, attempt) = (row.get("api")?, row.get("attempt")?);
-    Ok(Begun { key: StateKey::read(row)?, api, attempt, first_attempt_at: row.get("first_attempt_at")? })
+    Ok(Begun {
+        key: (row.get("execution_id")?, row.get("seq")?),
+        api,
+        attempt,
+        first_attempt_at: row.get("first_attempt_at")?,
+    })
 }
 
 /// Those of these calls whose leases have ended still, their tasks locked. To be called under the locks of their executions.
@@ -397,37 +389,71 @@ pub struct Leased {
     pub number: i64,
 }
 
+/// The role that has a token.
+#[derive(Clone, Copy)]
+pub struct Holder {
+    pub role: pg_sys::Oid,
+    /// It may have every worker's calls.
+    pub may_all: bool,
+}
+
 /// What there is under a token.
 pub struct OfToken {
     pub begun: Begun,
-    pub process_id: String,
     pub worker: WorkerId,
-    pub role: Option<PullRole>,
-    /// The lease is the call's, and that of a worker without URL.
-    pub is_leased: bool,
+    pub executions: BTreeMap<ExecutionId, Loaded>,
 }
 
-/// The call of a token, if there is one, whoever has the lease.
-pub fn of_token(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> Result<Option<OfToken>> {
-    spi.first(&OF_TOKEN, &[value(execution), value(seq), value(number)], |row| {
-        let (process_id, worker, role) = (row.get("process_id")?, row.get("worker_id")?, PullRole::read(row)?);
-        Ok(OfToken { begun: read_begun(row)?, process_id, worker, role, is_leased: row.get("is_leased")? })
-    })
+/// How the execution of a token is locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TokenLock {
+    None,
+    /// Nobody closes it.
+    Open,
+    Step,
 }
 
-/// Loads the state of a call into its execution, which is locked, and says whether the inbox of the execution is empty. None: the
-/// lease is another one.
+/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because nobody
+/// may lock an execution of which the call is another's.
+pub fn of_token(
+    spi: &Spi,
+    registry: &mut Registry,
+    Leased { key: (execution, seq), number }: Leased,
+    holder: Holder,
+    lock: TokenLock,
+) -> Result<Option<OfToken>> {
+    let statement = match lock {
+        TokenLock::None => &LOOK_OF_TOKEN,
+        TokenLock::Open => &OPEN_OF_TOKEN,
+        TokenLock::Step => &STEP_OF_TOKEN,
+    };
+    let params = [value(execution), value(seq), value(number), value(holder.role), value(holder.may_all)];
+    let read = |row: &Row| Ok((read_begun(row)?, row.get("worker_id")?, execution::read_execution(row)?));
+    let Some((begun, worker, found)) = spi.first(statement, &params, read)? else { return Ok(None) };
+    if lock != TokenLock::None {
+        wake::note_locked(execution.0);
+    }
+    Ok(Some(OfToken { begun, worker, executions: execution::with_types(spi, registry, vec![found])? }))
+}
+
+/// Loads the state of a call into its execution, which is locked, with its type as it is registered now, and says whether the inbox of
+/// the execution is empty. None: the lease is another one.
 pub fn load_under_lease(
     spi: &Spi,
+    registry: &mut Registry,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     Leased { key: (execution, seq), number }: Leased,
 ) -> Result<Option<bool>> {
-    let read = |row: &Row| Ok((state::read_state(row)?, row.get("without_arrivals")?));
-    let found = spi.first(&UNDER_LEASE, &[value(execution), value(seq), value(number)], read)?;
-    Ok(found.map(|((id, state), without_arrivals)| {
-        state::put_in(loaded, id, state);
-        without_arrivals
-    }))
+    let Some(entry) = loaded.get_mut(&execution) else { return Ok(None) };
+    let name = entry.before.process_type.clone();
+    let read = |row: &Row| Ok((state::read_state(row)?, read_type_now(row)?, row.get("without_arrivals")?));
+    let params = [value(execution), value(seq), value(number), value(&*name)];
+    let Some(((id, state), version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
+        return Ok(None);
+    };
+    entry.meta.process_type = registry.process_type_of(spi, &name, version)?;
+    state::put_in(loaded, id, state);
+    Ok(Some(without_arrivals))
 }
 
 /// Gives a call back: the same attempt is made again. Its shard; None if the lease is another one.

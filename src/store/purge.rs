@@ -3,11 +3,10 @@
 //! Nothing here waits for a lock: what somebody holds is left for the next time. An execution is gone when its own
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
-use super::table::{Table, insert, run, statements, table};
-use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, timer};
+use super::table::{insert, rows as rows_of, run, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
-use crate::pg::spi::{Spi, Statement};
+use crate::pg::param::value;
+use crate::pg::spi::Spi;
 use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
@@ -18,12 +17,31 @@ table! {
     }
 }
 
-/// Some rows that executions have in a table.
-fn some_of(table: &str) -> String {
-    format!(
-        "DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
-         SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2))"
-    )
+/// Tables with rows of an execution, besides its own and that of its process id.
+const TABLES: [&str; 11] = [
+    "history_event",
+    "state_execution",
+    "local_attribute",
+    "rpc_answer",
+    "message_key",
+    "queue_message",
+    "queue_waiter",
+    "global_waiter",
+    "inbox",
+    "timer",
+    "task",
+];
+
+/// Deletes rows that executions have in all of these tables, at most $2 of each.
+fn some_rows() -> String {
+    let some_of = |table| {
+        format!(
+            "{table} AS (DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
+            SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true)"
+        )
+    };
+    let is_cut = TABLES.map(|table| format!("(SELECT count(*) FROM {table})")).join(", ");
+    format!("WITH {} SELECT COALESCE(GREATEST({is_cut}) >= $2, false) AS left", TABLES.map(some_of).join(", "))
 }
 
 /// Executions of which `which` holds, in the order of a column.
@@ -41,53 +59,40 @@ statements! {
     CLOSED = old("closed_at", "p.closed_at <= $1 AND p.purge_at IS NULL");
     OVERDUE = old("purge_at", "p.purge_at <= $1");
     RETAINED = old("purge_at", "p.purge_at IS NOT NULL AND p.closed_at <= $1");
+    /// Locks these process ids whose latest executions these are.
     LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
         JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
             ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
-        ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED";
-    CORRELATED = "SELECT c.execution_id FROM xdb.correlated_start c WHERE c.execution_id = ANY ($1)";
+        ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED"
+        => fn lock_latest(process_ids: &[&str], ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
+    CORRELATED = "SELECT c.execution_id FROM xdb.correlated_start c WHERE c.execution_id = ANY ($1)"
+        => fn correlated(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
     LOCK_CORRELATED = "SELECT c.execution_id FROM xdb.correlated_start c WHERE c.execution_id = ANY ($1) \
-        ORDER BY c.type_id, c.owner, c.correlation_key FOR UPDATE SKIP LOCKED";
+        ORDER BY c.type_id, c.owner, c.correlation_key FOR UPDATE SKIP LOCKED"
+        => fn lock_correlated(ids: &BTreeSet<ExecutionId>) -> BTreeSet<ExecutionId>;
     LOCK = "SELECT execution_id FROM xdb.process_execution \
-        WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED";
+        WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED"
+        => fn lock(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
+    /// Process ids of these latest executions that keep another one.
     OUTLIVED = "SELECT DISTINCT process_id FROM xdb.process_execution \
-        WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)";
+        WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)"
+        => fn outlived(process_ids: &[&str], going: &BTreeSet<ExecutionId>) -> BTreeSet<String>;
     NOTE = insert::<Purged>();
-    NOTED = "SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED";
-    FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)";
-    FORGET_CORRELATED = "DELETE FROM xdb.correlated_start WHERE execution_id = ANY ($1)";
-    DELETE_LATEST = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)";
-    DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)";
-    HISTORY = some_of(history::HistoryEvent::NAME);
-    STATES = some_of(state::State::NAME);
-    ATTRIBUTES = some_of(attribute::LocalAttribute::NAME);
-    RPC_ANSWERS = some_of(process::StoredRpcAnswer::NAME);
-    MESSAGE_KEYS = some_of(inbox::MessageKey::NAME);
-    MESSAGES = some_of(queue::QueueMessage::NAME);
-    WAITERS = some_of(queue::QueueWaiter::NAME);
-    GLOBAL_WAITERS = some_of(global_waiter::GlobalWaiter::NAME);
-    INBOX = some_of(inbox::Inbox::NAME);
-    TIMERS = some_of(timer::Timer::NAME);
-    TASKS = some_of(claim::Task::NAME);
+    /// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
+    SOME_ROWS = some_rows() => fn delete_rows(ids: &[ExecutionId], limit: Option<i64>) -> bool;
+    NOTED = format!("SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT {SWEPT} FOR UPDATE SKIP LOCKED")
+        => fn noted() -> Vec<ExecutionId>;
+    FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)" => fn forget(ids: &[ExecutionId]) -> ();
+    FORGET_CORRELATED = "DELETE FROM xdb.correlated_start WHERE execution_id = ANY ($1)"
+        => fn forget_correlated(ids: &[ExecutionId]) -> ();
+    DELETE_LATEST = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)"
+        => fn delete_latest(process_ids: &[&str]) -> ();
+    DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)"
+        => fn delete_executions(ids: &[ExecutionId]) -> ();
 }
 
-/// Delete rows of an execution, besides its own and that of its process id.
-static TABLES: [&Statement; 11] = [
-    &HISTORY,
-    &STATES,
-    &ATTRIBUTES,
-    &RPC_ANSWERS,
-    &MESSAGE_KEYS,
-    &MESSAGES,
-    &WAITERS,
-    &GLOBAL_WAITERS,
-    &INBOX,
-    &TIMERS,
-    &TASKS,
-];
-
 /// Most executions whose left rows are deleted in one sweep.
-const SWEPT: i64 = 100;
+const SWEPT: usize = 100;
 
 /// Which executions are old.
 #[derive(Clone, Copy, Debug)]
@@ -129,65 +134,41 @@ pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>
         Old::Retained(until) => (&RETAINED, until),
     };
     let params = [value(until), value(after.0), value(after.1), value(limit as i64)];
-    let closed = spi.rows(statement, &params, |row| {
-        let id: ExecutionId = row.get("execution_id")?;
-        let at: Option<Timestamp> = row.get("at")?;
-        let process_id: String = row.get("process_id")?;
-        Ok((id, at, row.get::<bool>("is_latest")?.then_some(process_id)))
-    })?;
-    let reached = closed.last().map_or(after, |(id, at, _)| Cursor(*at, *id));
-    let latest: Vec<_> = closed.iter().filter_map(|(id, _, latest)| Some((latest.as_deref()?, *id))).collect();
-    let latest_locked = lock_latest(spi, &latest)?;
-    let held = held_by_starts(spi, closed.iter().map(|(id, ..)| *id))?;
-    let free = closed.iter().filter(|(id, _, latest)| latest.is_none() || latest_locked.contains(id));
-    let free = free.filter(|(id, ..)| !held.contains(id));
-    let mut locked = lock(spi, free.map(|(id, ..)| *id))?;
+    let closed: Vec<(ExecutionId, Option<Timestamp>, String, bool)> = rows_of(spi, statement, &params)?;
+    let reached = closed.last().map_or(after, |(id, at, ..)| Cursor(*at, *id));
     // An execution is found by its process id as long as it exists: the latest one goes last.
-    let latest: Vec<_> = latest.into_iter().filter(|(_, id)| locked.contains(id)).collect();
-    let outlived = outlived(spi, &latest, &locked)?;
-    let latest: Vec<_> = latest.into_iter().filter(|(process_id, _)| !outlived.contains(*process_id)).collect();
-    locked.retain(|id| !latest_locked.contains(id) || latest.iter().any(|(_, latest)| latest == id));
+    let (process_ids, latest): (Vec<_>, Vec<_>) = closed
+        .iter()
+        .filter(|(.., is_latest)| *is_latest)
+        .map(|(id, _, process_id, _)| (process_id.as_str(), *id))
+        .unzip();
+    let ids: Vec<_> = closed.iter().map(|(id, ..)| *id).collect();
+    let latest_locked = lock_latest(spi, &process_ids, &latest)?;
+    let held = held_by_starts(spi, &ids)?;
+    let free =
+        closed.iter().filter(|(id, .., is_latest)| !held.contains(id) && (!is_latest || latest_locked.contains(id)));
+    let mut locked = lock(spi, &free.map(|(id, ..)| *id).collect::<Vec<_>>())?;
+    let outlived = outlived(spi, &process_ids, &locked)?;
+    let going = process_ids
+        .iter()
+        .zip(&latest)
+        .filter(|(process_id, id)| locked.contains(id) && !outlived.contains(**process_id));
+    let (process_ids, going): (Vec<_>, BTreeSet<_>) = going.map(|(process_id, id)| (*process_id, *id)).unzip();
+    locked.retain(|id| !latest_locked.contains(id) || going.contains(id));
     let ids: Vec<_> = locked.into_iter().collect();
-    let left = delete(spi, &ids, &latest, rows)?;
+    let left = delete(spi, &ids, &process_ids, rows)?;
     Ok(PurgedBatch { purged: ids.len(), reached, more: closed.len() == limit, left })
-}
-
-fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<ExecutionId>> {
-    if latest.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let params = [array(latest.iter().map(|l| l.0)), array(latest.iter().map(|l| l.1))];
-    Ok(spi.rows(&LOCK_LATEST, &params, |row| row.get("execution_id"))?.into_iter().collect())
 }
 
 /// Locks the correlation keys whose latest starts these are, and gives those whose keys somebody else has locked, who is starting
 /// another one.
-fn held_by_starts(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
-    let mut held: BTreeSet<_> =
-        spi.rows(&CORRELATED, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect();
-    if !held.is_empty() {
-        let locked: BTreeSet<ExecutionId> =
-            spi.rows(&LOCK_CORRELATED, &[array(&held)], |row| row.get("execution_id"))?.into_iter().collect();
-        held = &held - &locked;
-    }
-    Ok(held)
-}
-
-fn lock(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
-    Ok(spi.rows(&LOCK, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
-}
-
-/// Process ids of these latest executions that keep another one.
-fn outlived(spi: &Spi, latest: &[(&str, ExecutionId)], going: &BTreeSet<ExecutionId>) -> Result<BTreeSet<String>> {
-    if latest.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let params = [array(latest.iter().map(|l| l.0)), array(going)];
-    Ok(spi.rows(&OUTLIVED, &params, |row| row.get("process_id"))?.into_iter().collect())
+fn held_by_starts(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
+    let held = correlated(spi, ids)?;
+    Ok(if held.is_empty() { held } else { &held - &lock_correlated(spi, &held)? })
 }
 
 /// Deletes executions that are locked. True when rows of them are left.
-fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: Option<i64>) -> Result<bool> {
+fn delete(spi: &Spi, ids: &[ExecutionId], process_ids: &[&str], rows: Option<i64>) -> Result<bool> {
     if ids.is_empty() {
         return Ok(false);
     }
@@ -195,33 +176,21 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
     if left {
         run(spi, &NOTE, &ids.iter().map(|id| Purged { execution_id: *id }).collect::<Vec<_>>())?;
     }
-    if !latest.is_empty() {
-        spi.run(&DELETE_LATEST, &[array(latest.iter().map(|l| l.0))])?;
-    }
-    spi.run(&FORGET_CORRELATED, &[array(ids)])?;
-    spi.run(&DELETE, &[array(ids)])?;
-    Ok(left)
-}
-
-/// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
-fn delete_rows(spi: &Spi, ids: &[ExecutionId], rows: Option<i64>) -> Result<bool> {
-    let mut left = false;
-    for some_of_table in TABLES {
-        let deleted = spi.run(some_of_table, &[array(ids), value(rows)])?;
-        left |= rows.is_some_and(|rows| deleted >= rows as u64);
-    }
+    delete_latest(spi, process_ids)?;
+    forget_correlated(spi, ids)?;
+    delete_executions(spi, ids)?;
     Ok(left)
 }
 
 /// Deletes rows that executions have left. True when there may be more.
 pub fn sweep(spi: &Spi, rows: i64) -> Result<bool> {
-    let ids: Vec<ExecutionId> = spi.rows(&NOTED, &[value(SWEPT)], |row| row.get("execution_id"))?;
+    let ids = noted(spi)?;
     if ids.is_empty() {
         return Ok(false);
     }
     if delete_rows(spi, &ids, Some(rows))? {
         return Ok(true);
     }
-    spi.run(&FORGET, &[array(&ids)])?;
-    Ok(ids.len() as i64 == SWEPT)
+    forget(spi, &ids)?;
+    Ok(ids.len() == SWEPT)
 }

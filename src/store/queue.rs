@@ -4,10 +4,10 @@
 use super::StateKey;
 use super::loaded::{Loaded, QueueHead, Unread, Waiting};
 use super::state::states;
-use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use super::table::{Read, Record, batch, delete, insert, record, select, statements, table};
 use crate::guc;
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, array, value};
+use crate::pg::param::{Jsonb, value};
 use crate::pg::spi::{Row, Spi};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,9 +24,7 @@ table! {
 record! {
     /// Names a message.
     pub struct MessageNumber<'a> of QueueMessage<'a> { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
-}
 
-record! {
     /// A message as a state takes it.
     struct Queued<'a> of QueueMessage<'a> {
         execution_id: ExecutionId,
@@ -48,14 +46,10 @@ table! {
 record! {
     /// A queue that is counted, up to `needed` messages.
     struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, needed: i64 }
-}
 
-record! {
     /// A queue that is read: from which number on, and how many messages at most.
     struct ToRead<'a> { execution_id: ExecutionId, queue_name: &'a str, after: u64, wanted: i64 }
-}
 
-record! {
     /// Names a queue.
     struct Queue<'a> { execution_id: ExecutionId, queue_name: &'a str }
 }
@@ -63,20 +57,22 @@ record! {
 statements! {
     INSERT = insert::<QueueMessage>();
     DELETE = delete::<QueueMessage, MessageNumber>();
-    DELETE_ALL = "DELETE FROM xdb.queue_message WHERE execution_id = ANY ($1)";
     NEW_WAITERS = insert::<QueueWaiter>();
     OLD_WAITERS = delete::<QueueWaiter, StateKey>();
-    DELETE_WAITERS = "DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
     WAITERS = format!("SELECT DISTINCT w.execution_id, w.seq FROM {} \
-        JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>());
+        JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>())
+        => fn waiters(queues: [Queue]) -> Vec<StateKey>;
+    /// How many messages are in queues, up to the numbers that are needed.
     COUNT = format!("SELECT v.execution_id, v.queue_name, (SELECT count(*) FROM (SELECT FROM xdb.queue_message q \
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name LIMIT v.needed) AS counted) AS count \
-        FROM {}", batch::<ToCount>());
+        FROM {}", batch::<ToCount>()) => fn count(queues: [ToCount]) -> HashMap<(ExecutionId, String), i64>;
     READ = format!("SELECT {} FROM {} CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
             ORDER BY q.number LIMIT v.wanted) AS m \
         ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
-    HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages";
+    /// Whether a queue holds messages that were taken in.
+    HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages"
+        => pub fn has_messages(id: ExecutionId, queue: &str) -> bool;
     ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
         select::<Queued>("m"));
 }
@@ -94,36 +90,6 @@ impl<'a> QueueMessage<'a> {
             received_at,
         }
     }
-}
-
-/// Writes messages: those that left their queues, and those that came in.
-pub(super) fn write(spi: &Spi, gone: &[MessageNumber], new: &[QueueMessage]) -> Result<()> {
-    run(spi, &DELETE, gone)?;
-    run(spi, &INSERT, new)?;
-    Ok(())
-}
-
-/// Writes who waits: all that these states waited for goes, and what they wait for now comes.
-pub(super) fn write_waiters(spi: &Spi, gone: &[StateKey], new: &[QueueWaiter]) -> Result<()> {
-    run(spi, &OLD_WAITERS, gone)?;
-    run(spi, &NEW_WAITERS, new)?;
-    Ok(())
-}
-
-pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_ALL, &[array(ids)])?;
-    Ok(())
-}
-
-pub(super) fn delete_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_WAITERS, &[array(ids)])?;
-    Ok(())
-}
-
-/// Whether a queue holds messages that were taken in.
-pub fn has_messages(spi: &Spi, id: ExecutionId, queue: &str) -> Result<bool> {
-    let has_messages = spi.first(&HAS_MESSAGES, &[value(id), value(queue)], |row| row.get("has_messages"))?;
-    Ok(has_messages.unwrap_or(false))
 }
 
 /// All messages of an execution, as the active snapshot shows them.
@@ -177,12 +143,11 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         return Ok(());
     }
     let unknown: Vec<_> = new.iter().map(|(id, queue, _)| Queue { execution_id: *id, queue_name: queue }).collect();
-    let waiters = rows::<StateKey>(spi, &WAITERS, &Queue::arrays(&unknown))?;
-    states(spi, loaded, &waiters)?;
+    states(spi, loaded, &waiters(spi, &unknown)?)?;
 
     let waiting = waiting_for(loaded, demand);
     let mut to_count: Vec<ToCount> = Vec::new();
-    let mut counted = HashMap::new();
+    let mut counted: HashMap<(ExecutionId, String), i64> = HashMap::new();
     for (id, queue, _) in &new {
         let (Some(entry), Some(Waiting { needed, .. })) = (loaded.get(id), waiting.get(&(*id, *queue))) else {
             continue;
@@ -192,7 +157,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
             continue;
         }
         if at_most < *needed {
-            counted.insert((*id, (*queue).to_owned()), at_most);
+            counted.insert((*id, (*queue).to_owned()), at_most as i64);
         } else {
             to_count.push(ToCount { execution_id: *id, queue_name: queue, needed: *needed as i64 });
         }
@@ -203,7 +168,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     for (id, queue, looked_into) in &new {
         let Some(entry) = loaded.get_mut(id) else { continue };
         let waiting = waiting.get(&(*id, *queue)).copied();
-        let count = counted.get(&(*id, (*queue).to_owned())).copied();
+        let count = counted.get(&(*id, (*queue).to_owned())).map(|count| *count as usize);
         let unread = waiting.zip(count).filter(|(waiting, count)| *count < waiting.needed);
         let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*looked_into), waiting });
         let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
@@ -262,17 +227,6 @@ fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &
         }
     }
     Ok(())
-}
-
-/// How many messages are in queues, up to the numbers that are needed.
-fn count(spi: &Spi, queues: &[ToCount]) -> Result<Vec<((ExecutionId, String), usize)>> {
-    if queues.is_empty() {
-        return Ok(Vec::new());
-    }
-    spi.rows(&COUNT, &ToCount::arrays(queues), |row| {
-        let queue = (row.get("execution_id")?, row.get::<String>("queue_name")?);
-        Ok((queue, row.get::<i64>("count")?.max(0) as usize))
-    })
 }
 
 type Messages = BTreeMap<(ExecutionId, String), Vec<Arc<Message>>>;

@@ -1,11 +1,11 @@
 //! What roles have that no row has the sum of: running processes, and messages of global queues. Counted in slices of all rows.
 
-use super::table::statements;
+use super::table::{Gives, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::settings::whole_number;
 use crate::pg::shmem::over::Kind;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ statements! {
         FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS e (entry) \
         WHERE split_part(e.entry, '=', 1) = 'xdb.max_running_processes' \
             AND (s.setdatabase = 0 OR s.setdatabase = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())) \
-        ORDER BY s.setdatabase <> 0";
+        ORDER BY s.setdatabase <> 0" => fn set_limits() -> Vec<(pg_sys::Oid, String)>;
     // By the index of those that run.
     RUNNING = slice("p.process_id", "process_execution p", "p.status = 'RUNNING' AND p.process_id > $1", "0");
     MESSAGES = slice("m.number", "global_message m", "m.number > COALESCE(NULLIF($1, '')::bigint, 0)", "m.bytes");
@@ -42,9 +42,8 @@ pub struct Limits {
 impl Limits {
     /// As roles and the database have them set now; `of_others` holds for all else.
     pub fn read(spi: &Spi, of_others: i32) -> Result<Self> {
-        let read = |row: &Row| Ok((row.get("owner")?, row.get::<String>("value")?));
         let mut limits = Self { of_role: HashMap::new(), of_others };
-        for (owner, value) in spi.rows(&LIMITS, &[], read)? {
+        for (owner, value) in set_limits(spi)? {
             let Some(limit) = whole_number(&value) else { continue };
             match owner {
                 pg_sys::InvalidOid => limits.of_others = limit,
@@ -80,15 +79,13 @@ pub fn add(spi: &Spi, kind: Kind, sums: &mut Sums, after: &str, rows: i64) -> Re
         Kind::Running => &RUNNING,
         Kind::Messages => &MESSAGES,
     };
-    let mut last = None;
-    let read = |row: &Row| {
-        last = row.get("last")?;
-        Ok((row.get("owner")?, Sum { count: row.get("count")?, bytes: row.get("bytes")? }))
-    };
-    for (owner, Sum { count, bytes }) in spi.rows(statement, &[value(after), value(rows)], read)? {
+    let slice: Vec<(pg_sys::Oid, i64, i64, Option<String>)> = Gives::of(spi, statement, &[value(after), value(rows)])?;
+    let mut reached = None;
+    for (owner, count, bytes, last) in slice {
         let sum = sums.entry(owner).or_default();
         sum.count += count;
         sum.bytes += bytes;
+        reached = last;
     }
-    Ok(last)
+    Ok(reached)
 }

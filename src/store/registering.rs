@@ -3,12 +3,12 @@
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, rows, run, statements};
+use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, run_but, statements};
 use super::worker_secret::{self, Secret};
 use super::{from_json, pauses, to_json};
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, Relation, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::param::{Jsonb, Relation};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use pgrx::pg_sys;
 use xdb_engine::{Definition, PauseMode, TableMapping, Timestamp};
@@ -26,9 +26,7 @@ record! {
         role: Option<pg_sys::Oid>,
         role_name: Option<&'a str>,
     }
-}
 
-record! {
     /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
     /// executions know it by.
     struct NewType<'a> of TypeRow<'a> {
@@ -40,38 +38,60 @@ record! {
         owner_name: &'a str,
         type_id: TypeId,
     }
+
+    /// A process type that is there, and stays as it is until this transaction ends.
+    pub struct KnownType {
+        owner: pg_sys::Oid,
+        mapping_id: Option<MappingId>,
+        /// As JSON.
+        global_attributes: Option<String>,
+    }
 }
 
 statements! {
     PUT_WORKER = format!("{} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secrets = excluded.secrets, role = excluded.role, \
             role_name = excluded.role_name, headers = excluded.headers, max_concurrency = excluded.max_concurrency, \
             registered_at = excluded.registered_at \
-        WHERE worker.owner = $10 RETURNING worker_id", insert::<NewWorker>());
-    PUT_SECRETS = "UPDATE xdb.worker SET secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
+        WHERE worker.owner = $10 RETURNING worker_id", insert::<NewWorker>())
+        => fn insert_or_update(worker: [NewWorker], owner: pg_sys::Oid) -> Option<WorkerId>;
+    PUT_SECRETS = "UPDATE xdb.worker SET secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1"
+        => fn count_secrets(worker: WorkerId, secrets: i16) -> ();
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
-    TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
-    WORKER_TO_PUT = worker_of_name("NO KEY UPDATE");
-    WORKER_TO_USE = worker_of_name("KEY SHARE");
-    WORKER_TO_DELETE = worker_of_name("UPDATE");
-    SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w";
+    TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1"
+        => fn touch_types(worker: WorkerId) -> ();
+    /// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker.
+    WORKER_TO_PUT = worker_of_name("NO KEY UPDATE") => pub fn worker_to_put(name: &str) -> Option<OwnedWorker>;
+    /// A worker for a process type: nobody removes it before this transaction ends.
+    WORKER_TO_USE = worker_of_name("KEY SHARE") => pub fn worker_to_use(name: &str) -> Option<OwnedWorker>;
+    /// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
+    WORKER_TO_DELETE = worker_of_name("UPDATE") => pub fn worker_to_delete(name: &str) -> Option<OwnedWorker>;
+    SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w"
+        => pub fn shown_workers() -> Vec<ShownWorker>;
     SHOWN_TYPES = format!("SELECT t.type_id, t.process_type, w.name AS worker, t.owner, {} \
-        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)", pauses::COLUMNS);
+        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)", pauses::COLUMNS)
+        => pub fn shown_types() -> Vec<ShownType>;
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
-        WHERE w.name = $1 ORDER BY 1";
+        WHERE w.name = $1 ORDER BY 1" => fn types_of(name: &str) -> Vec<String>;
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
-    DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
+    DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1" => fn delete_row(worker: WorkerId) -> ();
+    /// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
     LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
-        WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
+        WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1") => pub fn lost_type(name: &str) -> Option<TypeId>;
     TYPE_TO_PUT = "SELECT owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
-        FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+        FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
+        => pub fn type_to_put_in(name: &str) -> Option<KnownType>;
     PUT_TYPE = format!("{} WHERE process_type.owner = excluded.owner", put_type_as(&insert_but::<NewType>(&["type_id"])));
     PUT_LOST_TYPE = put_type_as(&insert_with_identity::<NewType>());
-    NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
+    NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id"
+        => fn next_mapping() -> Option<MappingId>;
     INSERT_MAPPING = insert_row::<MappedTable>();
-    TYPE_TO_DELETE = "SELECT type_id, owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    /// A process type that is to be removed, and its owner.
+    TYPE_TO_DELETE = "SELECT type_id, owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
+        => pub fn type_to_delete(name: &str) -> Option<(TypeId, pg_sys::Oid)>;
+    /// Number of running executions of a type.
     RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
-        WHERE type_id = $1 AND status = 'RUNNING'";
-    DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1";
+        WHERE type_id = $1 AND status = 'RUNNING'" => pub fn running_of_type(id: TypeId) -> i64;
+    DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1" => fn delete_type(id: TypeId) -> ();
 }
 
 fn worker_of_name(lock: &str) -> String {
@@ -86,20 +106,13 @@ fn put_type_as(insert: &str) -> String {
     )
 }
 
-/// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker.
-pub fn worker_to_put(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    spi.first(&WORKER_TO_PUT, &[value(name)], read_worker)
-}
-
 /// Inserts a worker, or changes the one of its name if that has this owner. Says whether it did: somebody may have registered
 /// one since its owner was looked for.
 pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, owner: pg_sys::Oid) -> Result<bool> {
     take_into_use(spi)?;
-    let mut params = NewWorker::arrays(&[worker]);
-    params.push(value(owner));
-    let Some(id) = spi.first(&PUT_WORKER, &params, |row| row.get::<WorkerId>("worker_id"))? else { return Ok(false) };
+    let Some(id) = insert_or_update(spi, &[worker], owner)? else { return Ok(false) };
     worker_secret::put(spi, id, secret.map_or(&[], std::slice::from_ref))?;
-    spi.run(&TOUCH_TYPES, &[value(id)])?;
+    touch_types(spi, id)?;
     bump(spi)?;
     Ok(true)
 }
@@ -107,27 +120,13 @@ pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, own
 /// Has a worker's calls signed with these secrets from now on.
 pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()> {
     worker_secret::put(spi, worker, secrets)?;
-    spi.run(&PUT_SECRETS, &[value(worker), value(secrets.len() as i16)])?;
-    spi.run(&TOUCH_TYPES, &[value(worker)])?;
+    count_secrets(spi, worker, secrets.len() as i16)?;
+    touch_types(spi, worker)?;
     bump(spi)
 }
 
 /// A worker and its owner.
 pub type OwnedWorker = (WorkerId, pg_sys::Oid);
-
-fn read_worker(row: &Row) -> Result<OwnedWorker> {
-    Ok((row.get("worker_id")?, row.get("owner")?))
-}
-
-/// A worker for a process type: nobody removes it before this transaction ends.
-pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    spi.first(&WORKER_TO_USE, &[value(name)], read_worker)
-}
-
-/// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
-pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
-    spi.first(&WORKER_TO_DELETE, &[value(name)], read_worker)
-}
 
 record! {
     /// A worker, for people.
@@ -139,13 +138,7 @@ record! {
         pulls: bool,
         max_concurrency: i32,
     }
-}
 
-pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
-    rows(spi, &SHOWN_WORKERS, &[])
-}
-
-record! {
     /// A process type as everybody may know it.
     pub struct ShownType {
         type_id: TypeId,
@@ -158,37 +151,16 @@ record! {
     }
 }
 
-pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
-    rows(spi, &SHOWN_TYPES, &[])
-}
-
 /// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
-    spi.with_latest_snapshot(|spi| spi.rows(&TYPES_OF_WORKER, &[value(name)], |row| row.get("process_type")))
+    spi.with_latest_snapshot(|spi| types_of(spi, name))
 }
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
-    spi.run(&DELETE_WORKER, &[value(id)])?;
+    delete_row(spi, id)?;
     worker_secret::delete(spi, id)?;
     wake::forget_worker_at_commit(id);
     bump(spi)
-}
-
-/// A process type that is there, and stays as it is until this transaction ends.
-pub struct KnownType {
-    pub owner: pg_sys::Oid,
-    mapping_id: Option<MappingId>,
-    global_attributes: Vec<TableMapping>,
-}
-
-pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
-    spi.first(&TYPE_TO_PUT, &[value(name)], |row| {
-        Ok(KnownType {
-            owner: row.get("owner")?,
-            mapping_id: row.get("mapping_id")?,
-            global_attributes: row.get::<Option<&str>>("global_attributes")?.map_or(Ok(Vec::new()), from_json)?,
-        })
-    })
 }
 
 /// What a process type is registered with.
@@ -203,11 +175,6 @@ pub struct TypeToPut<'a> {
     pub lost: Option<TypeId>,
 }
 
-/// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
-pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
-    spi.first(&LOST_TYPE, &[value(name)], |row| row.get("type_id"))
-}
-
 /// Inserts a process type, or replaces the one that is known. Says whether it did: somebody may have registered one since that
 /// was looked for. A mapping that differs from the last one gets a new id, because running executions keep theirs.
 pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
@@ -216,15 +183,22 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
         // Else the registration of the worker has done so.
         take_into_use(spi)?;
     }
+    let is_mapped = |known: &&KnownType| -> Result<bool> {
+        let tables: Vec<TableMapping> = known.global_attributes.as_deref().map_or(Ok(Vec::new()), from_json)?;
+        Ok(tables == definition.global_attributes)
+    };
     let mapping_id = match known {
-        Some(known) if known.global_attributes == definition.global_attributes => known.mapping_id,
+        Some(known) if is_mapped(&known)? => known.mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
     let owner = known.map_or(role, |known| known.owner);
     let (type_id, owner_name) = (lost.unwrap_or_default(), role_name);
     let row = NewType { process_type, worker_id, definition, mapping_id, owner, owner_name, type_id };
-    let changed = run(spi, if lost.is_some() { &PUT_LOST_TYPE } else { &PUT_TYPE }, &[row])?;
+    let changed = match lost {
+        Some(_) => run(spi, &PUT_LOST_TYPE, &[row])?,
+        None => run_but(spi, &PUT_TYPE, &[row], &["type_id"])?,
+    };
     if changed > 0 {
         bump(spi)?;
     }
@@ -235,7 +209,7 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
     if tables.is_empty() {
         return Ok(None);
     }
-    let next = spi.first(&NEXT_MAPPING, &[], |row| row.get("mapping_id"))?;
+    let next = next_mapping(spi)?;
     let Some(mapping_id) = next else { return Ok(None) };
     for (position, table) in (0i32..).zip(tables) {
         let row = MappedTable {
@@ -247,23 +221,12 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
             attributes: Jsonb(to_json(&table.attributes)?.into()),
         };
         // One by one: their keys are arrays of different lengths.
-        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row]))?;
+        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row], &[]))?;
     }
     Ok(next)
 }
 
-/// A process type that is to be removed, and its owner.
-pub fn type_to_delete(spi: &Spi, name: &str) -> Result<Option<(TypeId, pg_sys::Oid)>> {
-    let read = |row: &Row| Ok((row.get("type_id")?, row.get("owner")?));
-    spi.first(&TYPE_TO_DELETE, &[value(name)], read)
-}
-
-/// Number of running executions of a type.
-pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {
-    Ok(spi.first(&RUNNING_OF_TYPE, &[value(id)], |row| row.get("running"))?.unwrap_or(0))
-}
-
 pub fn delete_process_type(spi: &Spi, id: TypeId) -> Result<()> {
-    spi.run(&DELETE_TYPE, &[value(id)])?;
+    delete_type(spi, id)?;
     bump(spi)
 }

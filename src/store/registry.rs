@@ -1,7 +1,7 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`, and what is kept of them in memory.
 //! How something comes to be registered is in `registering.rs`.
 
-use super::table::{Read, select, statements, table};
+use super::table::{Read, record, select, statements, table};
 use super::worker_secret::{self, Signing};
 use super::{from_json, pauses};
 use crate::pg::catch::{QUERY_CANCELED, Result, log_error};
@@ -14,6 +14,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use xdb_calls::{TypeFacts, TypeWorker};
 use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
@@ -49,11 +50,6 @@ pub struct ProcessType {
 pub const NO_WORKER: WorkerId = 0;
 
 impl ProcessType {
-    /// The pause that its processes are in.
-    pub fn pause(&self, now: Timestamp) -> Option<&Pause> {
-        self.pause.as_ref().filter(|pause| !pause.is_over(now))
-    }
-
     pub fn worker_id(&self) -> WorkerId {
         self.worker.as_ref().map_or(NO_WORKER, |worker| worker.id)
     }
@@ -63,18 +59,26 @@ impl ProcessType {
         self.worker.as_ref().filter(|worker| worker.url.is_none()).map(|worker| worker.id)
     }
 
+    /// What is registered, as far as calls depend on it.
+    pub fn facts(&self) -> TypeFacts<'_> {
+        let worker = match &self.worker {
+            None => TypeWorker::None,
+            Some(worker) if worker.url.is_none() => TypeWorker::Pulls(worker.id),
+            Some(_) => TypeWorker::Called,
+        };
+        TypeFacts { definition: &self.definition, worker, pause: self.pause.as_ref() }
+    }
+
     /// Whether a call of this state is a runner's: because a function answers it, or since there is no worker who could.
     pub fn is_for_function(&self, state_id: &str, api: Api) -> bool {
         self.worker.is_none() || self.definition.function_of(state_id, api).is_some()
     }
 }
 
-/// Tells one state of a row from all others: also from one that was rolled back, or of another row of that name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowVersion {
-    id: TypeId,
-    version: i64,
-    xmin: String,
+record! {
+    /// Tells one state of a row from all others: also from one that was rolled back, or of another row of that name.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RowVersion { type_id: TypeId, version: i64, xmin: String }
 }
 
 /// An attribute mapping as it was registered once; immutable.
@@ -259,16 +263,9 @@ const DEFINITION: &str = "t.definition::text";
 /// In its place, what it takes to read it.
 const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
 
-/// A process type that is not registered, and how many of its executions run.
-pub struct MissingType {
-    pub name: String,
-    pub running: i64,
-}
-
-impl MissingType {
-    pub(super) fn read(row: &Row) -> Result<Self> {
-        Ok(Self { name: row.get("process_type")?, running: row.get("running")? })
-    }
+record! {
+    /// A process type that is not registered, and how many of its executions run.
+    pub struct MissingType { process_type: String, running: i64 }
 }
 
 /// An execution `p` that runs and whose type is not there: rows were lost on their way into this database.
@@ -279,7 +276,8 @@ statements! {
     TYPE = type_with(DEFINITION);
     // What a change of its worker changes, without the definition.
     HEAD = type_with(STORED_BYTES);
-    VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
+    VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1"
+        => fn version_of(name: &str) -> Option<RowVersion>;
     WORKERS = format!("SELECT w.worker_id, w.name, w.url IS NULL AS pulls, w.max_concurrency, w.registered_at, {} FROM xdb.worker w",
         worker_secret::COLUMNS);
     MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
@@ -409,7 +407,7 @@ impl Registry {
         if known.is_some() || self.turn.is_some() {
             let mut secrets = worker_secret::Reader::default();
             let head = spi.first(&HEAD, &[value(id)], |row| {
-                Ok((Head::read(row, &mut secrets)?, row.get::<i32>("stored_bytes")?))
+                Ok((ProcessType::read(row, &mut secrets)?, row.get::<i32>("stored_bytes")?))
             })?;
             let Some((head, stored_bytes)) = head else {
                 self.forget(id);
@@ -418,7 +416,8 @@ impl Registry {
             if let Some((known, weight)) = known
                 && known.version == head.version
             {
-                return Ok(Found::Registered(self.keep(head.with(known.definition.clone()), weight)));
+                let found = ProcessType { definition: known.definition.clone(), ..head };
+                return Ok(Found::Registered(self.keep(found, weight)));
             }
             let stored_bytes = stored_bytes.max(0) as usize;
             if let Some(later) = self.turn.as_mut().and_then(|turn| turn.later(&head.version, stored_bytes, owner)) {
@@ -497,21 +496,21 @@ impl Registry {
 
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
-        let current = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
-        self.process_type_of_version(spi, name, current)
+        let current = version_of(spi, name)?;
+        self.process_type_of(spi, name, current)
     }
 
-    /// The same for whoever has read the version of the type's row just now.
-    pub fn process_type_of_version(
+    /// The same, of a version that was read a moment ago.
+    pub(super) fn process_type_of(
         &mut self,
         spi: &Spi,
         name: &str,
-        mut version: Option<RowVersion>,
+        mut read: Option<RowVersion>,
     ) -> Result<Option<Arc<ProcessType>>> {
         let mut missing = None;
         loop {
-            let Some(current) = version else { return Ok(None) };
-            if missing == Some(current.id) {
+            let Some(current) = read else { return Ok(None) };
+            if missing == Some(current.type_id) {
                 // Its worker is not there.
                 return Ok(None);
             }
@@ -520,19 +519,19 @@ impl Registry {
                 self.read.times += 1;
                 self.read.configuration = configuration_read_at();
             }
-            if let Some(known) = self.types.get(&current.id)
+            if let Some(known) = self.types.get(&current.type_id)
                 && known.process_type.version == current
                 && known.checked == self.read.times
                 && known.process_type.worker.as_ref().is_none_or(|worker| worker.signing.is_ok())
             {
                 return Ok(Some(known.process_type.clone()));
             }
-            if let Some(found) = self.read_type(spi, current.id, pg_sys::InvalidOid)?.registered() {
+            if let Some(found) = self.read_type(spi, current.type_id, pg_sys::InvalidOid)?.registered() {
                 return Ok(Some(found));
             }
             // Another one may have taken its place meanwhile.
-            missing = Some(current.id);
-            version = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)?;
+            missing = Some(current.type_id);
+            read = version_of(spi, name)?;
         }
     }
 
@@ -557,20 +556,6 @@ impl Registry {
     }
 }
 
-fn read_version(row: &Row) -> Result<RowVersion> {
-    Ok(RowVersion { id: row.get("type_id")?, version: row.get("version")?, xmin: row.get("xmin")? })
-}
-
-/// The version of the type's row `y`, which may be missing, as columns that stand beside those of other tables.
-pub(super) const CURRENT_TYPE: &str =
-    "y.type_id AS current_type, y.version AS current_version, y.xmin::text AS current_xmin";
-
-/// Reads it.
-pub(super) fn read_current_type(row: &Row) -> Result<Option<RowVersion>> {
-    let Some(id) = row.get("current_type")? else { return Ok(None) };
-    Ok(Some(RowVersion { id, version: row.get("current_version")?, xmin: row.get("current_xmin")? }))
-}
-
 fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeMap<WorkerId, Registered>> {
     let workers = spi.rows(&WORKERS, &[], |row| {
         let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
@@ -587,16 +572,6 @@ pub fn unusable_secrets(spi: &Spi) -> Result<Vec<(String, Arc<str>)>> {
     Ok(workers.into_values().filter_map(|worker| Some((worker.name, worker.unusable?))).collect())
 }
 
-/// A type without its definition.
-struct Head {
-    id: TypeId,
-    name: String,
-    mapping_id: Option<MappingId>,
-    pause: Option<Pause>,
-    version: RowVersion,
-    worker: Option<Worker>,
-}
-
 impl Worker {
     fn read(row: &Row, id: WorkerId, signing: Signing) -> Result<Self> {
         let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
@@ -607,25 +582,22 @@ impl Worker {
     }
 }
 
-impl Head {
+impl ProcessType {
+    /// Without its definition.
     fn read(row: &Row, secrets: &mut worker_secret::Reader) -> Result<Self> {
         let worker = match row.get::<Option<WorkerId>>("worker_id")? {
-            Some(id) => Some(Worker::read(row, id, secrets.signing(row)?)?),
+            Some(id) => Some(Arc::new(Worker::read(row, id, secrets.signing(row)?)?)),
             None => None,
         };
         Ok(Self {
             id: row.get("type_id")?,
             name: row.get("process_type")?,
+            worker,
+            definition: Arc::default(),
             mapping_id: row.get("mapping_id")?,
             pause: pauses::read(row)?,
-            version: read_version(row)?,
-            worker,
+            version: RowVersion::read(row)?,
         })
-    }
-
-    fn with(self, definition: Arc<Definition>) -> ProcessType {
-        let Self { id, name, mapping_id, pause, version, worker } = self;
-        ProcessType { id, name, worker: worker.map(Arc::new), definition, mapping_id, pause, version }
     }
 }
 
@@ -633,22 +605,22 @@ impl Head {
 fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
     let mut secrets = worker_secret::Reader::default();
     spi.first(&TYPE, &[value(id)], |row| {
-        let head = Head::read(row, &mut secrets)?;
+        let head = ProcessType::read(row, &mut secrets)?;
         let text = row.get::<&str>("definition")?;
         let weight = Definition::weight(text);
         room_for(weight)?;
-        Ok((head.with(Arc::new(from_json(text)?)), weight))
+        Ok((ProcessType { definition: Arc::new(from_json(text)?), ..head }, weight))
     })
 }
 
 impl TurnsPart {
     /// If this turn is not to read a definition that takes so many bytes, for a process of this owner.
     fn later(&mut self, version: &RowVersion, stored_bytes: usize, owner: pg_sys::Oid) -> Option<Found> {
-        if let Some((unreadable, again_at)) = self.unreadable.get(&version.id) {
+        if let Some((unreadable, again_at)) = self.unreadable.get(&version.type_id) {
             if unreadable == version && *again_at > Instant::now() {
                 return Some(Found::Later(Some(*again_at)));
             }
-            self.unreadable.remove(&version.id);
+            self.unreadable.remove(&version.type_id);
         }
         if stored_bytes <= SMALL {
             return None;

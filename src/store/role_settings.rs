@@ -4,10 +4,9 @@
 use super::table::statements;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::identity::Setting;
-use crate::pg::param::value;
 use crate::pg::process;
 use crate::pg::settings::MEANINGS;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::ffi::CString;
 
@@ -24,7 +23,7 @@ statements! {
         WHERE strpos(c.name, '.') > 0 AND lower(c.name) NOT LIKE 'xdb.%' \
         ORDER BY lower(c.name), c.is_the_engines, c.setrole <> 0 DESC, c.setdatabase <> 0 DESC",
         engine = pg_sys::BOOTSTRAP_SUPERUSERID
-    );
+    ) => fn of_role(role: pg_sys::Oid, database: pg_sys::Oid) -> Vec<(String, String)>;
     // As a session begins whose role and client set nothing. What stands on the server's command line is not looked for.
     MEANING = format!(
         "SELECT s.name, COALESCE( \
@@ -36,20 +35,21 @@ statements! {
             s.boot_val, '') AS value \
         FROM pg_catalog.pg_settings s WHERE s.name IN ('{names}')",
         names = MEANINGS.join("', '")
-    );
+    ) => fn meanings(database: pg_sys::Oid) -> Vec<(String, String)>;
 }
 
 /// The settings that decide what statements mean, as the server and the database have them.
 pub fn configured(spi: &Spi) -> Result<Vec<Setting>> {
-    spi.rows(&MEANING, &[value(process::database())], |row| Ok((text(row, "name")?, text(row, "value")?)))
+    settings(meanings(spi, process::database())?)
 }
 
 /// The custom settings with which a session of this role begins in this database. Of several for one parameter that which Postgres
 /// takes: of the role in the database before of the role, before of the database, before of all.
 pub fn custom_settings(spi: &Spi, role: pg_sys::Oid) -> Result<Vec<Setting>> {
-    spi.rows(&OF_ROLE, &[value(role), value(process::database())], |row| Ok((text(row, "name")?, text(row, "value")?)))
+    settings(of_role(spi, role, process::database())?)
 }
 
-fn text(row: &Row, column: &str) -> Result<CString> {
-    CString::new(row.get::<String>(column)?).map_err(|_| PgError::internal("a setting holds a zero byte"))
+fn settings(found: Vec<(String, String)>) -> Result<Vec<Setting>> {
+    let text = |text| CString::new(text).map_err(|_| PgError::internal("a setting holds a zero byte"));
+    found.into_iter().map(|(name, value)| Ok((text(name)?, text(value)?))).collect()
 }

@@ -11,19 +11,46 @@ use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{NO_WORKER, WorkerId};
-use super::state::{self, State, StateUpdate};
+use super::state::{self, State};
+use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, global_queue, global_waiter, held};
+use super::{StateKey, execution, global_queue, held};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
-use crate::pg::param::Jsonb;
-use crate::pg::spi::Spi;
+use crate::pg::param::{Jsonb, array};
+use crate::pg::spi::{Spi, Statement};
 use crate::pg::wake::NewCall;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
+
+/// Deletes all rows that executions have in these tables.
+fn all_of(tables: &[&str]) -> String {
+    let delete = |table| format!("{table} AS (DELETE FROM xdb.{table} WHERE execution_id = ANY ($1))");
+    format!("WITH {} SELECT", tables.iter().map(delete).collect::<Vec<_>>().join(", "))
+}
+
+statements! {
+    OF_CLOSED = all_of(&["task", "inbox", "message_key"]);
+    OF_WAITING = all_of(&["timer", "queue_waiter", "global_waiter"]);
+    MESSAGES = all_of(&["queue_message"]);
+    ARRIVALS = all_of(&["inbox", "message_key"]);
+}
+
+fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> Result<()> {
+    if !ids.is_empty() {
+        spi.run(statement, &[array(ids)])?;
+    }
+    Ok(())
+}
+
+/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
+/// have seen them.
+pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    delete_of(spi, &ARRIVALS, ids)
+}
 
 /// Saves what a session has decided. The engine learns at the commit that calls are over.
 pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<()> {
@@ -90,7 +117,7 @@ struct Changes<'a> {
     /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
     calls_over: bool,
     /// New calls of workers that fetch them.
-    pulled: Vec<(WorkerId, NewCall)>,
+    pulled: Vec<(WorkerId, NewCall, StateKey)>,
     /// Such workers that may have any.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
@@ -118,7 +145,7 @@ struct Closed {
 #[derive(Default)]
 struct Rows<'a> {
     states_new: Vec<State<'a>>,
-    states_changed: Vec<StateUpdate<'static>>,
+    states_changed: Vec<State<'a>>,
     tasks_new: Vec<Task>,
     tasks_changed: Vec<Task>,
     tasks_gone: Vec<StateKey>,
@@ -152,19 +179,10 @@ impl Closed {
     }
 
     fn delete_what_they_leave(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        if !self.all.is_empty() {
-            claim::delete_all(spi, &self.all)?;
-            // A message may be in the inbox that nobody has seen.
-            inbox::delete_arrivals_of(spi, &self.all)?;
-        }
-        if !self.waiting.is_empty() {
-            timer::delete_all(spi, &self.waiting)?;
-            queue::delete_waiters(spi, &self.waiting)?;
-            global_waiter::delete_all_waiters(spi, &self.waiting)?;
-        }
-        if !self.with_messages.is_empty() {
-            queue::delete_all(spi, &self.with_messages)?;
-        }
+        // A message may be in the inbox that nobody has seen.
+        delete_of(spi, &OF_CLOSED, &self.all)?;
+        delete_of(spi, &OF_WAITING, &self.waiting)?;
+        delete_of(spi, &MESSAGES, &self.with_messages)?;
         if !self.with_threads.is_empty() {
             // What was loaded is written after this.
             state::abort(spi, &self.with_threads, now)?;
@@ -184,18 +202,21 @@ impl<'a> Changes<'a> {
             self.closed.collect(loaded);
         }
         for (old, state) in loaded.changed_states() {
-            match old {
-                None => self.rows.states_new.push(State::of(id, meta.shard, state)?),
-                Some(_) => self.rows.states_changed.push(StateUpdate::of(id, state)?),
-            }
+            let states = if old.is_none() { &mut self.rows.states_new } else { &mut self.rows.states_changed };
+            states.push(State::of(id, meta.shard, state)?);
             if !closes {
                 if !state.status().is_live() {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
                 let due = self.rows.collect_task(meta, execution, old, state, calls);
-                let call = due.map(|due| NewCall { shard: meta.shard, is_due: due <= calls.now });
-                self.pulled.extend(meta.pulled_by().zip(call));
+                if let Some((worker, due)) = meta.pulled_by().zip(due) {
+                    self.pulled.push((
+                        worker,
+                        NewCall { shard: meta.shard, is_due: due <= calls.now },
+                        (id, state.seq),
+                    ));
+                }
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -209,7 +230,9 @@ impl<'a> Changes<'a> {
         }
         if before.pause != execution.pause {
             self.paused.push(execution);
-            self.collect_pause(loaded, closes);
+            if !closes {
+                self.collect_pause(loaded);
+            }
         }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
@@ -222,17 +245,13 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded, closes: bool) {
-        let (ended, ends) = (before.pause_ends_at(), execution.pause_ends_at());
-        if closes {
-            return;
-        }
-        if ended.is_some() {
+    fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded) {
+        if before.pause_ends_at().is_some() {
             let key = TimerKey { execution_id: execution.id, seq: StateSeq(0), command: timer::OF_PAUSE };
             self.rows.timers_gone.push(key);
         }
         let timer = |at| Timer::of_pause(execution.id, meta.shard, meta.owner, at);
-        self.rows.timers_new.extend(ends.map(timer));
+        self.rows.timers_new.extend(execution.pause_ends_at().map(timer));
         if execution.pause.is_none() {
             self.resumed.push(execution.id);
             self.pulling.extend(meta.pulled_by());
@@ -240,27 +259,32 @@ impl<'a> Changes<'a> {
     }
 
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        let Rows { states_new, states_changed, tasks_new, tasks_changed, tasks_gone, timers_new, timers_gone, .. } =
-            &self.rows;
-        let Rows { waiters_new, waiters_gone, messages_new, messages_gone, message_keys, attributes, history, .. } =
-            &self.rows;
+        let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
-        self.pulled.iter().for_each(|(worker, call)| crate::pg::wake::new_call_at_commit(*worker, *call));
+        for (worker, call, (id, seq)) in &self.pulled {
+            crate::pg::wake::new_call_at_commit(*worker, *call, (id.0, seq.0));
+        }
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
-        state::write(spi, states_new, states_changed)?;
+        run(spi, &state::INSERT, &rows.states_new)?;
+        run_but(spi, &state::UPDATE, &rows.states_changed, state::UNCHANGING)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
-        claim::write(spi, tasks_gone, tasks_changed, tasks_new)?;
+        run(spi, &claim::DELETE, &rows.tasks_gone)?;
+        run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
+        run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
         held::let_go(spi, &self.resumed)?;
-        timer::write(spi, timers_gone, timers_new)?;
-        queue::write_waiters(spi, waiters_gone, waiters_new)?;
-        queue::write(spi, messages_gone, messages_new)?;
-        inbox::write_keys(spi, message_keys)?;
+        run(spi, &timer::DELETE, &rows.timers_gone)?;
+        run(spi, &timer::INSERT, &rows.timers_new)?;
+        run(spi, &queue::OLD_WAITERS, &rows.waiters_gone)?;
+        run(spi, &queue::NEW_WAITERS, &rows.waiters_new)?;
+        run(spi, &queue::DELETE, &rows.messages_gone)?;
+        run(spi, &queue::INSERT, &rows.messages_new)?;
+        run(spi, &inbox::KEYS, &rows.message_keys)?;
         self.global.write(spi, now)?;
-        attribute::write(spi, attributes)?;
-        history::write(spi, history)?;
+        run(spi, &attribute::WRITE, &rows.attributes)?;
+        run(spi, &history::INSERT, &rows.history)?;
         correlated::write(spi, &self.rows.merged)?;
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }

@@ -2,7 +2,6 @@
 
 use super::table::statements;
 use crate::pg::catch::Result;
-use crate::pg::param::value;
 use crate::pg::process::database;
 use crate::pg::shmem::slow::{Kind, Mark, marks};
 use crate::pg::spi::Spi;
@@ -12,7 +11,7 @@ statements! {
     NAME = "SELECT CASE WHEN $2::bool THEN $1::oid::regrole::text \
         WHEN EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.oid = $1) \
             AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1) THEN $1::oid::regprocedure::text \
-        ELSE $1::oid::regclass::text END AS name";
+        ELSE $1::oid::regclass::text END AS name" => fn name_of(oid: pg_sys::Oid, is_role: bool) -> Option<String>;
 }
 
 /// All that is marked in this database.
@@ -22,8 +21,7 @@ pub fn names(spi: &Spi) -> Result<Vec<String>> {
 
 /// Names what is marked, and says why.
 pub fn describe(spi: &Spi, mark: Mark) -> Result<String> {
-    let params = [value(pg_sys::Oid::from(mark.oid)), value(mark.kind == Kind::Killer)];
-    let name: String = spi.first(&NAME, &params, |row| row.get("name"))?.unwrap_or_default();
+    let name = name_of(spi, mark.oid.into(), mark.kind == Kind::Killer)?.unwrap_or_default();
     Ok(match mark.kind {
         Kind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
         Kind::Deadly => format!("{name}: a process died in it"),

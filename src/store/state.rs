@@ -4,14 +4,12 @@ use super::claim::Task;
 use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
-use super::table::{
-    Read, Record, Table, batch, insert, record, rows, run, select, select_but, statements, table, update,
-};
+use super::table::{Gives, Read, Record, Table, batch, insert, select, select_but, statements, table, update_but};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::json::Stored;
-use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::param::{Jsonb, value};
+use crate::pg::spi::{Row, Spi};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -40,27 +38,12 @@ table! {
     }
 }
 
-record! {
-    /// What of it changes.
-    pub struct StateUpdate<'a> of State<'a> {
-        execution_id: ExecutionId,
-        seq: StateSeq,
-        status: StateStatus,
-        ended_at: Option<Timestamp>,
-        call: Option<Jsonb<'a>>,
-        wait: Option<Jsonb<'a>>,
-        last_failure: Option<Jsonb<'a>>,
-    }
-}
+/// Columns that never change.
+pub(super) const UNCHANGING: &[&str] = &["shard", "state_id", "number", "started_at", "input", "config", "recovery"];
 
 /// The columns of `s` that a [`State`] is read from.
 pub(super) fn columns() -> String {
     select::<State>("s")
-}
-
-/// The same, without inputs: they may be large, and no update writes them.
-fn without_inputs() -> String {
-    format!("{}, NULL::text AS input", select_but::<State>("s", &["input"]))
 }
 
 /// The columns that [`read_within`] reads: what may be large is there as it is stored.
@@ -73,17 +56,9 @@ fn as_stored() -> String {
 
 statements! {
     INSERT = insert::<State>();
-    UPDATE = update::<StateUpdate>();
+    UPDATE = update_but::<State>(UNCHANGING);
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        columns(), batch::<StateKey>());
-    OF_KEYS_AS_STORED = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         as_stored(), batch::<StateKey>());
-    OF_CALLS = format!("SELECT {}, EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = v.execution_id) AS has_locals \
-        FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        as_stored(), batch::<StateKey>());
-    OF_KEYS_WITHOUT_INPUTS = format!("SELECT {} FROM {} \
-        JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
-        without_inputs(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
     // In one statement, because nearly every turn begins with it.
     ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
@@ -92,40 +67,49 @@ statements! {
         LEFT JOIN xdb.{task} t ON t.execution_id = v.execution_id AND t.seq = v.seq",
         as_stored(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2"
+        => fn with_more_attempts(ids: &[ExecutionId], than: u32) -> Vec<StateKey>;
     // States of a process that closed which were not loaded.
+    /// Ends the live states of executions that closed.
     ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
         last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, \
         call = CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
             'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL";
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL"
+        => pub(super) fn abort(ids: &[ExecutionId], now: Timestamp) -> ();
     BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
     STANDING = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
-    FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
+    /// Deletes states that ended in events which are no longer kept.
+    FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
+        => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();
 }
 
 impl<'a> State<'a> {
     /// The row that a state execution has.
     pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
-        let StateUpdate { execution_id, seq, status, ended_at, call, wait, last_failure } = StateUpdate::of(id, state)?;
+        let (call, wait, last_failure) = phase_parts(state);
+        let call = match &state.phase {
+            Phase::Ended { call, .. } => json(call.as_ref())?,
+            _ => json(call)?,
+        };
         Ok(Self {
-            execution_id,
-            seq,
+            execution_id: id,
+            seq: state.seq,
             shard,
             state_id: &state.id.state_id,
             number: state.id.number,
-            status,
+            status: state.status(),
             started_at: state.started_at,
-            ended_at,
+            ended_at: state.ended_at,
             input: state.input.as_ref().map(Jsonb::from),
             config: json(state.config.as_deref())?,
             recovery: json(state.recovery.as_ref())?,
             call,
-            wait,
-            last_failure,
+            wait: json(wait)?,
+            last_failure: json(last_failure)?,
         })
     }
 
@@ -159,41 +143,8 @@ impl<'a> State<'a> {
     }
 }
 
-impl StateUpdate<'static> {
-    /// What changes of the row of a state execution, as it is now.
-    pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
-        let (call, wait, last_failure) = phase_parts(state);
-        let call = match &state.phase {
-            Phase::Ended { call, .. } => json(call.as_ref())?,
-            _ => json(call)?,
-        };
-        Ok(Self {
-            execution_id: id,
-            seq: state.seq,
-            status: state.status(),
-            ended_at: state.ended_at,
-            call,
-            wait: json(wait)?,
-            last_failure: json(last_failure)?,
-        })
-    }
-}
-
 fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
     Ok(value.map(to_json).transpose()?.map(|text| Jsonb(text.into())))
-}
-
-/// Writes state executions: new ones, and what changed of others.
-pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result<()> {
-    run(spi, &INSERT, new)?;
-    run(spi, &UPDATE, changed)?;
-    Ok(())
-}
-
-/// Ends the live states of executions that closed.
-pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
-    spi.run(&ABORT, &[array(ids), value(now)])?;
-    Ok(())
 }
 
 pub(super) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
@@ -205,13 +156,14 @@ pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateEx
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
-/// Reads a row, if it is within the budget: inputs, and results of waits, may be large. Else its key.
-fn read_within(
-    row: &Row,
-    budget: &mut ByteBudget,
-) -> Result<std::result::Result<(ExecutionId, StateExecution), StateKey>> {
+/// A state that was read, or the key of one for which there was no room.
+type ReadState = std::result::Result<(ExecutionId, StateExecution), StateKey>;
+
+/// Reads a row, if it is within the budget: inputs, and results of waits, may be large.
+fn read_within(row: &Row, budget: &mut ByteBudget, with_input: bool) -> Result<ReadState> {
     let state = State::read(row)?;
-    let (input, wait) = (row.get::<Option<Stored>>("stored_input")?, row.get::<Option<Stored>>("stored_wait")?);
+    let input = if with_input { row.get::<Option<Stored>>("stored_input")? } else { None };
+    let wait = row.get::<Option<Stored>>("stored_wait")?;
     let size = [&input, &wait].into_iter().flatten().map(Stored::size).sum();
     if !budget.take(size) {
         return Ok(Err((state.execution_id, state.seq)));
@@ -235,28 +187,12 @@ fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
 
 /// Loads these state executions into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
-    put_all(spi, &OF_KEYS, loaded, keys)
+    load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
 
-/// The same without their inputs.
+/// The same without their inputs: they may be large, and no update writes them.
 pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
-    put_all(spi, &OF_KEYS_WITHOUT_INPUTS, loaded, keys)
-}
-
-fn put_all(
-    spi: &Spi,
-    statement: &'static Statement,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    keys: &[StateKey],
-) -> Result<()> {
-    let wanted = unknown(loaded, keys);
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    for (id, state) in spi.rows(statement, &StateKey::arrays(&wanted), read_state)? {
-        put_in(loaded, id, state);
-    }
-    Ok(())
+    load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), false)).map(drop)
 }
 
 /// The same, of those that are large as many as are within the budget. Gives the others.
@@ -266,35 +202,26 @@ pub fn states_in(
     keys: &[StateKey],
     budget: &mut ByteBudget,
 ) -> Result<BTreeSet<StateKey>> {
+    load(spi, loaded, keys, |row| read_within(row, budget, true))
+}
+
+fn load(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+    read: impl FnMut(&Row) -> Result<ReadState>,
+) -> Result<BTreeSet<StateKey>> {
     let (wanted, mut left_out) = (unknown(loaded, keys), BTreeSet::new());
-    if wanted.is_empty() {
-        return Ok(left_out);
-    }
-    for state in spi.rows(&OF_KEYS_AS_STORED, &StateKey::arrays(&wanted), |row| read_within(row, budget))? {
-        match state {
-            Ok((id, state)) => put_in(loaded, id, state),
-            Err(key) => drop(left_out.insert(key)),
-        }
+    if !wanted.is_empty() {
+        let states = spi.rows(&OF_KEYS, &StateKey::arrays(&wanted), read)?;
+        left_out.extend(states.into_iter().filter_map(|state| put_in_or(loaded, state)));
     }
     Ok(left_out)
 }
 
-/// Loads the states of calls into their executions, and says which of these have local attributes.
-pub fn states_of_calls(
-    spi: &Spi,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    keys: &[StateKey],
-) -> Result<BTreeSet<ExecutionId>> {
-    let (mut with_locals, mut budget) = (BTreeSet::new(), ByteBudget::default());
-    let read = |row: &Row| Ok((read_within(row, &mut budget)?, row.get::<bool>("has_locals")?));
-    for (state, has_locals) in spi.rows(&OF_CALLS, &StateKey::arrays(keys), read)? {
-        // Without a bound none is left out.
-        if let Ok((id, state)) = state {
-            put_in(loaded, id, state);
-            with_locals.extend(has_locals.then_some(id));
-        }
-    }
-    Ok(with_locals)
+/// Puts a state that was read into its execution. Gives the key of one that was not.
+fn put_in_or(loaded: &mut BTreeMap<ExecutionId, Loaded>, state: ReadState) -> Option<StateKey> {
+    state.map(|(id, state)| put_in(loaded, id, state)).err()
 }
 
 pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
@@ -329,7 +256,7 @@ pub fn answered(
         return Ok(answered);
     }
     let read = |row: &Row| {
-        let state = read_within(row, budget)?;
+        let state = read_within(row, budget, true)?;
         let epoch: Option<i64> = row.get("lease_epoch")?;
         let number: Option<i64> = row.get("lease_number")?;
         Ok((state, epoch.zip(number), row.get::<bool>("without_arrivals")?))
@@ -343,10 +270,7 @@ pub fn answered(
         if without_arrivals {
             answered.without_arrivals.insert(key.0);
         }
-        match state {
-            Ok((id, state)) => put_in(loaded, id, state),
-            Err(key) => drop(answered.left_out.insert(key)),
-        }
+        answered.left_out.extend(put_in_or(loaded, state));
     }
     Ok(answered)
 }
@@ -362,26 +286,17 @@ pub fn states_with_unrecorded_attempts(
     if ids.is_empty() {
         return Ok(());
     }
-    let params = [array(ids), value(RECORDED_ATTEMPTS as i32)];
-    let keys = rows::<StateKey>(spi, &WITH_UNRECORDED_ATTEMPTS, &params)?;
+    let keys = with_more_attempts(spi, &ids, RECORDED_ATTEMPTS)?;
     // They end, or stay as they are.
     states_without_inputs(spi, loaded, &keys)
 }
 
 /// A state execution, if there is one of that name.
 pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<Option<(StateSeq, StateStatus)>> {
-    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
-    spi.first(&BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
+    Gives::of(spi, &BY_NAME, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }
 
 /// States of an execution whose calls are in backoff or have an incident; only the named one, if it is.
 pub fn standing(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
-    let params = [value(id), value(only), value(now.0)];
-    spi.rows(&STANDING, &params, |row| row.get("seq"))
-}
-
-/// Deletes states that ended in events which are no longer kept.
-pub(super) fn forget(spi: &Spi, id: ExecutionId, ended: &[StateSeq]) -> Result<()> {
-    spi.run(&FORGET, &[value(id), array(ended)])?;
-    Ok(())
+    Gives::of(spi, &STANDING, &[value(id), value(only), value(now.0)])
 }

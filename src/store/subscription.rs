@@ -15,22 +15,19 @@ statements! {
     // Each database has rows of its own in these, and nothing of them is the copy's.
     LEAVE_OUT_OWN = format!("DELETE FROM pg_catalog.pg_subscription_rel r \
         USING pg_catalog.pg_class c, pg_catalog.pg_subscription s \
-        WHERE {OURS} AND c.relname IN ('engine', 'registry', 'registration_count')");
+        WHERE {OURS} AND c.relname IN ('engine', 'registry', 'registration_count')") => fn leave_out_own() -> ();
     LEAVE_OUT_ALL = format!("DELETE FROM pg_catalog.pg_subscription_rel r \
         USING pg_catalog.pg_class c, pg_catalog.pg_subscription s \
-        WHERE {OURS} AND (SELECT in_use FROM xdb.registry)");
+        WHERE {OURS} AND (SELECT in_use FROM xdb.registry)") => fn leave_out_all() -> u64;
+    /// The names of subscriptions that write the tables of XDB.
     WRITERS = format!("SELECT DISTINCT s.subname::text AS name \
-        FROM pg_catalog.pg_subscription_rel r, pg_catalog.pg_class c, pg_catalog.pg_subscription s WHERE {OURS} ORDER BY 1");
+        FROM pg_catalog.pg_subscription_rel r, pg_catalog.pg_class c, pg_catalog.pg_subscription s WHERE {OURS} ORDER BY 1")
+        => pub fn writers() -> Vec<String>;
 }
 
 /// Takes tables out of the lists of subscriptions: those that tell one engine from another, and all where processes run that
 /// are this database's own. Says whether it did the latter.
 pub fn leave_out(spi: &Spi) -> Result<bool> {
-    spi.run(&LEAVE_OUT_OWN, &[])?;
-    Ok(spi.run(&LEAVE_OUT_ALL, &[])? > 0)
-}
-
-/// The names of subscriptions that write the tables of XDB.
-pub fn writers(spi: &Spi) -> Result<Vec<String>> {
-    spi.rows(&WRITERS, &[], |row| row.get("name"))
+    leave_out_own(spi)?;
+    Ok(leave_out_all(spi)? > 0)
 }

@@ -5,11 +5,14 @@
 //!   of a result by the names of its columns.
 //! - [`table!`] makes the record that is a whole table, with its key, and with which columns `check_process` compares.
 //! - [`record!`]` of` a table names some of its columns: those that a statement writes or reads.
-//! - [`statements!`] declares statements, so that a test can prepare all of them, and compare all tables with the catalog.
+//! - [`statements!`] declares statements, so that a test can prepare all of them, and compare all tables with the catalog. It also
+//!   makes the function that runs a statement, where that does nothing else.
 
 use crate::pg::catch::Result;
-use crate::pg::param::{Param, SqlType};
+use crate::pg::param::{FromColumn, Param, SqlType, SqlValue, array, value};
 use crate::pg::spi::{Row, Spi, Statement};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 /// A column of a record.
 #[derive(Clone, Copy, Debug)]
@@ -25,16 +28,132 @@ pub struct Column {
 pub trait Record: Sized {
     const COLUMNS: &'static [Column];
 
-    /// The parameters of a batch for [`Spi::run_batch`].
-    fn columns(rows: &[Self]) -> Vec<Param>;
+    /// The parameters of a batch for [`Spi::run_batch`], without those of some columns.
+    fn columns(rows: &[Self], without: &[&str]) -> Vec<Param>;
 
     /// The parameters of a batch, as arrays even of one row.
     fn arrays(rows: &[Self]) -> Vec<Param>;
 }
 
-/// A record that can be read from a row, by the names of its columns.
+/// What a row can be read as: a record by the names of its columns, values by their places.
 pub trait Read<'r>: Sized {
     fn read(row: &Row<'r>) -> Result<Self>;
+}
+
+/// Values that stand beside each other in a row.
+pub trait Values<'r>: Sized {
+    const COUNT: usize;
+    fn read_from(row: &Row<'r>, place: usize) -> Result<Self>;
+}
+
+impl<'r, T: FromColumn<'r>> Values<'r> for T {
+    const COUNT: usize = 1;
+    fn read_from(row: &Row<'r>, place: usize) -> Result<Self> {
+        row.at(place)
+    }
+}
+
+macro_rules! values {
+    ($($value:ident)+) => {
+        impl<'r, $($value: Values<'r>),+> Values<'r> for ($($value,)+) {
+            const COUNT: usize = $($value::COUNT +)+ 0;
+            fn read_from(row: &Row<'r>, mut place: usize) -> Result<Self> {
+                let mut next = |count| {
+                    place += count;
+                    place - count
+                };
+                Ok(($($value::read_from(row, next($value::COUNT))?,)+))
+            }
+        }
+    };
+}
+
+values! { A B }
+values! { A B C }
+values! { A B C D }
+values! { A B C D E }
+
+impl<'r, T: Values<'r>> Read<'r> for T {
+    fn read(row: &Row<'r>) -> Result<Self> {
+        T::read_from(row, 0)
+    }
+}
+
+/// What a statement gives to the function that runs it. By default nothing: for what has no row, or was not run.
+pub trait Gives: Default {
+    fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self>;
+
+    /// With a batch as its parameters.
+    fn of_batch<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<Self> {
+        if rows.is_empty() { Ok(Self::default()) } else { Self::of(spi, statement, &R::arrays(rows)) }
+    }
+}
+
+impl Gives for () {
+    fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self> {
+        spi.run(statement, params).map(drop)
+    }
+
+    fn of_batch<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<Self> {
+        run(spi, statement, rows).map(drop)
+    }
+}
+
+/// How many rows it touched.
+impl Gives for u64 {
+    fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self> {
+        spi.run(statement, params)
+    }
+
+    fn of_batch<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<Self> {
+        run(spi, statement, rows)
+    }
+}
+
+/// Types that stand for what a statement gives.
+macro_rules! gives {
+    ($([$($bounds:tt)*] $type:ty = $rows:ident: Vec<$row:ty> => $given:expr;)+) => { $(
+        impl<$($bounds)*> Gives for $type {
+            fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self> {
+                let $rows: Vec<$row> = rows(spi, statement, params)?;
+                Ok($given)
+            }
+        }
+    )+ };
+}
+
+gives! {
+    [] bool = rows: Vec<bool> => rows.first().copied().unwrap_or_default();
+    [] i64 = rows: Vec<i64> => rows.first().copied().unwrap_or_default();
+    [T: for<'r> Read<'r>] Option<T> = rows: Vec<T> => rows.into_iter().next();
+    [T: for<'r> Read<'r>] Vec<T> = rows: Vec<T> => rows;
+    [T: for<'r> Read<'r> + Ord] BTreeSet<T> = rows: Vec<T> => rows.into_iter().collect();
+    [T: for<'r> Read<'r> + Eq + Hash] HashSet<T> = rows: Vec<T> => rows.into_iter().collect();
+    [K: for<'r> Values<'r> + Ord, V: for<'r> Values<'r>] BTreeMap<K, V> = rows: Vec<(K, V)> => rows.into_iter().collect();
+    [K: for<'r> Values<'r> + Eq + Hash, V: for<'r> Values<'r>] HashMap<K, V> = rows: Vec<(K, V)> => rows.into_iter().collect();
+}
+
+/// A parameter of such a function: a value, or an array.
+pub trait Parameter {
+    fn param(self) -> Param;
+}
+
+impl<T: SqlValue> Parameter for T {
+    fn param(self) -> Param {
+        value(self)
+    }
+}
+
+impl<T: SqlValue> Parameter for &[T] {
+    fn param(self) -> Param {
+        array(self)
+    }
+}
+
+impl<T: SqlValue> Parameter for &BTreeSet<T> {
+    fn param(self) -> Param {
+        array(self)
+    }
 }
 
 /// A whole table of the schema `xdb`.
@@ -59,7 +178,12 @@ pub fn rows<R: for<'r> Read<'r>>(spi: &Spi, statement: &'static Statement, param
 
 /// Runs a statement on a batch; on none, nothing.
 pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<u64> {
-    if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows)) }
+    run_but(spi, statement, rows, &[])
+}
+
+/// The same without some of the record's columns.
+pub fn run_but<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R], without: &[&str]) -> Result<u64> {
+    if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows, without)) }
 }
 
 /// The batch as a relation `v` with the record's columns. It has the first parameters.
@@ -67,11 +191,16 @@ pub fn batch<R: Record>() -> String {
     batch_but::<R>(&[])
 }
 
-/// The same without some of the record's columns, whose parameters are not used.
+/// The same without some of the record's columns, for [`run_but`].
 pub fn batch_but<R: Record>(without: &[&str]) -> String {
-    let columns = (1..).zip(R::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    format!("(SELECT {}) AS v", elements::<R>(without))
+}
+
+/// The columns of such a relation.
+pub fn elements<R: Record>(without: &[&str]) -> String {
+    let columns = (1..).zip(R::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let columns = columns.map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
-    format!("(SELECT {}) AS v", columns.collect::<Vec<_>>().join(", "))
+    columns.collect::<Vec<_>>().join(", ")
 }
 
 fn element(number: usize, column: &Column) -> String {
@@ -94,7 +223,7 @@ pub fn insert<P: Part>() -> String {
     insert_as::<P>("", &[])
 }
 
-/// The same without some of the record's columns, which have their defaults too. Their parameters are not used.
+/// The same without some of the record's columns, which have their defaults too: for [`run_but`].
 pub fn insert_but<P: Part>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }
@@ -105,7 +234,7 @@ pub fn insert_with_identity<P: Part>() -> String {
 }
 
 fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
-    let columns = (1..).zip(P::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    let columns = (1..).zip(P::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let values: Vec<_> = columns.map(|(n, column)| element(n, column)).collect();
     let names = names_but::<P>(without).join(", ");
     format!("INSERT INTO xdb.{} ({names}) {clause}SELECT {}", P::Of::NAME, values.join(", "))
@@ -120,8 +249,13 @@ pub fn insert_row<P: Part>() -> String {
 
 /// Sets the record's columns in the rows of its keys.
 pub fn update<P: Part>() -> String {
-    let sets = set_to_v(&names_but::<P>(P::Of::KEY));
-    format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch::<P>(), is_v("t", P::Of::KEY))
+    update_but::<P>(&[])
+}
+
+/// The same without some of the record's columns, for [`run_but`].
+pub fn update_but<P: Part>(without: &[&str]) -> String {
+    let sets = set_to_v(&names_but::<P>(&[P::Of::KEY, without].concat()));
+    format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch_but::<P>(without), is_v("t", P::Of::KEY))
 }
 
 /// Sets these columns to those of `v`.
@@ -155,8 +289,8 @@ pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
 
 /// See the page at the door of this file.
 macro_rules! record {
-    ($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
-     { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? }) => {
+    ($($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
+     { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? })+) => { $(
         $(#[$meta])*
         $vis struct $Name $(<$life>)? { $($(#[$note])* pub $column: $type),* }
 
@@ -167,8 +301,12 @@ macro_rules! record {
                 nullable: <$type as $crate::pg::param::SqlValue>::NULLABLE,
             }),*];
 
-            fn columns(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
-                vec![$($crate::pg::param::column(rows.iter().map(|row| &row.$column))),*]
+            fn columns(rows: &[Self], without: &[&str]) -> Vec<$crate::pg::param::Param> {
+                let mut params = Vec::with_capacity(Self::COLUMNS.len());
+                $(if !without.contains(&stringify!($column)) {
+                    params.push($crate::pg::param::column(rows.iter().map(|row| &row.$column)));
+                })*
+                params
             }
 
             fn arrays(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
@@ -178,7 +316,7 @@ macro_rules! record {
 
         $crate::store::table::record!(@read $Name $(<$life>)? { $($column),* });
         $crate::store::table::record!(@part [$Name $(<$life>)?] $($Table)?);
-    };
+    )+ };
     (@part [$Name:ident $(<$life:lifetime>)?]) => {};
     (@part [$Name:ident $(<$life:lifetime>)?] $Table:ty) => {
         impl $(<$life>)? $crate::store::table::Part for $Name $(<$life>)? {
@@ -231,14 +369,42 @@ macro_rules! table {
 pub(super) use table;
 
 /// Declares the statements of a file, and lists them in `STATEMENTS`. A text that varies is a statement for each of its forms.
+///
+/// `NAME = text => fn name(a: A, …) -> G;` is a function besides, which runs the statement with these parameters and gives `G`: see
+/// [`Gives`]. With `rows: [R]` as its first parameter it takes a batch, which has the first parameters of the statement, and with none
+/// runs nothing.
 macro_rules! statements {
-    ($($(#[$meta:meta])* $name:ident = $text:expr;)+) => {
-        $($(#[$meta])* static $name: $crate::pg::spi::Statement =
+    ($($(#[$meta:meta])* $name:ident = $text:expr $(=> $vis:vis fn $function:ident ($($args:tt)*) -> $gives:ty)?;)+) => {
+        $($(#[$meta])* pub(in $crate::store) static $name: $crate::pg::spi::Statement =
             $crate::pg::spi::Statement::new(concat!(module_path!(), "::", stringify!($name)), || String::from($text));)+
+
+        $($crate::store::table::statements!(@run $name { $(#[$meta])* $($vis fn $function)? } $(($($args)*) -> $gives)?);)+
 
         /// All of them.
         #[cfg(feature = "pg_test")]
         pub(in $crate::store) static STATEMENTS: &[&$crate::pg::spi::Statement] = &[$(&$name),+];
+    };
+    (@run $name:ident { $($docs:tt)* }) => {};
+    (@run $name:ident { $($function:tt)+ } ($rows:ident: [$row:ty]) -> $gives:ty) => {
+        $($function)+(spi: &$crate::pg::spi::Spi, $rows: &[$row]) -> $crate::pg::catch::Result<$gives> {
+            $crate::store::table::Gives::of_batch(spi, &$name, $rows)
+        }
+    };
+    (@run $name:ident { $($function:tt)+ } ($rows:ident: [$row:ty], $($arg:ident: $type:ty),+) -> $gives:ty) => {
+        $($function)+(spi: &$crate::pg::spi::Spi, $rows: &[$row], $($arg: $type),+) -> $crate::pg::catch::Result<$gives> {
+            if $rows.is_empty() {
+                return Ok(Default::default());
+            }
+            let mut params = <$row as $crate::store::table::Record>::arrays($rows);
+            $(params.push($crate::store::table::Parameter::param($arg));)+
+            $crate::store::table::Gives::of(spi, &$name, &params)
+        }
+    };
+    (@run $name:ident { $($function:tt)+ } ($($arg:ident: $type:ty),*) -> $gives:ty) => {
+        $($function)+(spi: &$crate::pg::spi::Spi $(, $arg: $type)*) -> $crate::pg::catch::Result<$gives> {
+            let params = [$($crate::store::table::Parameter::param($arg)),*];
+            $crate::store::table::Gives::of(spi, &$name, &params)
+        }
     };
 }
 pub(super) use statements;

@@ -2,9 +2,8 @@
 
 use super::StateKey;
 use super::lines::{firsts_of, read_first};
-use super::table::{Record, batch, delete, insert, record, rows, run, statements, table};
+use super::table::{Record, batch, delete, insert, record, run, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
@@ -36,9 +35,7 @@ record! {
     /// Names a timer.
     #[derive(Clone, Copy, Debug)]
     pub struct TimerKey of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
-}
 
-record! {
     /// A timer that came due. Sequence 0 stands for the process timeout, or the end of a pause.
     #[derive(Clone, Copy, Debug)]
     pub struct DueTimer {
@@ -49,9 +46,7 @@ record! {
         /// In whose line it stands.
         owner: pg_sys::Oid,
     }
-}
 
-record! {
     /// Whose timers to look for, and since when they may be due.
     struct DueOf { owner: pg_sys::Oid, since: Timestamp }
 }
@@ -63,10 +58,10 @@ statements! {
     DUE = format!("SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
             WHERE t.owner = v.owner AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
-            ORDER BY t.fire_at LIMIT $5) AS d", batch::<DueOf>());
+            ORDER BY t.fire_at LIMIT $5) AS d", batch::<DueOf>())
+        => fn due(of: [DueOf], now: Timestamp, except: &[ExecutionId], of_each: i64) -> Vec<DueTimer>;
     NEXT = format!("SELECT v.owner, n.fire_at AS at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
             WHERE t.owner = v.owner AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n", batch::<DueOf>());
-    DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
 impl Timer<'static> {
@@ -95,17 +90,6 @@ impl Timer<'static> {
     }
 }
 
-pub(super) fn write(spi: &Spi, gone: &[TimerKey], new: &[Timer]) -> Result<()> {
-    run(spi, &DELETE, gone)?;
-    run(spi, &INSERT, new)?;
-    Ok(())
-}
-
-pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    spi.run(&DELETE_ALL, &[array(ids)])?;
-    Ok(())
-}
-
 /// When the first timer of each owner comes due or came due.
 pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
     spi.rows(&FIRSTS, &[], read_first)
@@ -124,9 +108,7 @@ pub fn due_timers(
         owner: owner.into(),
         since: since.unwrap_or(Timestamp::EARLIEST),
     };
-    let mut params = DueOf::arrays(&of.into_iter().map(due_of).collect::<Vec<_>>());
-    params.extend([value(now), array(except), value(of_each as i64)]);
-    rows(spi, &DUE, &params)
+    due(spi, &of.into_iter().map(due_of).collect::<Vec<_>>(), now, except, of_each as i64)
 }
 
 /// When the next timer of each of these owners comes due after `now`.

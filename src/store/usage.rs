@@ -2,29 +2,22 @@
 
 use super::registry::TypeId;
 use super::table::statements;
-use crate::pg::catch::Result;
-use crate::pg::param::value;
-use crate::pg::spi::{Row, Spi};
 
 /// Nothing is counted further.
 const MOST: i64 = 10_000;
 
 statements! {
     // By the index of those that run: no other leads from a type to its executions.
-    USAGE = "SELECT u.kind, u.name, least(count(*), $2) AS live FROM xdb.process_execution p CROSS JOIN LATERAL ( \
+    /// Each state and queue that a state execution is in, or waits for.
+    USAGE = format!("SELECT u.kind, u.name, least(count(*), {MOST}) AS live FROM xdb.process_execution p CROSS JOIN LATERAL ( \
             SELECT 'STATE'::text AS kind, s.state_id AS name FROM xdb.state_execution s \
                 WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL \
             UNION ALL SELECT 'LOCAL_QUEUE', w.queue_name FROM xdb.queue_waiter w WHERE w.execution_id = p.execution_id \
             UNION ALL SELECT 'GLOBAL_QUEUE', d.queue_name FROM ( \
                 SELECT DISTINCT g.seq, g.queue_name FROM xdb.global_waiter g WHERE g.execution_id = p.execution_id) AS d \
-        ) AS u WHERE p.status = 'RUNNING' AND p.type_id = $1 GROUP BY u.kind, u.name ORDER BY u.kind, u.name";
+        ) AS u WHERE p.status = 'RUNNING' AND p.type_id = $1 GROUP BY u.kind, u.name ORDER BY u.kind, u.name")
+        => pub fn of_type(id: TypeId) -> Vec<Usage>;
 }
 
 /// A kind, a name, and how many live state executions are in this state, or wait for messages of this queue.
 pub type Usage = (String, String, i64);
-
-/// Each state and queue that a state execution is in, or waits for.
-pub fn of_type(spi: &Spi, id: TypeId) -> Result<Vec<Usage>> {
-    let read = |row: &Row| Ok((row.get("kind")?, row.get("name")?, row.get("live")?));
-    spi.rows(&USAGE, &[value(id), value(MOST)], read)
-}

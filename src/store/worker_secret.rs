@@ -5,7 +5,7 @@
 //! one signed with less than its worker expects.
 
 use super::registry::WorkerId;
-use super::table::{insert, record, run, statements, table};
+use super::table::{insert, run, statements, table};
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
@@ -22,18 +22,9 @@ table! {
     }
 }
 
-record! {
-    struct NewSecret<'a> of SecretRow<'a> {
-        worker_id: WorkerId,
-        position: i16,
-        source: &'a str,
-        value: &'a str,
-    }
-}
-
 statements! {
-    DELETE = "DELETE FROM xdb.worker_secret WHERE worker_id = $1";
-    INSERT = insert::<NewSecret>();
+    DELETE = "DELETE FROM xdb.worker_secret WHERE worker_id = $1" => pub(super) fn delete(worker: WorkerId) -> ();
+    INSERT = insert::<SecretRow>();
     OF_WORKER = format!("SELECT {COLUMNS} FROM xdb.worker w WHERE w.name = $1");
 }
 
@@ -109,13 +100,13 @@ impl Secret {
         }
     }
 
-    fn as_row(&self, worker_id: WorkerId, position: i16) -> NewSecret<'_> {
+    fn as_row(&self, worker_id: WorkerId, position: i16) -> SecretRow<'_> {
         let (source, value) = match self {
             Self::Literal(text) => (LITERAL, text),
             Self::Environment(name) => (ENVIRONMENT, name),
             Self::File(name) => (FILE, name),
         };
-        NewSecret { worker_id, position, source, value }
+        SecretRow { worker_id, position, source, value }
     }
 }
 
@@ -156,10 +147,5 @@ pub(super) fn put(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()>
     delete(spi, worker)?;
     let rows: Vec<_> = (1..).zip(secrets).map(|(position, secret)| secret.as_row(worker, position)).collect();
     run(spi, &INSERT, &rows)?;
-    Ok(())
-}
-
-pub(super) fn delete(spi: &Spi, worker: WorkerId) -> Result<()> {
-    spi.run(&DELETE, &[value(worker)])?;
     Ok(())
 }

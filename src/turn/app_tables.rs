@@ -5,10 +5,12 @@
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
 //! come first changes from turn to turn, where the time is too short: see [`xdb_sched::budget`].
 
+use super::item::ItemOutcome;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::SlowTables;
-use super::transaction::{Mode, Turn};
+use super::types::{Mode, Turn};
+use crate::calls::{self, CallOf, Facts, Maker, Marked, Unfit, Verdict, eligible};
 use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};
@@ -19,11 +21,13 @@ use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_t
 use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Tables, defer_nothing};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
-use crate::store::loaded::Meta;
+use crate::store::loaded::{Loaded, Meta};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{AppDatabaseError, ExecutionId, Failure, Json, Loading, LockType, TableMapping};
+use xdb_engine::{
+    Api, AppDatabaseError, ExecutionId, Failure, Json, Loading, LockType, StateExecution, TableMapping, Timestamp,
+};
 use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
@@ -52,6 +56,18 @@ impl<T> Used<T> {
     }
 }
 
+impl<T> From<Used<T>> for xdb_calls::Used<T, ItemOutcome> {
+    fn from(used: Used<T>) -> Self {
+        Self::Later(match used {
+            Used::Done(value) => return Self::Done(value),
+            Used::Refused(error) => return Self::Refused(refused(&error)),
+            Used::Busy(relation) => ItemOutcome::TableBusy(relation),
+            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
+            Used::OverBudget => ItemOutcome::OverBudget,
+        })
+    }
+}
+
 /// The lock on a table that is used so.
 fn table_lock(access: Access) -> u32 {
     match access {
@@ -62,6 +78,7 @@ fn table_lock(access: Access) -> u32 {
 }
 
 /// What a process knows of users' tables. It outlasts the turns.
+#[derive(Default)]
 pub struct KnownTables {
     /// Which are locked or contended.
     pub health: TableHealth,
@@ -135,10 +152,32 @@ impl<'a> AppTables<'a> {
         if self.slow.is_any() { objects(meta).find(|object| is_slow(*object)) } else { None }
     }
 
-    /// Whether no process calls the function of this name, which answers calls, because it has ended one.
-    pub fn is_deadly_function(&self, name: &str) -> bool {
-        let is_deadly = |oid| self.slow.is_deadly(oid);
-        self.slow.is_any() && routine::of_jsonb(name, 1).ok().flatten().is_some_and(is_deadly)
+    /// Who makes a call, and what becomes of it in this process of the engine.
+    pub fn verdict<'l>(
+        &self,
+        loaded: &'l Loaded,
+        state: &'l StateExecution,
+        api: Api,
+        owner: Option<&'l Unfit>,
+        now: Timestamp,
+    ) -> (Maker, Verdict<'l>) {
+        let tables = if self.slow.is_any() { self.marked(&loaded.meta, state, api) } else { Marked::Not };
+        let facts = Facts { owner, tables, ..calls::facts(loaded, CallOf::State(state, api), now) };
+        eligible(self.role.asker(), &facts)
+    }
+
+    fn marked(&self, meta: &Meta, state: &StateExecution, api: Api) -> Marked {
+        let is_deadly = |object| self.slow.is_deadly(object);
+        let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
+        let function = definition.and_then(|definition| definition.function_of(&state.id.state_id, api));
+        let calls_deadly = |name| routine::of_jsonb(name, 1).ok().flatten().is_some_and(is_deadly);
+        if function.is_some_and(calls_deadly) || self.find(meta, is_deadly).is_some() {
+            Marked::Deadly
+        } else if self.lane_of(meta) == RUNNERS_LANE {
+            Marked::Slow
+        } else {
+            Marked::Not
+        }
     }
 
     /// Runs a function that answers in place of a worker: as the process's owner, for so long, and not within the time that users'

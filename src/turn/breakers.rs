@@ -9,7 +9,7 @@ use crate::store::registry::{Registry, WorkerId};
 use crate::transport::{FailureKind, Outcome};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use xdb_engine::{Duration, Timestamp};
+use xdb_engine::Timestamp;
 use xdb_sched::breaker::{Admission, Breaker, Open, Ticket, Verdict};
 
 /// Breakers and what belongs to them. In memory alone: a scheduler that starts finds out again.
@@ -124,8 +124,8 @@ impl Breakers {
             let open = entry.breaker.open();
             if open != entry.shown {
                 let shown = open.map(|open| call::OpenBreaker {
-                    since: to_postgres(on_the_wall(open.since)),
-                    next_probe: open.next_probe.map(|at| to_postgres(on_the_wall(at))),
+                    since: to_postgres(clock::on_the_wall(open.since)),
+                    next_probe: open.next_probe.map(|at| to_postgres(clock::on_the_wall(at))),
                 });
                 call::show_breaker(session.database, session.role, *worker, shown);
                 entry.shown = open;
@@ -151,14 +151,5 @@ fn verdict(outcome: &Outcome) -> Verdict {
         | FailureKind::NotTried
         | FailureKind::Cancelled
         | FailureKind::Panic => Verdict::Unknown,
-    }
-}
-
-fn on_the_wall(at: Instant) -> Timestamp {
-    let (real, now) = (clock::real(), Instant::now());
-    let micros = |duration: std::time::Duration| duration.as_micros() as i64;
-    match at.checked_duration_since(now) {
-        Some(ahead) => real + Duration(micros(ahead)),
-        None => Timestamp(real.0 - micros(now - at)),
     }
 }

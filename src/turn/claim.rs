@@ -6,11 +6,13 @@ use super::backlog::Backlog;
 use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
-use super::owners::{self, NamedRole, Unfit};
-use super::role::{RUNNERS_CALLS, Role, function_runners, max_runners};
+use super::next::{Next, Why};
+use super::owners::UnfitOwners;
+use super::role::{RUNNERS_CALLS, Role, function_runners, lane_of, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::transaction::Turn;
+use super::types::Turn;
+use crate::calls::{Maker, Paused, Verdict};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -23,13 +25,12 @@ use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Loaded;
 use crate::store::locks::{self, KeyTypes};
-use crate::store::registry::{NO_WORKER, ProcessType, Registry, TypeId, WorkerId};
+use crate::store::registry::{NO_WORKER, Registry, TypeId, WorkerId};
 use crate::store::{StateKey, executions_of, lines, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::time::Instant;
 use xdb_engine::*;
-use xdb_protocol::{unlisted_state, unregistered};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::{Line, Room};
@@ -37,7 +38,7 @@ use xdb_sched::room::{Line, Room};
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
 
-/// A call whose table nobody may use is looked at again after this at the latest.
+/// A call that waits is judged again after this at the latest.
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease: it goes out after the commit.
@@ -54,6 +55,7 @@ pub struct Leased {
 }
 
 /// What was claimed.
+#[derive(Default)]
 pub struct Claims {
     pub leased: Vec<Leased>,
     pub executions: BTreeMap<ExecutionId, Loaded>,
@@ -62,7 +64,7 @@ pub struct Claims {
     /// Lines without any due call that nobody has, if this turn has scanned.
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
-    pub more: bool,
+    pub next: Next,
 }
 
 /// The parts of a scheduler's memory that claiming reads and writes.
@@ -110,15 +112,8 @@ struct Verdicts {
 
 impl Claiming<'_, '_> {
     /// Leases due calls, of each owner and worker as many as there is room for.
-    pub fn claim(&mut self, room: &mut Room, work: &Work, saved: &Saved) -> Result<Claims> {
-        let mut claims = Claims {
-            leased: Vec::new(),
-            executions: BTreeMap::new(),
-            failed: Vec::new(),
-            drained: None,
-            ends: ScanEnds::new(self.turn.began_at),
-            more: false,
-        };
+    pub fn claim(&mut self, room: &mut Room, work: &mut Work, saved: &Saved) -> Result<Claims> {
+        let mut claims = Claims { ends: std::mem::take(&mut work.ends), ..Claims::default() };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
         let idle = work.nothing_due && !made_due && self.scans.are_idle();
@@ -135,15 +130,16 @@ impl Claiming<'_, '_> {
         if self.turn.is_careful && !saved.executions.is_empty() {
             busy.extend(saved.executions.keys());
             claims.ends.left_out = true;
-            claims.more = true;
+            claims.next.now_if(true, Why::Calls);
         }
         let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
         let mut found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
-        claims.more |= found.emptied && found.unfinished.iter().any(|line| room.has(*line));
+        claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         // The room of the next turn has places for them.
-        claims.more |= self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
+        let others_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
+        claims.next.now_if(others_call, Why::Calls);
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
@@ -176,10 +172,10 @@ impl Claiming<'_, '_> {
         let (functions, other) = (any(true), any(false));
         let takes_functions = functions && !(other && self.scans.claimed_functions);
         self.scans.claimed_functions = takes_functions;
-        claims.more |= functions && other;
+        claims.next.now_if(functions && other, Why::Calls);
         candidates.retain(|call| is_function(call) == takes_functions);
         if takes_functions {
-            claims.more |= self.take_one_owner(candidates, &mut claims.drained);
+            claims.next.now_if(self.take_one_owner(candidates, &mut claims.drained), Why::Calls);
         } else {
             candidates.truncate(1);
         }
@@ -238,7 +234,7 @@ impl Claiming<'_, '_> {
     fn leave(&mut self, aside: Vec<(Due, bool)>, claims: &mut Claims) {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
-            claims.more = true;
+            claims.next.now_if(true, Why::Calls);
             claims.ends.left(due.line, due.due_at);
             if let Some(drained) = &mut claims.drained {
                 drained.remove(&due.line);
@@ -312,7 +308,7 @@ impl Claiming<'_, '_> {
     /// The lines that there are, with the due times of their first calls. Those of workers that are gone, or fetch their calls, are in
     /// nobody's way.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
-        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
+        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane.number)?.into_iter().collect();
         if self.turn.role.calls_functions() {
             let is_due = |(line, first): (&Line, &Timestamp)| line.worker == NO_WORKER && *first <= self.turn.began;
             let functions = !self.turn.levels.is_empty() || heads.iter().any(is_due);
@@ -346,7 +342,7 @@ impl Claiming<'_, '_> {
             if keys.is_empty() && deferred.is_empty() {
                 return Ok(ready);
             }
-            let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
+            let due = claim::parked(self.turn.spi, &keys, self.turn.lane.number, self.turn.lane.epoch)?;
             let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
             ready.extend(due);
             let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
@@ -377,7 +373,7 @@ impl Claiming<'_, '_> {
         mut claims: Claims,
     ) -> Result<Claims> {
         let owners = claims.executions.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
-        let unfit = owners::unfit(owners)?;
+        let unfit = UnfitOwners::among(owners)?;
         let types = self.key_types(&candidates, &claims.executions)?;
         let mut verdicts = Verdicts::default();
         let found: Vec<_> = candidates.iter().filter(|(_, was_parked)| !was_parked).map(|(due, _)| *due).collect();
@@ -394,7 +390,7 @@ impl Claiming<'_, '_> {
         }
         // Who gets nowhere is not found again at once.
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
-        claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
+        claims.next.now_if(progress && unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         self.write(&verdicts, &mut claims, now)?;
         let held = self.hold(&verdicts, &found, &mut claims, now)?;
         let is_taken = |key: &StateKey| {
@@ -408,13 +404,12 @@ impl Claiming<'_, '_> {
     }
 
     /// What becomes of one call: its lease, or a note in the verdicts.
-    // Long because each check ends the claim in its own way, and their order matters: nothing that takes room or locks comes
-    // before what may refuse the call.
+    // Long because each verdict ends the claim in its own way. What takes room or locks comes after the verdict.
     fn verdict(
         &mut self,
         call: &Candidate,
         room: &mut Room,
-        unfit: &HashMap<NamedRole, Unfit>,
+        unfit: &UnfitOwners,
         types: &KeyTypes,
         claims: &mut Claims,
         verdicts: &mut Verdicts,
@@ -426,80 +421,56 @@ impl Claiming<'_, '_> {
             return None;
         }
         let loaded = claims.executions.get(&due.key.0)?;
-        let Some(process_type) = &loaded.meta.process_type else {
-            // Until the type is registered again it has no worker, and is in nobody's way.
-            self.locks.release(due.key);
-            verdicts.unparked.extend(was_parked.then_some(due.key));
-            verdicts.moved.extend((self.turn.role.lane() == RUNNERS_LANE).then_some(due.key));
-            return None;
-        };
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = state.current_call()?;
-        let is_for_function = process_type.is_for_function(&state.id.state_id, api);
-        let lane = if is_for_function { RUNNERS_LANE } else { self.app.lane_of(&loaded.meta) };
-        let worker = if is_for_function { NO_WORKER } else { process_type.worker_id() };
-        if let Some(pull_worker) = process_type.pulled_by().filter(|_| !is_for_function) {
-            self.locks.release(due.key);
-            verdicts.unparked.extend(was_parked.then_some(due.key));
-            verdicts.elsewhere.push((due.key, pull_worker));
-            // Whoever claims there looks into no lane of functions.
-            verdicts.moved.extend((self.turn.role.lane() == RUNNERS_LANE).then_some(due.key));
-            return None;
-        }
-        if let Some(paused) = Paused::of(loaded, process_type, now) {
-            self.locks.release(due.key);
-            let is_runners = due.line.worker == NO_WORKER;
-            match paused {
-                // The scheduler alone holds calls of workers.
-                _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
-                Paused::Type(id) if is_runners => verdicts.held_functions.push((due.key, id)),
-                Paused::Process => {
-                    verdicts.unparked.extend(was_parked.then_some(due.key));
-                    verdicts.held.push(due.key);
+        let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);
+        let (worker, is_for_function) = (loaded.meta.worker_of(maker), maker == Maker::Function);
+        let unfit = match verdict {
+            Verdict::MayBeMade => None,
+            Verdict::Fails(failure, further) => Some((failure, further)),
+            Verdict::Elsewhere => {
+                self.locks.release(due.key);
+                match self.turn.role.lane() == lane_of(maker) {
+                    true => verdicts.unparked.extend(was_parked.then_some(due.key)),
+                    false => verdicts.moved.push(due.key),
                 }
-                Paused::Type(id) => {
-                    verdicts.unparked.extend(was_parked.then_some(due.key));
-                    verdicts.of_paused_types.types.insert(id);
-                    verdicts.of_paused_types.lines.insert(due.line);
-                    verdicts.of_paused_types.found.push(due.key);
+                // Until the type is registered again its calls have no worker, and are in nobody's way.
+                if maker != Maker::Unregistered && worker != due.line.worker {
+                    verdicts.elsewhere.push((due.key, worker));
                 }
+                return None;
             }
-            return None;
-        }
-        if lane != self.turn.role.lane() {
-            self.locks.release(due.key);
-            verdicts.moved.push(due.key);
-            if is_for_function || due.line.worker == NO_WORKER {
-                verdicts.elsewhere.push((due.key, worker));
+            Verdict::Held(paused) => {
+                self.locks.release(due.key);
+                let (is_runners, type_id) = (due.line.worker == NO_WORKER, loaded.meta.type_id);
+                match paused {
+                    // The scheduler alone holds calls of workers.
+                    _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
+                    Paused::Type(_) if is_runners => verdicts.held_functions.push((due.key, type_id)),
+                    Paused::Process(_) => {
+                        verdicts.unparked.extend(was_parked.then_some(due.key));
+                        verdicts.held.push(due.key);
+                    }
+                    Paused::Type(_) => {
+                        verdicts.unparked.extend(was_parked.then_some(due.key));
+                        verdicts.of_paused_types.types.insert(type_id);
+                        verdicts.of_paused_types.lines.insert(due.line);
+                        verdicts.of_paused_types.found.push(due.key);
+                    }
+                }
+                return None;
             }
-            return None;
-        }
-        let function = process_type.definition.function_of(&state.id.state_id, api);
-        if function.is_some_and(|name| self.app.is_deadly_function(name)) || self.app.kept_from(&loaded.meta).is_some()
-        {
-            self.backlog.executions.defer_until(due.key.0, Instant::now() + KEPT_FOR);
-            self.locks.step_aside(due.key, None);
-            return None;
-        }
-        let unfit = unfit.get(&(loaded.meta.owner, loaded.meta.owner_name.clone()));
-        if let Some(unfit) = unfit.filter(|unfit| unfit.for_good) {
-            self.locks.release(due.key);
-            self.backlog.defer(due.key.0, Patience::Short);
-            claims.failed.push(Item::Fail { execution: due.key.0, reason: unfit.why });
-            return None;
-        }
-        let known = process_type.definition.states.contains_key(&state.id.state_id);
-        let unfit = match (unfit, known) {
-            (Some(unfit), _) => {
-                Some((Failure { detail: unfit.why.to_owned(), ..Failure::default() }, Further::ByPolicy))
+            Verdict::Waits(_) => {
+                self.backlog.executions.defer_until(due.key.0, Instant::now() + KEPT_FOR);
+                self.locks.step_aside(due.key, None);
+                return None;
             }
-            (None, true) if is_for_function && function.is_none() => {
-                let key = if api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
-                let why = format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id);
-                Some(unregistered(why))
+            Verdict::Closes(reason) => {
+                self.locks.release(due.key);
+                self.backlog.defer(due.key.0, Patience::Short);
+                claims.failed.push(Item::Fail { execution: due.key.0, reason });
+                return None;
             }
-            (None, true) => None,
-            (None, false) => Some(unlisted_state(&state.id.state_id)),
         };
         let line = loaded.meta.line_at(worker);
         if claims.leased.len() >= self.turn.scope.claim || !room.has(line) {
@@ -524,7 +495,7 @@ impl Claiming<'_, '_> {
             Some(wants) if is_for_function => {
                 if self.locks.leaves_alone(due.key, &wants) {
                     self.backlog.defer(due.key.0, Patience::Short);
-                    claims.more = true;
+                    claims.next.now_if(true, Why::Calls);
                     return None;
                 }
             }
@@ -535,7 +506,7 @@ impl Claiming<'_, '_> {
                         verdicts.parked.insert(due.key, wants.names());
                     }
                     // The room that was meant for it is there for others.
-                    claims.more = true;
+                    claims.next.now_if(true, Why::Calls);
                     return None;
                 }
                 LockResult::Full => {
@@ -593,7 +564,7 @@ impl Claiming<'_, '_> {
             return Ok(held);
         }
         // There may be more of them in these lines, and they stand before others.
-        claims.more |= !held.is_empty();
+        claims.next.now_if(!held.is_empty(), Why::Pauses);
         let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || of_types.found.contains(&due.key);
         for due in found.iter().filter(is_paused).filter(|due| !held.contains(&due.key)) {
             self.backlog.defer(due.key.0, Patience::Short);
@@ -609,12 +580,12 @@ impl Claiming<'_, '_> {
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         // They may be in a line that nobody knows yet.
         claims.ends.left_out |= !verdicts.elsewhere.is_empty();
-        claims.more |= !verdicts.elsewhere.is_empty();
+        claims.next.now_if(!verdicts.elsewhere.is_empty(), Why::Registrations);
         let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
         claim::move_to_lane(spi, &verdicts.moved, other)?;
         if !verdicts.moved.is_empty() {
             crash::point("turn-change-lane");
-            claims.more = true;
+            claims.next.now_if(true, Why::Registrations);
             crate::pg::wake::wake_scheduler_at_commit();
         }
         claim::unpark(spi, &verdicts.unparked)?;
@@ -625,21 +596,6 @@ impl Claiming<'_, '_> {
         claim::lease(spi, &verdicts.leases, now)?;
         crash::point("turn-claim");
         Ok(())
-    }
-}
-
-/// Why a call is held.
-pub(super) enum Paused {
-    Process,
-    Type(TypeId),
-}
-
-impl Paused {
-    pub(super) fn of(loaded: &Loaded, process_type: &ProcessType, now: Timestamp) -> Option<Self> {
-        if loaded.execution.pause.is_some() {
-            return Some(Self::Process);
-        }
-        process_type.pause(now).map(|_| Self::Type(process_type.id))
     }
 }
 

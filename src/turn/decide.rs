@@ -3,24 +3,23 @@
 
 mod functions;
 
-use super::app_tables::{AppTables, Used, refused};
+use super::app_tables::{self, AppTables};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalVersions, TakenIn, take_in};
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
-use crate::pg::spi::Spi;
 use crate::store::app_functions::Calls;
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
 use crate::store::timer::{DueTimer, OF_PAUSE};
 use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
 use xdb_engine::*;
-use xdb_protocol::{invalid_answer, rejected_answer};
 use xdb_sched::budget::Part;
 use xdb_sched::bytes::{ByteBudget, ROW};
 use xdb_sched::table_health::Relation;
@@ -244,13 +243,13 @@ impl<'i> Decider<'_, '_, 'i> {
                         return Ok(());
                     }
                     let why = "its lease is gone: the call was made again or is over";
-                    return self.reject(record, &answered.command(record), why);
+                    return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);
                 if matches!(answered, Answered::Uncalled) {
                     return self.call_function(number, record);
                 }
-                self.refused_strictly(record, answered).unwrap_or_else(|| answered.command(record))
+                answered.command(record.as_attempt())
             }
         };
         self.decide(number, item, command, false)
@@ -278,119 +277,52 @@ impl<'i> Decider<'_, '_, 'i> {
         may_go
     }
 
-    /// The failed attempt that an answer with warnings is, if its process type says so.
-    fn refused_strictly(&mut self, record: &CallRecord, answered: &Answered) -> Option<Command> {
-        let warnings = answered.warnings();
-        if warnings.is_empty() {
-            return None;
-        }
-        let process_type = self.loaded(record.key.0)?.meta.process_type.as_ref()?;
-        let strict = process_type.definition.strict_answers;
-        strict.then(|| calls::failed(record, invalid_answer(warnings.join("; ")), Further::ByPolicy))
-    }
-
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
     /// that is held already.
-    // Long because a decision is one way down: offer, decide, check, write, apply.
     fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
-        let offered = self.offer(item.execution(), &command)?;
-        if offered.is_none() && matches!(item, Item::Waiter(_)) {
+        let id = item.execution();
+        let offered = self.offer(id, &command)?;
+        let is_offered = offered.is_some();
+        if !is_offered && matches!(item, Item::Waiter(_)) {
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
         }
-        let Some((command, events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
-            return Ok(());
-        };
-        let closes = Event::closes(&events);
-        if !locked_for_close && !self.may_go(number, item, closes) {
-            self.decided.outcomes[number] = ItemOutcome::NextTurn;
-            return Ok(());
-        }
-        if closes && !locked_for_close {
-            let conditional = is_conditional_close(&command);
-            self.closing.insert(item.execution(), CloseCommand { item: number, command, conditional });
-            return Ok(());
-        }
-        let used = match self.is_unchanged(item, &command)? {
-            Used::Done(true) => self.write_tables(item, &command, &events)?,
-            Used::Done(false) => {
-                let Item::Answer(record, _) = item else { return Ok(()) };
-                let again = Command::CallRepeated { seq: record.key.1, api: record.api };
-                return self.decide(number, item, again, locked_for_close);
-            }
-            other => other.map(drop),
-        };
-        let outcome = match used {
-            Used::Done(()) => {
-                crash::point("turn-tables");
-                self.decided.free.take_offered(&events);
-                let now = self.decided.now;
-                if let Some(loaded) = self.decided.executions.get_mut(&item.execution()) {
-                    if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
-                        loaded.offered.insert(*seq);
-                    }
-                    loaded.apply(events, now)?;
+        let close = if locked_for_close { Close::Locked } else { Close::Later };
+        let record = item.record();
+        let mut deciding = Deciding { decider: self, id, item: Some((number, item)), record, offered, close };
+        let again = match (xdb_calls::apply(&mut deciding, &command)?, record) {
+            (Outcome::Applied, _) => {
+                if let (Command::WaitUntilAnswered { seq, .. }, true, Some(loaded)) =
+                    (&command, is_offered, self.loaded(id))
+                {
+                    loaded.offered.insert(*seq);
                 }
                 return Ok(());
             }
-            Used::Busy(relation) => match item {
-                Item::Answer(record, _) if self.is_kept_from_tables(item) => {
-                    self.decided.given_away.push(record.key);
-                    ItemOutcome::GivenAway
+            (Outcome::Closing { conditional }, _) => {
+                self.closing.insert(id, CloseCommand { item: number, command, conditional });
+                return Ok(());
+            }
+            (Outcome::Later(outcome), _) => {
+                self.decided.given_away.extend(record.filter(|_| outcome == ItemOutcome::GivenAway).map(|of| of.key));
+                self.decided.outcomes[number] = outcome;
+                return Ok(());
+            }
+            (Outcome::Over(rejection), Some(record)) => return self.reject(record, &command, &rejection.to_string()),
+            (Outcome::Over(rejection), None) => {
+                if rejection.is_late() {
+                    self.forget(item);
                 }
-                _ => ItemOutcome::TableBusy(relation),
-            },
-            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
-            Used::OverBudget => ItemOutcome::OverBudget,
-            Used::Refused(error) => {
-                let Item::Answer(record, answered) = item else { return Err(error) };
-                // Nothing of the refused answer is applied; the failed attempt can't be refused again.
-                let failed = calls::failed(record, answered.warn(refused(&error)), Further::ByPolicy);
-                return self.decide(number, item, failed, locked_for_close);
+                return Ok(());
+            }
+            (Outcome::Repeat, Some(record)) => Command::CallRepeated { seq: record.key.1, api: record.api },
+            (Outcome::Failed(failure, further), Some(record)) => record.as_attempt().failed(failure, further),
+            (Outcome::Repeat | Outcome::Failed(..), None) => {
+                return Err(PgError::internal("what is no answer has failed as one"));
             }
         };
-        self.decided.outcomes[number] = outcome;
-        Ok(())
-    }
-
-    /// The events that follow from a command, or from the failed attempt that it turns out to be. None where nothing follows.
-    fn events(
-        &mut self,
-        item: &Item,
-        command: Command,
-        offered: &[GlobalMessage],
-    ) -> Result<Option<(Command, Vec<Event>)>> {
-        let (spi, now) = (self.turn.spi, self.decided.now);
-        let Some(loaded) = self.loaded(item.execution()) else { return Ok(None) };
-        loaded.prepare(spi, &command)?;
-        let rejection = match loaded.decide_with(&command, now, random(), offered) {
-            Ok(events) => match refusal(spi, item, &events)? {
-                None => return Ok(Some((command, events))),
-                Some(error) => Rejection::InvalidAnswer(error.message.clone()),
-            },
-            Err(rejection) => rejection,
-        };
-        let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
-        let Item::Answer(record, answered) = item else {
-            if is_late {
-                self.forget(item);
-            }
-            return Ok(None);
-        };
-        if is_late {
-            self.reject(record, &command, &rejection.to_string())?;
-            return Ok(None);
-        }
-        // The worker's answer can't be applied.
-        let (failure, further) = rejected_answer(&rejection);
-        let command = calls::failed(record, answered.warn(failure), further);
-        match loaded.decide(&command, now, random()) {
-            Ok(events) => Ok(Some((command, events))),
-            Err(rejection) => {
-                self.reject(record, &command, &rejection.to_string())?;
-                Ok(None)
-            }
-        }
+        // A failed attempt can't be refused again.
+        self.decide(number, item, again, locked_for_close)
     }
 
     /// What the state of this command can take of global queues; None if it has to be asked in a later turn, or has nothing to
@@ -417,59 +349,6 @@ impl<'i> Decider<'_, '_, 'i> {
             loaded.apply(vec![event], now)?;
         }
         Ok(())
-    }
-
-    /// Whether another process has to apply an answer.
-    fn is_kept_from_tables(&self, item: &Item) -> bool {
-        let loaded = self.decided.executions.get(&item.execution());
-        loaded.is_some_and(|loaded| self.app.kept_from(&loaded.meta).is_some())
-    }
-
-    /// Writes the attributes of an answer, and calls its functions.
-    fn write_tables(&mut self, item: &Item, command: &Command, events: &[Event]) -> Result<Used<()>> {
-        let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
-        let written = Event::written_globally(events);
-        let calls = command.function_calls();
-        if written.is_none() && calls.is_empty() {
-            return Ok(Used::Done(()));
-        }
-        if let Some(relation) = self.app.kept_from(&loaded.meta) {
-            return Ok(Used::Busy(relation));
-        }
-        let Item::Answer(record, _) = item else { return Ok(Used::Done(())) };
-        let context = || calls::function_context(loaded, record);
-        match Calls::look_up(&loaded.meta.definition(), calls, context) {
-            Ok(calls) => self.app.write(&loaded.meta, written.unwrap_or(&BTreeMap::new()), &calls),
-            Err(error) => Ok(Used::Refused(error)),
-        }
-    }
-
-    /// The optimistic check: whether what a call has loaded under locks is what is there now. Of users' rows that is the values that
-    /// it has loaded: the rest of a row may change as it likes. They are locked until the transaction ends.
-    fn is_unchanged(&mut self, item: &Item, command: &Command) -> Result<Used<bool>> {
-        let Item::Answer(record, _) = item else { return Ok(Used::Done(true)) };
-        let answered = matches!(
-            command,
-            Command::WaitUntilAnswered { .. }
-                | Command::ExecuteAnswered { .. }
-                | Command::CallFailed(CallFailed { applied: Some(_), .. })
-        );
-        let (Some(reads), true) = (record.reads.as_deref(), answered) else { return Ok(Used::Done(true)) };
-        let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(Used::Done(true)) };
-        if reads.local.locks() {
-            let now = locks::versions_of(&reads.local, self.local.get(&record.key.0).into_iter().flatten());
-            if now != reads.keys || loaded.events.iter().any(|(event, _)| writes(event, reads)) {
-                return Ok(Used::Done(false));
-            }
-        }
-        if !reads.global.locks() {
-            return Ok(Used::Done(true));
-        }
-        if let Some(relation) = self.app.kept_from(&loaded.meta) {
-            return Ok(Used::Busy(relation));
-        }
-        let now = self.app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
-        Ok(now.map(|object| fnv1a_128(object.bytes()) == reads.values))
     }
 
     /// Closes what can be closed now. The lock is taken in a statement of its own, and the queues are read in a
@@ -526,15 +405,128 @@ impl<'i> Decider<'_, '_, 'i> {
     }
 }
 
-/// Why an answer can't be applied that leaves its execution with more local attributes than it may have.
-fn refusal(spi: &Spi, item: &Item, events: &[Event]) -> Result<Option<PgError>> {
-    let Item::Answer(record, _) = item else { return Ok(None) };
-    attribute::refusal_of(spi, record.key.0, Some(record.local_size), events)
+/// How something that closes its execution gets the lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// All of a batch get theirs in one statement, after the other items.
+    Later,
+    /// At once: a function has answered, and what it has done is in this transaction.
+    AtOnce,
+    Locked,
 }
 
-fn is_conditional_close(command: &Command) -> bool {
-    let Command::ExecuteAnswered { answer, .. } = command else { return false };
-    matches!(answer.decision, Decision::ConditionalClose { .. })
+/// The driver of what a turn decides about.
+struct Deciding<'d, 't, 'a, 'i> {
+    decider: &'d mut Decider<'t, 'a, 'i>,
+    id: ExecutionId,
+    /// With its number; none is the answer of a function that was called in this transaction.
+    item: Option<(usize, &'d Item)>,
+    /// Of an answer.
+    record: Option<&'d CallRecord>,
+    /// Messages of global queues that its state may take.
+    offered: Option<Vec<GlobalMessage>>,
+    close: Close,
+}
+
+impl Deciding<'_, '_, '_, '_> {
+    fn executions(&self) -> &BTreeMap<ExecutionId, Loaded> {
+        &self.decider.decided.executions
+    }
+
+    /// A table that another process of the engine has to use.
+    fn kept_from(&self) -> Option<Relation> {
+        self.executions().get(&self.id).and_then(|loaded| self.decider.app.kept_from(&loaded.meta))
+    }
+
+    fn used<T>(&self, used: app_tables::Used<T>) -> Used<T, ItemOutcome> {
+        match Used::from(used) {
+            Used::Later(ItemOutcome::TableBusy(_)) if self.item.is_some() && self.kept_from().is_some() => {
+                Used::Later(ItemOutcome::GivenAway)
+            }
+            used => used,
+        }
+    }
+}
+
+impl Driver for Deciding<'_, '_, '_, '_> {
+    type Error = PgError;
+    type Later = ItemOutcome;
+
+    fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+        let (spi, now) = (self.decider.turn.spi, self.decider.decided.now);
+        let Some(loaded) = self.decider.loaded(self.id) else { return Ok(Err(Rejection::Stale)) };
+        loaded.prepare(spi, command)?;
+        Ok(loaded.decide_with(command, now, random(), self.offered.as_deref().unwrap_or_default()))
+    }
+
+    fn is_strict(&self) -> bool {
+        self.executions().get(&self.id).is_some_and(|loaded| loaded.meta.definition().strict_answers)
+    }
+
+    fn waits(&mut self, closes: bool) -> Option<ItemOutcome> {
+        let (number, item) = self.item.filter(|_| self.close != Close::Locked)?;
+        (!self.decider.may_go(number, item, closes)).then_some(ItemOutcome::NextTurn)
+    }
+
+    fn lock_for_close(&mut self, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
+        match self.close {
+            Close::Later => Ok(CloseLock::Missing),
+            Close::AtOnce => self.decider.lock_one_for_close(self.id, conditional),
+            Close::Locked => Ok(CloseLock::Held),
+        }
+    }
+
+    fn too_large(&mut self, events: &[Event]) -> Result<Option<String>> {
+        let Some(record) = self.record else { return Ok(None) };
+        let refusal = attribute::refusal_of(self.decider.turn.spi, self.id, Some(record.local_size), events)?;
+        Ok(refusal.map(|error| error.message.clone()))
+    }
+
+    /// Of rows of the application it is the values that the call has loaded: the rest of a row may change as it likes. They are locked
+    /// until the transaction ends.
+    fn is_unchanged(&mut self) -> Result<Used<bool, ItemOutcome>> {
+        let Some(reads) = self.record.and_then(|record| record.reads.as_deref()) else { return Ok(Used::Done(true)) };
+        let Some(loaded) = self.executions().get(&self.id) else { return Ok(Used::Done(true)) };
+        if reads.local.locks() {
+            let now = locks::versions_of(&reads.local, self.decider.local.get(&self.id).into_iter().flatten());
+            if now != reads.keys || loaded.events.iter().any(|(event, _)| writes(event, reads)) {
+                return Ok(Used::Done(false));
+            }
+        }
+        if !reads.global.locks() {
+            return Ok(Used::Done(true));
+        }
+        if let Some(relation) = self.kept_from() {
+            return Ok(self.used(app_tables::Used::Busy(relation)));
+        }
+        let Decider { app, decided, .. } = &mut *self.decider;
+        let Some(loaded) = decided.executions.get(&self.id) else { return Ok(Used::Done(true)) };
+        let now = app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
+        Ok(self.used(now.map(|object| fnv1a_128(object.bytes()) == reads.values)))
+    }
+
+    fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), ItemOutcome>> {
+        if let Some(relation) = self.kept_from() {
+            return Ok(self.used(app_tables::Used::Busy(relation)));
+        }
+        let Decider { app, decided, .. } = &mut *self.decider;
+        let (Some(loaded), Some(record)) = (decided.executions.get(&self.id), self.record) else {
+            return Ok(Used::Done(()));
+        };
+        let context = || calls::function_context(loaded, record);
+        let used = match Calls::look_up(&loaded.meta.definition(), written.functions, context) {
+            Ok(calls) => app.write(&loaded.meta, written.attributes, &calls)?,
+            Err(error) => app_tables::Used::Refused(error),
+        };
+        Ok(self.used(used))
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Result<()> {
+        crash::point("turn-tables");
+        let Decided { free, executions, now, .. } = &mut self.decider.decided;
+        free.take_offered(&events);
+        executions.get_mut(&self.id).map_or(Ok(()), |loaded| loaded.apply(events, *now))
+    }
 }
 
 fn closes_for_sure(answered: &Answered) -> bool {

@@ -6,8 +6,9 @@ use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
+use super::next::{Next, Why};
 use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
-use super::transaction::{Started, Turn};
+use super::types::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -26,13 +27,13 @@ use xdb_sched::room::Owner;
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
 
 /// What was found.
+#[derive(Default)]
 pub struct Work {
     /// How far the scans came.
     pub ends: ScanEnds,
     /// A scan for due calls would find nothing.
     pub nothing_due: bool,
-    /// There is more to do at once.
-    pub more: bool,
+    pub next: Next,
     /// Calls whose leases were given up.
     pub yielded: Vec<StateKey>,
     /// Calls under way that sessions have ended.
@@ -72,15 +73,7 @@ impl Gathering<'_> {
     pub fn gather(&mut self, started: &Started, items: &mut Vec<Item>) -> Result<Work> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
-        let mut work = Work {
-            ends: ScanEnds::new(turn.began_at),
-            nothing_due: false,
-            more: false,
-            yielded: Vec::new(),
-            over: HashSet::new(),
-            moved: Moved::default(),
-            workers,
-        };
+        let mut work = Work { workers, ..Work::default() };
         let may_be_idle =
             turn.scope.gather && !started.has_global_work && !started.has_work_for_runners && turn.levels.is_empty();
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
@@ -98,7 +91,8 @@ impl Gathering<'_> {
         tables_last(items);
         self.follow_registrations(turn, started.registered, &mut work)?;
         if turn.scope.gather && started.has_mended_calls && !turn.paused {
-            work.more |= claim::take_back_from_runners(turn.spi, turn.real)?;
+            let taken = claim::take_back_from_runners(turn.spi, turn.real)?;
+            work.next.now_if(taken >= claim::AT_ONCE, Why::Registrations);
             crash::point("turn-take-back");
             self.scans.reset();
         }
@@ -116,19 +110,19 @@ impl Gathering<'_> {
     fn nothing_is_due(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
         let began = Instant::now();
         let may_scan = self.scans.may_scan_all(began) && self.scans.are_quiet();
-        if turn.paused || !may_scan || self.seen.next_due.is_some_and(|due| due <= turn.began) {
+        if turn.paused || !may_scan || self.seen.due.at <= turn.began {
             return Ok(false);
         }
         let earliest = lines::earliest(turn.spi, turn.lane, workers)?;
-        let first = earliest.timers.iter().map(|(_, at)| *at).chain(earliest.call).min();
-        if earliest.any_messages || first.is_some_and(|due| due <= turn.began) {
+        let first_timer = earliest.timers.iter().map(|(_, at)| *at).min();
+        let first = Next::due(first_timer, Why::Timers).min(Next::due(earliest.call, Why::Calls));
+        if earliest.any_messages || first.at <= turn.began {
             // The scans that follow are to be made from the head, as this one was.
             return Ok(false);
         }
         self.scans.scanned_all(began);
         self.scans.timers.owners.found(earliest.timers, began);
-        self.scans.nothing_left(turn.began_at);
-        self.seen.next_due = first;
+        self.seen.due = first;
         Ok(true)
     }
 
@@ -181,7 +175,8 @@ impl Gathering<'_> {
         for (owner, next) in timer::next_timers(turn.spi, turn.began, all.collect::<Vec<_>>())? {
             ends.entry(owner).and_modify(|end| end.first = Some(next));
         }
-        work.more |= ends.values().any(|end| end.first.is_some_and(|first| first <= turn.began));
+        let more = ends.values().any(|end| end.first.is_some_and(|first| first <= turn.began));
+        work.next.now_if(more, Why::Timers);
         work.ends.timers = ends;
         Ok(taken)
     }
@@ -217,7 +212,7 @@ impl Gathering<'_> {
         let last = found.last().map(|last| last.inbox_id);
         let mut ends = ends(owners, last, of_each, &found, of);
         let taken = take(turn, found, limit, &mut ends, of);
-        work.more |= ends.values().any(|end| end.first.is_some());
+        work.next.now_if(ends.values().any(|end| end.first.is_some()), Why::Messages);
         work.ends.messages = ends;
         Ok(taken)
     }
@@ -229,14 +224,13 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
                 let mut registered = self.registry.registered_workers();
-                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
-                for level in &turn.levels {
-                    more |= claim::adopt_orphans(turn.spi, *level, &registered)?;
+                for lane in turn.levels.iter().copied().chain([SCHEDULERS_LANE]) {
+                    more |= claim::adopt_orphans(turn.spi, lane, &registered)?;
                 }
                 registered.push(NO_WORKER);
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
             }
-            work.more |= more;
+            work.next.now_if(more, Why::Registrations);
             work.moved.adopted = Some(!more);
             self.scans.reset();
             if turn.role.gathers() {
@@ -253,14 +247,14 @@ impl Gathering<'_> {
         // as long as the breaker is open.
         for (worker, after) in self.calls.breakers.to_look_through() {
             let up_to = self.follow_types(turn, worker, after)?;
-            work.more |= up_to.is_some();
+            work.next.now_if(up_to.is_some(), Why::Registrations);
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
         // Nor would a call of a pull worker that claims no calls any more.
         if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
             let up_to = self.follow_types(turn, worker, after)?;
-            work.more = true;
+            work.next.now_if(true, Why::Registrations);
             self.scans.reset();
             work.moved.fetched = Some(up_to);
         }
@@ -283,7 +277,7 @@ impl Gathering<'_> {
         }
         let pauses = &mut self.scans.pauses;
         if registered || pauses.next_end.is_none() {
-            pauses.next_end = Some(pauses::next_end(turn.spi)?);
+            pauses.next_end = Some(pauses::next_end(turn.spi)?.flatten());
             pauses.walk = Walk::Begins;
         }
         if turn.paused || !turn.scope.gather {
@@ -291,10 +285,10 @@ impl Gathering<'_> {
         }
         if pauses.next_end.flatten().is_some_and(|at| at <= turn.began) {
             // Their end counts as a registration: what follows is for the next turn.
-            work.more |= pauses::end(turn.spi, turn.began)?;
+            work.next.now_if(pauses::end(turn.spi, turn.began)?, Why::Pauses);
         }
         if let Some(walked) = held::walk(turn.spi, pauses.walk, turn.began)? {
-            work.more |= matches!(walked, Walk::After { .. });
+            work.next.now_if(matches!(walked, Walk::After { .. }), Why::Pauses);
             work.moved.held = Some(walked);
             self.scans.reset();
         }
@@ -308,14 +302,14 @@ impl Gathering<'_> {
             return Ok(());
         }
         let keys: Vec<_> = self.backlog.yielding.iter().copied().collect();
-        claim::release(turn.spi, turn.lane.epoch, &keys)?;
+        claim::release(turn.spi, &keys, turn.lane.epoch)?;
         crash::point("turn-yield");
         let leased = claim::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
         work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
         // The executions that these answers would have closed are not about to close any more: no session waits for that.
         let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
-        execution::unmark_closing(turn.spi, Some(&ids))?;
+        execution::unmark_closing(turn.spi, &ids)?;
         work.yielded.iter().for_each(|key| self.locks.release(*key));
         self.scans.reset();
         Ok(())

@@ -3,7 +3,7 @@
 
 use super::decide::Decided;
 use super::item::{Item, ItemOutcome};
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::Answered;
 use crate::pg::catch::Result;
 use crate::pg::crash;

@@ -44,6 +44,12 @@ impl Item {
         }
     }
 
+    /// The call that it answers.
+    pub fn record(&self) -> Option<&CallRecord> {
+        let Self::Answer(record, _) = self else { return None };
+        Some(record)
+    }
+
     /// The call that it answers, where the server may die of that.
     pub fn suspect(&self) -> Option<StateKey> {
         match self {

@@ -2,7 +2,7 @@
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
-use super::transaction::Turn;
+use super::types::Turn;
 use crate::calls::Answered;
 use crate::clock;
 use crate::pg::catch::Result;
@@ -19,6 +19,7 @@ use xdb_engine::{ExecutionId, Timestamp};
 pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
 
 /// The executions of a turn, locked, with what deciding about its items needs.
+#[derive(Default)]
 pub struct Batch<'i> {
     pub items: &'i [Item],
     pub executions: BTreeMap<ExecutionId, Loaded>,
@@ -58,17 +59,7 @@ struct Named {
 
 /// Locks and loads. What somebody else has locked is left out.
 pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items: &'i [Item]) -> Result<Batch<'i>> {
-    let mut batch = Batch {
-        items,
-        executions: BTreeMap::new(),
-        locked: BTreeSet::new(),
-        left_out: BTreeSet::new(),
-        leases: HashMap::new(),
-        local: LocalVersions::new(),
-        taken_in: TakenIn::default(),
-        free: Free::default(),
-        now: turn.began,
-    };
+    let mut batch = Batch { items, now: turn.began, ..Batch::default() };
     if items.is_empty() {
         return Ok(batch);
     }

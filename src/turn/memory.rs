@@ -6,12 +6,10 @@ use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
-use super::owner_settings::OwnerSettings;
+use super::next::{Next, Why};
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
-use super::slow_tables::SlowTables;
 use crate::calls::{self, Answered, CallRecord};
-use crate::clock;
 use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
@@ -20,13 +18,10 @@ use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
 use crate::transport::{FailureKind, Outcome, Reply, Request};
 use std::time::{Duration, Instant};
-use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
-use xdb_sched::budget::Parts;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
-use xdb_sched::table_health::TableHealth;
 
 /// A server that crashes again crashes this soon. One that lives longer gets work done in between.
 const CAREFUL_FOR: Duration = Duration::from_secs(60);
@@ -73,8 +68,8 @@ pub(super) struct Seen {
     pub ownership: Ownership,
     /// The runners that are to be there for calls that wait.
     pub for_runners: Vec<Role>,
-    /// When the next call or timer comes due.
-    pub next_due: Option<Timestamp>,
+    /// The next call, timer or end of a pause that comes due.
+    pub due: Next,
     /// When that turn began.
     pub began_at: Instant,
     /// A turn takes what is large, too: the one before was not long, or took nothing large.
@@ -82,8 +77,6 @@ pub(super) struct Seen {
     /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
     /// call it.
     pub functions_are_slow: bool,
-    /// When executions that are left alone may be looked at again.
-    pub deferred_until: Option<Instant>,
     /// Up to then no call is prepared in the transaction that decides it: after a crash of the server. Else nothing would tell which
     /// call follows from a timer and brings the server down again.
     pub careful_until: Option<Instant>,
@@ -99,12 +92,7 @@ impl Memory {
             registry: Registry::of_engine(),
             calls: OpenCalls::default(),
             backlog: Backlog::default(),
-            tables: KnownTables {
-                health: TableHealth::default(),
-                slow: SlowTables::default(),
-                parts: Parts::default(),
-                settings: OwnerSettings::default(),
-            },
+            tables: KnownTables::default(),
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
@@ -112,11 +100,10 @@ impl Memory {
                 paused: false,
                 ownership: Ownership::Unused,
                 for_runners: Vec::new(),
-                next_due: None,
+                due: Next::default(),
                 began_at: Instant::now(),
                 takes_large: true,
                 functions_are_slow: true,
-                deferred_until: None,
                 careful_until: after_crash.then(|| Instant::now() + CAREFUL_FOR),
             },
             failing: Backoff::default(),
@@ -133,27 +120,17 @@ impl Memory {
         self.scans.woken();
     }
 
-    /// Executions that were left alone for a while are looked for again, from the head, when that is over.
-    pub(super) fn deferrals_end(&mut self) {
-        if self.seen.deferred_until.is_some_and(|until| until <= Instant::now()) {
-            self.seen.deferred_until = None;
-            self.scans.woken();
-        }
-    }
-
     /// Notes what a worker answered.
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
-        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::NotTried, .. }) {
-            // Nobody has heard of it: it goes back into line, and is no attempt.
+        if let Outcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome {
             shmem::call::not_made(session.database, session.role, record.worker_id);
-            self.backlog.defer(record.key.0, Patience::Long);
-            self.backlog.yielding.insert(record.key);
-            return;
-        }
-        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::Cancelled, .. }) {
-            shmem::call::not_made(session.database, session.role, record.worker_id);
+            if kind == FailureKind::NotTried {
+                // Nobody has heard of it: it goes back into line, and is no attempt.
+                self.backlog.defer(record.key.0, Patience::Long);
+                self.backlog.yielding.insert(record.key);
+            }
             return;
         }
         let answered = calls::decode(record.api, &reply.outcome);
@@ -197,20 +174,21 @@ impl Memory {
         session.slot.set_in_flight(self.in_flight() as i64);
     }
 
-    /// How long there is nothing to do, if nobody wakes the scheduler.
-    pub fn idle_for(&self) -> Duration {
+    /// When the next turn is due after one that has left nothing to be done at once.
+    pub(super) fn next(&self) -> Next {
+        let now = Instant::now();
         // Something may have become ready since the turn looked.
         if self.backlog.is_ready() {
-            return Duration::ZERO;
+            return Next::now(Why::Answers);
         }
-        let poll = poll_interval();
-        let now = Instant::now();
-        let deferred = self.backlog.next(now).map(|at| at - now);
-        let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
-        let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
         let head = self.scans.head_at(self.seen.began_at).filter(|_| !self.seen.paused);
-        let head = head.map(|at| at.saturating_duration_since(now));
-        let secrets = self.registry.reads_again_at().map(|at| at.saturating_duration_since(now));
-        [Some(poll), deferred, due, breakers, head, secrets].into_iter().flatten().min().unwrap_or(poll)
+        let waits = [
+            (Some(now + poll_interval()), Why::Poll),
+            (self.backlog.next(now), Why::Locks),
+            (self.calls.breakers.next_change(now), Why::Workers),
+            (head, Why::Scan),
+            (self.registry.reads_again_at(), Why::Secrets),
+        ];
+        waits.into_iter().map(|(at, why)| Next::at(at, why)).fold(self.seen.due, Next::min)
     }
 }

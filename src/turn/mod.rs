@@ -9,7 +9,7 @@
 //!             │ pause    │ messages,    │ under their │ memory;      │ difference  │ due calls,   │ with their   │ what waits is
 //!             │ registry │ global       │ row locks   │ users'       │ as rows     │ within the   │ attributes   │ kept for the
 //!             ▼          ▼ queues       ▼             ▼ tables       ▼             ▼ room         ▼              ▼ next turn
-//!            Started    Work           Batch         Decided        Saved         Claims         Prepared       Progress
+//!            Started    Work           Batch         Decided        Saved         Claims         Prepared       Next
 //! ```
 //!
 //! | file | what it is for |
@@ -18,8 +18,9 @@
 //! | `memory.rs` | what a process keeps between its turns; all of it may be lost |
 //! | `backlog.rs` | answers that wait to be applied, and executions that are left alone for a while |
 //! | `transaction.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
+//! | `types.rs`, `next.rs` | what all phases know of the turn, and when they want the next one |
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
-//! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
+//! | `load.rs`, `decide.rs`, `save.rs` | from items to rows; `decide.rs` has the driver of `xdb_calls::apply` |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
 //! | `priorities.rs` | the scans where some processes have priorities |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
@@ -45,6 +46,7 @@ mod global_queues;
 mod item;
 mod load;
 mod memory;
+mod next;
 mod owner_settings;
 mod owners;
 mod prepare;
@@ -55,9 +57,11 @@ mod scans;
 mod settle;
 mod slow_tables;
 mod transaction;
+mod types;
 
 pub use app_tables::refused;
 pub use memory::Memory;
+pub use next::{Next, RETRY, Why};
 pub use owners::why_unfit;
 pub use role::RUNNERS_CALLS;
-pub use transaction::{Progress, take_turn};
+pub use transaction::take_turn;

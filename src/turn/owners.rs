@@ -1,31 +1,31 @@
 //! Roles that processes belong to, and whether they may go on.
 
+use crate::calls::Unfit;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::identity;
+use crate::store::loaded::Meta;
 use pgrx::pg_sys;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-/// A role, and its name when the process was started.
-pub type NamedRole = (pg_sys::Oid, String);
+/// Roles that can't own running processes. There are few, if any.
+pub struct UnfitOwners(Vec<(pg_sys::Oid, String, Unfit)>);
 
-/// Why a role can't own running processes.
-#[derive(Clone, Debug)]
-pub struct Unfit {
-    pub why: &'static str,
-    /// It will not get better: the process fails.
-    pub for_good: bool,
-}
-
-/// Which of these roles can't own running processes.
-pub fn unfit(owners: HashSet<(pg_sys::Oid, &str)>) -> Result<HashMap<NamedRole, Unfit>> {
-    let mut unfit = HashMap::new();
-    for (role, name) in owners {
-        if let Some(why) = why_unfit(role, name)? {
-            unfit.insert((role, name.to_owned()), why);
+impl UnfitOwners {
+    /// Among these, each with its name when its process was started.
+    pub fn among(owners: HashSet<(pg_sys::Oid, &str)>) -> Result<Self> {
+        let mut unfit = Vec::new();
+        for (role, name) in owners {
+            unfit.extend(why_unfit(role, name)?.map(|why| (role, name.to_owned(), why)));
         }
+        Ok(Self(unfit))
     }
-    Ok(unfit)
+
+    /// Why the owner of this process is one of them.
+    pub fn of(&self, meta: &Meta) -> Option<&Unfit> {
+        let unfit = self.0.iter().find(|(role, name, _)| *role == meta.owner && *name == meta.owner_name);
+        unfit.map(|(.., why)| why)
+    }
 }
 
 /// Why this role, which had that name when the process was started, can't own a running one.

@@ -4,13 +4,14 @@ use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
 use super::claim::{Claims, Leased, config};
 use super::item::Item;
+use super::next::{Next, Why};
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::transaction::Turn;
-use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
+use super::types::Turn;
+use crate::calls::{self, Answered, Attributes, CallRecord, Loads, OutgoingCall, ReadSet};
+use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::shmem::held_up::{self, LockOn};
-use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, ProcessType};
@@ -31,7 +32,7 @@ pub struct Prepared {
     pub requests: Requests,
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
-    pub more: bool,
+    pub next: Next,
 }
 
 /// What became of preparing calls.
@@ -44,9 +45,6 @@ pub struct Requests {
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
-    earliest_released: Option<Timestamp>,
-    /// There was no time or no room for some.
-    pub more: bool,
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
@@ -88,10 +86,12 @@ struct Preparing<'t, 'a> {
     room: Room,
     max_calls: usize,
     budget: ByteBudget,
-    more: bool,
+    next: Next,
 }
 
-/// Prepares all calls that a turn has leased.
+/// Prepares all calls that a turn has leased: reads attributes and writes requests. Where a user's table is busy, or when a large
+/// request finds no room beside those that are under way, or in this turn's budget, the lease is given back. `room`: see
+/// [`Preparing`].
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
@@ -100,29 +100,12 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, mut failed, drained, mut ends, more } = claims;
+    let Claims { leased, executions, failed, drained, mut ends, next } = claims;
+    ends.note(saved.earliest);
+    // Each call with the executions among which is its own.
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let mut requests = requests(turn, app, backlog, room, sources)?;
-    ends.note(requests.earliest_released);
-    ends.note(saved.earliest);
-    failed.append(&mut requests.failed);
-    requests.failed = failed;
-    let more = more || requests.more;
-    Ok(Prepared { requests, drained, ends, more })
-}
-
-/// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
-/// under way, or in this turn's budget, the lease is given back. Each call comes with the executions
-/// among which is its own. `room`: see [`Preparing`].
-fn requests<'s>(
-    turn: &Turn,
-    app: &mut AppTables<'_>,
-    backlog: &mut Backlog,
-    room: Room,
-    calls: impl Iterator<Item = (&'s BTreeMap<ExecutionId, Loaded>, &'s Leased)>,
-) -> Result<Requests> {
-    let mut calls: Vec<_> = calls.filter_map(|(source, call)| found(source, call)).collect();
+    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     if turn.role.gathers() {
         // Who has waited longest for time in tables comes first. Functions are called in the order in which they were claimed.
         calls.sort_by_key(|found| found.call.due_at);
@@ -130,8 +113,8 @@ fn requests<'s>(
     let local = LocalValues::read(turn, &calls)?;
     app.begin_part(Part::Calls);
     let max_calls = turn.role.calls_at_once();
-    let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), more: false };
-    let mut made = Requests::default();
+    let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), next };
+    let mut made = Requests { failed, ..Requests::default() };
     for leased in calls {
         let mut record = record(&leased);
         let call = leased.call;
@@ -139,7 +122,7 @@ fn requests<'s>(
             Preparation::Call(request) => made.calls.push((*request, record)),
             Preparation::Function => made.functions.push(record),
             Preparation::Release => {
-                made.earliest_released = made.earliest_released.into_iter().chain([call.due_at]).min();
+                ends.note(Some(call.due_at));
                 made.released.push(call.key);
             }
             Preparation::Failed(failure, further) => {
@@ -147,8 +130,10 @@ fn requests<'s>(
             }
         }
     }
-    claim::release(turn.spi, turn.lane.epoch, &made.released)?;
-    Ok(Requests { more: preparing.more, ..made })
+    claim::release(turn.spi, &made.released, turn.lane.epoch)?;
+    let mut next = preparing.next;
+    next.now_if(!made.failed.is_empty(), Why::Answers);
+    Ok(Prepared { requests: made, drained, ends, next })
 }
 
 /// A leased call with its state.
@@ -157,16 +142,15 @@ struct LeasedCall<'s> {
     process_type: &'s ProcessType,
     state: &'s StateExecution,
     api: Api,
-    current: &'s CallState,
     call: &'s Leased,
 }
 
 fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
-    let (api, current) = state.current_call()?;
+    let (api, _) = state.current_call()?;
     let process_type = loaded.meta.process_type.as_deref()?;
-    Some(LeasedCall { loaded, process_type, state, api, current, call })
+    Some(LeasedCall { loaded, process_type, state, api, call })
 }
 
 fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
@@ -185,7 +169,7 @@ fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCal
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
     fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
-        let &LeasedCall { loaded, process_type, state, api, current, call } = leased;
+        let &LeasedCall { loaded, process_type, state, api, call } = leased;
         if let Some((failure, further)) = &call.unfit {
             return Ok(Preparation::Failed(failure.clone(), *further));
         }
@@ -195,22 +179,21 @@ impl Preparing<'_, '_> {
         };
         let Ok(secrets) = &worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);
-        let wanted = config.load_local(api);
-        let (size, local) = match self.local.of(call.key.0, &wanted) {
+        let loads = Loads::of(&config, api);
+        let (size, local) = match self.local.of(call.key.0, &loads.local) {
             Found::All(size, local) => (size, local),
             Found::LeftOut => {
-                self.more = true;
+                self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
             Found::TooLarge(size) => {
-                return Ok(Preparation::failed(calls::request_too_large(&attribute::too_large(size))));
+                return Ok(Preparation::failed(calls::too_large(&attribute::too_large(size).message)));
             }
         };
         record.local_size = size;
         self.app.next_item();
         let id = call.key.0;
-        let loading = config.load_global(api);
-        let global = match self.app.load(&loaded.meta, &loading, LockType::NoLocking)? {
+        let global = match self.app.load(&loaded.meta, &loads.global, LockType::NoLocking)? {
             Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
@@ -224,34 +207,34 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Release);
             }
             Used::OverBudget => {
-                self.more = true;
+                self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
             Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
-        let members = local.members(&wanted)?;
-        let mut values = None;
-        if loading.locks() || wanted.locks() {
-            values = Some(xdb_protocol::fingerprint(&global, &members));
-            let (values, keys) = (fnv1a_128(global.bytes()), local.versions(&wanted));
-            record.reads = Some(Arc::new(ReadSet { global: loading, values, keys, local: wanted }));
+        let attributes = local.of_call(&loads, global)?;
+        let timeout = config.timeout(api);
+        if attributes.are_locked {
+            let (values, keys) = (fnv1a_128(attributes.global.bytes()), local.versions(&loads.local));
+            record.reads = Some(Arc::new(ReadSet { global: loads.global, values, keys, local: loads.local }));
         }
-        let attempt = Attempt::of(loaded, state, record, config.timeout(api))?;
-        let body = attempt.body(current, &global, &members);
-        let bytes = body.payload_bytes();
-        if let Err(error) = calls::check_size(bytes) {
-            return Ok(Preparation::failed(calls::request_too_large(&error)));
-        }
-        if !self.has_room(record.line(), bytes) {
+        let origin = calls::origin(loaded)?;
+        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), timeout);
+        let request = match outgoing.request(&attributes, guc::max_request_bytes()) {
+            Ok(request) => request,
+            Err(refusal) => return Ok(Preparation::failed(calls::too_large(&refusal.message))),
+        };
+        if !self.has_room(record.line(), request.bytes) {
             return Ok(Preparation::Release);
         }
-        Ok(Preparation::Call(Box::new(attempt.request(current, worker, secrets, values, &body)?)))
+        let traceparent = loaded.meta.traceparent.as_deref();
+        Ok(Preparation::Call(Box::new(calls::to_worker(&request, &loaded.meta, worker, secrets, traceparent)?)))
     }
 
     /// Takes room for a request, if there is any.
     fn has_room(&mut self, line: Line, bytes: usize) -> bool {
         if !self.budget.take(bytes) {
-            self.more = true;
+            self.next.now_if(true, Why::Calls);
             return false;
         }
         self.room.take_places(line, places_of_request(bytes, self.max_calls))
@@ -289,12 +272,12 @@ impl LocalValues {
 }
 
 impl Local<'_> {
-    /// Those that a call gets, as the text of a JSON object.
-    fn members(&self, wanted: &Loading) -> Result<String> {
+    /// What a call gets.
+    fn of_call(&self, loads: &Loads, global: String) -> Result<Attributes> {
         match self {
-            Self::Plain(all) => members(wanted, all.iter()),
-            Self::Locked(all) => members(wanted, all.iter().map(|(name, entry)| (name, &entry.value))),
-            Self::Nothing => Ok("{}".to_owned()),
+            Self::Plain(all) => calls::attributes(loads, global, all.iter()),
+            Self::Locked(all) => calls::attributes(loads, global, all.iter().map(|(name, entry)| (name, &entry.value))),
+            Self::Nothing => calls::attributes(loads, global, [].into_iter()),
         }
     }
 
@@ -305,9 +288,4 @@ impl Local<'_> {
             Self::Plain(_) | Self::Nothing => BTreeMap::new(),
         }
     }
-}
-
-fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)> + Clone) -> Result<String> {
-    let members = all.filter(|(name, _)| wanted.wants(name));
-    object(members.map(|(name, value)| (name.as_str(), value.as_str())))
 }

@@ -91,7 +91,7 @@ impl Claiming<'_, '_> {
 
     fn scan_level(&mut self, number: &i16, scanning: &mut Scanning<'_>) -> Result<()> {
         let lane = Lane { number: *number, ..self.turn.lane };
-        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, lane)?.into_iter().collect();
+        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, lane.number)?.into_iter().collect();
         heads.retain(|line, first| *first <= scanning.now && self.is_claimed(*line));
         self.lines.found(heads.keys().copied(), std::time::Instant::now());
         let wanted = scanning.room.wanted(heads.keys().map(|line| (*line, true)), scanning.limit);

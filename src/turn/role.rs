@@ -15,7 +15,8 @@
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 
-use super::transaction::{Mode, Scope};
+use super::types::{Mode, Scope};
+use crate::calls::{Asker, Maker};
 use crate::guc;
 pub use crate::pg::shmem::Role;
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
@@ -43,6 +44,11 @@ impl Role {
     /// Calls are claimed from this lane.
     pub fn lane(self) -> i16 {
         if self.is_scheduler() { SCHEDULERS_LANE } else { RUNNERS_LANE }
+    }
+
+    /// For whom calls are judged.
+    pub fn asker(self) -> Asker {
+        if self.is_scheduler() { Asker::Scheduler } else { Asker::Runner }
     }
 
     /// Most items in one transaction.
@@ -137,6 +143,14 @@ impl Role {
     /// What is written is looked for by this process too. Else the scheduler is told.
     pub fn is_told(self) -> bool {
         self.is_scheduler()
+    }
+}
+
+/// The lane of calls of this maker.
+pub fn lane_of(maker: Maker) -> i16 {
+    match maker {
+        Maker::Function | Maker::Worker { is_slow: true } => RUNNERS_LANE,
+        Maker::Worker { .. } | Maker::PullWorker(_) | Maker::Unregistered => SCHEDULERS_LANE,
     }
 }
 

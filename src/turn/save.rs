@@ -7,8 +7,10 @@ use super::claim::{Leased, config, lease, wants_locks};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
-use super::owners;
-use super::transaction::Turn;
+use super::next::{Next, Why};
+use super::owners::UnfitOwners;
+use super::types::Turn;
+use crate::calls::{Maker, Verdict};
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};
@@ -42,7 +44,7 @@ pub struct Saved {
     pub left_out: bool,
     /// Anything was written but leases.
     pub wrote: bool,
-    pub more: bool,
+    pub next: Next,
     pub now: Timestamp,
 }
 
@@ -56,29 +58,32 @@ pub fn save(
     room: &mut Room,
     decided: Decided,
 ) -> Result<Saved> {
-    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, more: false };
+    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, next: Next::default() };
     dispatch.all(&decided, room)?;
-    let Dispatch { leased: dispatched, new_line, more, .. } = dispatch;
+    let Dispatch { leased: dispatched, new_line, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, SavedBatch { earliest, timers, let_go, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.is_told() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
-    let more_messages = matching.save(turn, &decided)?;
+    next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let next_turn = outcomes
+    let left = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
-    let left = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
+    next.now_if(left, Why::Answers);
+    next.now_if(let_go, Why::Calls);
+    next.now_if(taken_in.left_from.is_some(), Why::Messages);
+    let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
         Item::Timer(timer) => Some((timer.owner.to_u32(), timer.fire_at)),
         _ => None,
     };
-    let timers_left = left.filter_map(timer).collect();
+    let timers_left = next_turn.filter_map(timer).collect();
     Ok(Saved {
         outcomes,
         executions,
@@ -89,8 +94,8 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: next_turn || new_line || let_go,
-        more: more || let_go || more_messages || next_turn || taken_in.left_from.is_some(),
+        left_out: left || new_line || let_go,
+        next,
         now,
     })
 }
@@ -139,12 +144,12 @@ fn write(
         wake::calls_over_at_commit();
     }
     inbox::delete_arrivals(spi, &taken_in.keys)?;
-    inbox::delete_arrivals_of(spi, &stale.inboxes)?;
+    save::delete_arrivals_of(spi, &stale.inboxes)?;
     global_waiter::delete_waiters(spi, &stale.waiters)?;
     timer::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
-        claim::release(spi, turn.lane.epoch, given_away)?;
+        claim::release(spi, given_away, turn.lane.epoch)?;
         claim::move_to_lane(spi, given_away, RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }
@@ -163,7 +168,7 @@ struct Dispatch<'t> {
     leased: Vec<Leased>,
     /// Some process's calls are the first of their line.
     new_line: bool,
-    more: bool,
+    next: Next,
 }
 
 impl Dispatch<'_> {
@@ -176,57 +181,43 @@ impl Dispatch<'_> {
         if owners.is_empty() {
             return Ok(());
         }
-        let unfit = owners::unfit(owners)?;
+        let unfit = UnfitOwners::among(owners)?;
         let answered: HashSet<_> = decided.items.iter().filter_map(answered_execution).collect();
         for loaded in changed() {
-            // Claiming it says what is wrong with its owner.
-            if !unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
-                self.of_execution(loaded, answered.contains(&loaded.execution.id), decided.now, room);
-            }
+            self.of_execution(loaded, answered.contains(&loaded.execution.id), &unfit, decided.now, room);
         }
         Ok(())
     }
 
-    fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
+    fn of_execution(&mut self, loaded: &Loaded, answered: bool, unfit: &UnfitOwners, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
-        if loaded.execution.pause.is_some() || process_type.pause(now).is_some() {
-            // Claiming holds the call.
-            return;
-        }
-        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
-            return;
-        }
         let line = loaded.meta.line_at(process_type.worker_id());
-        self.new_line |= !self.lines.has(&line);
         let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority == 0;
-        if !has_place && !self.lines.is_drained(line.worker) {
-            // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All
-            // else is claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
-            return;
-        }
+        // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All else is
+        // claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
+        let may_go = has_place || self.lines.is_drained(line.worker);
         for (seq, state) in &loaded.execution.states {
-            let Some((api, call)) = state.current_call() else { continue };
-            if call.failed_attempts > 0 {
-                // A repeat knows how many attempts there were from its task: it is claimed.
-                self.more |= call.not_before <= now;
+            let Some((api, call)) = state.open_call() else { continue };
+            let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);
+            if verdict != Verdict::MayBeMade {
+                // Claiming says what becomes of it.
                 continue;
             }
-            if process_type.is_for_function(&state.id.state_id, api) {
-                // Whoever calls functions claims them.
-                self.more |= self.turn.role.calls_functions() && call.not_before <= now;
+            self.new_line |= !self.lines.has(&line);
+            if !may_go || call.not_before > now {
                 continue;
             }
-            if process_type.pulled_by().is_some() {
-                // It fetches its calls.
+            if call.failed_attempts > 0 || maker == Maker::Function {
+                // A repeat knows how many attempts there were from its task, and runners claim what functions answer.
+                self.next.now_if(true, Why::Calls);
+                continue;
+            }
+            if !loaded.has_changed(state) {
                 continue;
             }
             let config = config(loaded, state);
             if wants_locks(&config, api) {
                 // Granting locks is the claim's business, which comes later in this transaction.
-                continue;
-            }
-            let known = process_type.definition.states.contains_key(&state.id.state_id);
-            if !loaded.has_changed(state) || call.not_before > now || !known {
                 continue;
             }
             // An owner with more calls than others who may wait gives the place up: claiming finds out whether they do.

@@ -3,6 +3,7 @@
 //! Each scan begins at a cursor (`xdb_sched::due_scan` says why, and why nothing is lost behind it), and as often as its cost
 //! permits at the head. While nobody says that there is something, none is made at all for a tenth of a second.
 
+use super::next::Next;
 use crate::guc;
 use crate::store::StateKey;
 use crate::store::claim::TaskPlace;
@@ -52,6 +53,7 @@ pub struct Fetched {
 }
 
 /// What follows from pauses of process types.
+#[derive(Default)]
 pub struct Pauses {
     /// When the next one ends by itself, if one does; None: nobody has looked.
     pub next_end: Option<Option<Timestamp>>,
@@ -59,22 +61,11 @@ pub struct Pauses {
     pub walk: Walk,
 }
 
-impl Default for Pauses {
-    fn default() -> Self {
-        Self { next_end: None, walk: Walk::Begins }
-    }
-}
-
 /// A scan for what stands in lines of owners.
+#[derive(Default)]
 pub struct ScanByOwner<T> {
     pub due: DueScan<Owner, T>,
     pub owners: DueOwners<T>,
-}
-
-impl<T> Default for ScanByOwner<T> {
-    fn default() -> Self {
-        Self { due: DueScan::default(), owners: DueOwners::default() }
-    }
 }
 
 impl<T: Ord + Copy> ScanByOwner<T> {
@@ -97,9 +88,8 @@ impl<T: Ord + Copy> ScanByOwner<T> {
 }
 
 /// How far the scans of a turn came. It counts once the turn has committed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ScanEnds {
-    pub began: Instant,
     pub calls: Vec<(Line, Timestamp)>,
     pub timers: HashMap<Owner, End<Timestamp>>,
     pub messages: HashMap<Owner, End<i64>>,
@@ -131,12 +121,6 @@ impl<T: Ord + Copy> End<T> {
 }
 
 impl ScanEnds {
-    pub fn new(began: Instant) -> Self {
-        let (calls, left) = (Vec::new(), HashMap::new());
-        let (timers, messages) = (HashMap::new(), HashMap::new());
-        Self { began, calls, timers, messages, left, earliest: None, left_out: false }
-    }
-
     /// The turn has found a call of this line that is due at this time, and has left it.
     pub fn left(&mut self, line: Line, due: Timestamp) {
         let left = self.left.entry(line).or_insert(due);
@@ -180,20 +164,16 @@ impl Scans {
         self.quiet_until.is_some()
     }
 
-    /// The last scan has left nothing. `began`: when its turn did.
-    pub fn nothing_left(&mut self, began: Instant) {
-        self.quiet_until = Some(Instant::now() + QUIET_FOR);
-        self.until(self.head_at(began));
-    }
-
-    /// There may be something at that time.
-    pub fn until(&mut self, at: Option<Instant>) {
-        self.quiet_until = self.quiet_until.map(|until| at.map_or(until, |at| until.min(at)));
-    }
-
-    /// There may be something again.
-    pub fn scan_again(&mut self) {
-        self.quiet_until = None;
+    /// A turn has committed, and the next one is due then. If its scans have `left` nothing, and nothing waits in memory, none is made
+    /// for a while. None: the turn says nothing of that.
+    pub fn rest(&mut self, left: Option<bool>, next: Next) {
+        let now = Instant::now();
+        if next.is_now() || left == Some(true) {
+            self.quiet_until = None;
+        } else if left == Some(false) {
+            self.quiet_until = Some(now + QUIET_FOR);
+        }
+        self.quiet_until = self.quiet_until.map(|until| until.min(now + next.wait()));
     }
 
     /// There may be anything anywhere.
@@ -216,24 +196,25 @@ impl Scans {
         self.calls.from_head(now) && self.timers.due.from_head(now) && self.messages.due.from_head(now)
     }
 
-    /// All scans were made from the head, together.
+    /// All scans were made from the head, together, and have found nothing.
     pub fn scanned_all(&mut self, began: Instant) {
         let (now, took) = (Instant::now(), began.elapsed());
+        self.quiet_until = Some(now + QUIET_FOR);
         self.calls.scanned_from_head(now, took, poll_interval());
         self.timers.due.scanned_from_head(now, took, poll_interval());
         self.messages.due.scanned_from_head(now, took, poll_interval());
     }
 
-    /// The turn has committed. `timers`: the first of each owner's that it has written.
-    pub fn settle(&mut self, ends: ScanEnds, timers: BTreeMap<Owner, Timestamp>) {
+    /// The turn that began then has committed. `timers`: the first of each owner's that it has written.
+    pub fn settle(&mut self, ends: ScanEnds, timers: BTreeMap<Owner, Timestamp>, began: Instant) {
         // What is known to be left is not passed.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
         for (line, to) in ends.calls {
             let left = ends.left.get(&line).copied();
-            self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), ends.began);
+            self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), began);
         }
-        self.timers.settle(ends.timers, ends.began, held);
-        self.messages.settle(ends.messages, ends.began, |to| to);
+        self.timers.settle(ends.timers, began, held);
+        self.messages.settle(ends.messages, began, |to| to);
         let now = Instant::now();
         timers.into_iter().for_each(|(owner, at)| self.timers.owners.note(owner, at, now));
         if ends.left_out {

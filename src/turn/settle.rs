@@ -3,11 +3,12 @@
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
 use super::memory::{Memory, OpenCalls, Seen, Submit};
+use super::next::{Next, Why};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
 use super::save::Saved;
 use super::scans::Fetched;
-use super::transaction::{Progress, Started};
+use super::types::Started;
 use crate::calls::{Answered, CallRecord};
 use crate::clock;
 use crate::pg::catch::Result;
@@ -20,7 +21,7 @@ use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
@@ -38,7 +39,8 @@ pub struct TurnOutcome {
     prepared: Prepared,
     /// The scans have found all that there was.
     nothing_left: bool,
-    next_due: Option<Timestamp>,
+    /// What comes due next.
+    due: Next,
     /// Up to then it has looked for timers.
     began: Timestamp,
     for_runners: Vec<Role>,
@@ -50,13 +52,11 @@ impl TurnOutcome {
         started: &Started,
         seen: &Seen,
         lines: &Lines,
-        mut work: Work,
+        work: Work,
         saved: Saved,
         mut prepared: Prepared,
     ) -> Result<Self> {
         let turn = &started.turn;
-        prepared.ends.timers = std::mem::take(&mut work.ends.timers);
-        prepared.ends.messages = std::mem::take(&mut work.ends.messages);
         for (owner, at) in &saved.timers_left {
             prepared.ends.timers.entry(*owner).and_modify(|end| end.left(*at));
         }
@@ -66,16 +66,16 @@ impl TurnOutcome {
         prepared.ends.left_out |= saved.left_out;
         let drained = prepared.drained.as_ref();
         let idle = work.nothing_due && drained.is_none();
-        let next_due = match turn.paused {
-            true => None,
-            false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
+        let due = match turn.paused {
+            true => Next::default(),
+            false if idle => seen.due.min(Next::due(saved.earliest, Why::Calls)),
             false => {
                 let lines = || lines.iter().map(|(line, _)| line);
                 let mut next = lines::next_due(turn.spi, turn.role.lane(), lines(), saved.now)?;
                 for level in &turn.levels {
                     next = next.into_iter().chain(lines::next_due(turn.spi, *level, lines(), saved.now)?).min();
                 }
-                next
+                Next::due(next, Why::Calls)
             }
         };
         let most = max_runners();
@@ -87,11 +87,11 @@ impl TurnOutcome {
             false => ForRunners::default(),
         };
         let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
-        let next_due = next_due.into_iter().chain(waiting.next).min();
+        let due = due.min(Next::due(waiting.next, Why::Calls));
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
         let nothing_left = all_drained && saved.put_off.is_empty() && prepared.requests.released.is_empty();
         let began = turn.began;
-        Ok(Self { work, saved, prepared, nothing_left, next_due, began, for_runners })
+        Ok(Self { work, saved, prepared, nothing_left, due, began, for_runners })
     }
 }
 
@@ -103,18 +103,18 @@ impl Memory {
         items: Vec<Item>,
         outcome: TurnOutcome,
         submit: &mut Submit<'_>,
-    ) -> Progress {
-        let TurnOutcome { work, saved, prepared, nothing_left, next_due, began, for_runners } = outcome;
+    ) -> Next {
+        let TurnOutcome { work, saved, prepared, nothing_left, due, began, for_runners } = outcome;
         self.note_useless(&work.over, &saved);
         self.seen.for_runners = for_runners;
-        self.scans.settle(prepared.ends, saved.timers);
+        self.scans.settle(prepared.ends, saved.timers, self.seen.began_at);
         // A clock may have been set back meanwhile.
         let now = began.min(clock::now());
         // Where nobody has looked, because there was nothing a moment ago, a timer may be due: the clock may have stepped since.
         let looked_up_to = if work.nothing_due { Timestamp(i64::MIN) } else { now };
         let next_timer = self.scans.timers.owners.next(looked_up_to).filter(|_| !self.seen.paused);
         let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
-        self.seen.next_due = next_due.into_iter().chain(next_timer).chain(pause_ends).min();
+        self.seen.due = due.min(Next::due(next_timer, Why::Timers)).min(Next::due(pause_ends, Why::Pauses));
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
             self.calls.lines.drained(&drained);
@@ -137,23 +137,18 @@ impl Memory {
             let left = up_to.filter(|_| fetched.to_the_end).map(|place| Fetched { after: Some(place), ..fetched });
             self.scans.fetched.extend(left);
         }
-        let mut more = work.more || saved.more || prepared.more || !prepared.requests.failed.is_empty();
+        let mut next = work.next.min(saved.next).min(prepared.next);
         self.dispatch(session, prepared.requests, !items.is_empty(), submit);
-        more |= self.keep_what_waits(items, saved.outcomes);
+        next.now_if(self.keep_what_waits(items, saved.outcomes), Why::Calls);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
-        more |= self.backlog.is_ready();
-        self.seen.deferred_until = self.backlog.executions.next(self.seen.began_at);
+        next.now_if(self.backlog.is_ready(), Why::Answers);
         self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
-        if nothing_left && nothing_waits && !more {
-            self.scans.nothing_left(self.seen.began_at);
-        } else if more || (scanned && !nothing_left) {
-            self.scans.scan_again();
-        }
-        let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
-        self.scans.until(self.seen.next_due.map(|at| Instant::now() + due_in(at)));
-        if more { Progress::More } else { Progress::Idle }
+        let next = if next.is_now() { next } else { self.next() };
+        let left = if nothing_left { nothing_waits.then_some(false) } else { scanned.then_some(true) };
+        self.scans.rest(left, next);
+        next
     }
 
     /// Notes the calls under way that sessions have ended, or that this turn has ended with their processes.
@@ -183,9 +178,9 @@ impl Memory {
         self.calls.submit(session, self.role, &self.registry, calls, submit);
     }
 
-    /// Keeps items that were put off. Says whether there is more to do because of them.
+    /// Keeps items that were put off. Says whether some were given up, whose calls are to be made again.
     fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
-        let (mut more, mut had_no_time) = (false, false);
+        let (mut given_up, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
             let held_up = outcome.held_up_by();
@@ -198,7 +193,7 @@ impl Memory {
                 let by_a_row = lock == LockOn::Row;
                 self.locks.held_up(record.key, self.backlog.is_left_to(record.key, by_a_row));
                 if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
-                    more = true;
+                    given_up = true;
                     continue;
                 }
             }
@@ -208,39 +203,28 @@ impl Memory {
                         self.backlog.done(&record.key);
                     }
                     self.backlog.went_well(&id);
+                    continue;
                 }
-                ItemOutcome::Locked => {
-                    self.backlog.defer_put_off(id, &self.registry);
-                    self.backlog.keep(item);
-                }
-                ItemOutcome::Behind => self.backlog.keep(item),
-                ItemOutcome::OverBudget => {
-                    had_no_time = true;
+                ItemOutcome::GivenAway => continue,
+                ItemOutcome::Behind => {}
+                ItemOutcome::Locked => self.backlog.defer_put_off(id, &self.registry),
+                ItemOutcome::OverBudget | ItemOutcome::NextTurn => {
+                    had_no_time |= outcome == ItemOutcome::OverBudget;
                     self.backlog.put_off(id);
-                    self.backlog.keep(item);
                 }
-                ItemOutcome::NextTurn => {
-                    more = true;
-                    self.backlog.put_off(id);
-                    self.backlog.keep(item);
-                }
-                ItemOutcome::RowLocked(_) => {
-                    self.backlog.defer(id, Patience::Long);
-                    self.backlog.keep(item);
-                }
+                ItemOutcome::RowLocked(_) => self.backlog.defer(id, Patience::Long),
                 ItemOutcome::TableBusy(relation) => {
                     let until = self.tables.health.busy_until(relation).unwrap_or_else(Instant::now);
                     self.backlog.defer_until(id, until);
-                    self.backlog.keep(item);
                 }
-                ItemOutcome::GivenAway => {}
             }
+            self.backlog.keep(item);
         }
         // A turn in such a rest has spent nothing: nobody rests after it.
         if had_no_time && !self.backlog.rests(self.seen.began_at) {
             self.backlog.rest(Instant::now() + self.role.time_in_tables() / REST);
         }
-        more
+        given_up
     }
 }
 

@@ -3,117 +3,36 @@
 use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
-use super::role::{Role, apply_timeout};
+use super::next::{Next, Progress, Why};
+use super::role::apply_timeout;
 use super::settle::TurnOutcome;
+use super::types::{Scope, Started, Turn};
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
-    log_error, run_caught,
+    debug, log_error, run_caught,
 };
 use crate::pg::session::{Begun, Session};
+use crate::pg::shmem::ExitReason;
 use crate::pg::{crash, identity, in_hand, spi};
 use crate::store::claim as store_claim;
 use crate::store::engine;
 use crate::store::instance::Ownership;
-use crate::store::lanes::{FIRST_FUNCTIONS_LANE, Lane};
+use crate::store::lanes::FIRST_FUNCTIONS_LANE;
 use crate::store::lines;
 use crate::store::registry::NO_WORKER;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use xdb_engine::{Failure, Further, Timestamp};
+use xdb_engine::{Failure, Further};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
-use xdb_sched::bytes::{ByteBudget, LONG};
-use xdb_sched::room::Line;
+use xdb_sched::bytes::LONG;
 
 /// What takes longer is not to have others leased behind it.
 const SLOW_FUNCTION: Duration = Duration::from_millis(100);
 
 /// How long a call whose claim fails by itself is left alone.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
-
-/// How a turn went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// There is more to do at once.
-    More,
-    /// Nothing until something happens.
-    Idle,
-    /// The extension has been dropped.
-    Gone,
-    /// The extension has changed, or another scheduler has begun.
-    Changed,
-    /// Somebody is at work on the extension, or the turn failed: try again soon.
-    Later,
-}
-
-/// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
-/// without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    Fast,
-    Guarded,
-}
-
-/// What a transaction does besides applying its items.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Scope {
-    /// Look for due timers and for messages.
-    pub gather: bool,
-    /// Claim so many calls at most.
-    pub claim: usize,
-    pub mode: Mode,
-}
-
-impl Scope {
-    pub const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
-    pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
-}
-
-/// What every phase of one transaction knows.
-pub(super) struct Turn<'a> {
-    pub spi: &'a spi::Spi,
-    pub role: Role,
-    pub lane: Lane,
-    /// Lanes of its role's that hold calls of processes with a priority, the highest first.
-    pub levels: Vec<i16>,
-    /// Lines in which a call waits that comes before those of processes without a priority.
-    pub due_first: HashSet<Line>,
-    /// There are steps of what is slow, or may be.
-    pub has_slow_steps: bool,
-    /// Of the leases that it gives.
-    pub number: i64,
-    pub scope: Scope,
-    pub paused: bool,
-    /// What is large, too.
-    pub takes_large: bool,
-    /// When it began, by the clock of processes.
-    pub began: Timestamp,
-    /// The same, by a clock that nobody sets.
-    pub began_at: Instant,
-    /// The real time, for leases.
-    pub real: Timestamp,
-    /// Nothing else waits to be applied or called.
-    pub is_alone: bool,
-    /// No call is prepared that this transaction decides: see [`super::memory::Seen::careful_until`]. The same where it has a suspect in
-    /// hand, which must not be taken for what follows from its answer.
-    pub is_careful: bool,
-}
-
-impl Turn<'_> {
-    /// What a phase may take of what is large.
-    pub fn bytes(&self) -> ByteBudget {
-        ByteBudget::of(self.takes_large)
-    }
-
-    /// Looks again which priorities there are calls of: without this, what was held and has a high one would be called after the rest.
-    fn calls_were_freed(&mut self) -> Result<()> {
-        self.levels = store_claim::levels(self.spi)?;
-        self.due_first = lines::due_first(self.spi, &self.levels, self.lane.epoch, (self.began, self.real))?;
-        Ok(())
-    }
-}
 
 enum Transacted {
     Done(Box<TurnOutcome>),
@@ -122,7 +41,10 @@ enum Transacted {
 
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    memory.deferrals_end();
+    // Executions that were left alone for a while are looked for again, from the head, when that is over.
+    if memory.backlog.executions.next(memory.seen.began_at).is_some_and(|until| until <= Instant::now()) {
+        memory.woken();
+    }
     let mut items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
     let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
     let (began, calls) = (Instant::now(), items.iter().any(Item::is_uncalled));
@@ -132,16 +54,17 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
                 crash::point("function-committed");
                 memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
             }
-            let progress = memory.settle(session, items, *outcome, submit);
+            let mut next = memory.settle(session, items, *outcome, submit);
             // What was not claimed yet is to be claimed at once.
-            if scope.claim == 0 { Progress::More } else { progress }
+            next.now_if(scope.claim == 0, Why::Calls);
+            Ok(next)
         }
         Ok(Transacted::Not(progress)) => {
             memory.backlog.keep_all(items);
             return progress;
         }
         Err(error) => {
-            pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
+            debug(|| format!("a turn with {} items failed and is made again in parts: {error}", items.len()));
             crash::point("turn-again");
             memory.scans.failed();
             if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {
@@ -154,10 +77,11 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     if memory.role.calls_functions() && !memory.backlog.lines().any(|line| line.worker == NO_WORKER) {
         session.slot.end_functions();
     }
-    if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
+    if memory.role.keeps_risky_apart() && progress.is_ok() {
         let risky = memory.backlog.take_risky();
         if !risky.is_empty() {
-            progress = apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Progress::More);
+            progress =
+                apply_guarded(memory, session, risky, GUARDED_ITEMS, submit).unwrap_or(Ok(Next::now(Why::Answers)));
         }
     }
     progress
@@ -206,7 +130,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
         match transact(memory, session, &mut Vec::new(), scope) {
             Ok(Transacted::Done(outcome)) => {
                 memory.settle(session, Vec::new(), *outcome, submit);
-                return Progress::More;
+                return Ok(Next::now(Why::Calls));
             }
             Ok(Transacted::Not(progress)) => return progress,
             Err(error) if limit == 1 => {
@@ -219,7 +143,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
             Err(_) => {}
         }
     }
-    Progress::Later
+    Ok(Next::retry())
 }
 
 /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
@@ -276,9 +200,9 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
     }
     match begun? {
         Begun::Ready => {}
-        Begun::Gone => return Ok(Transacted::Not(Progress::Gone)),
-        Begun::Changed => return Ok(Transacted::Not(Progress::Changed)),
-        Begun::Busy => return Ok(Transacted::Not(Progress::Later)),
+        Begun::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
+        Begun::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
+        Begun::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
     }
     let done = run_caught(|| spi::connect(|spi| phases(memory, spi, items, scope))).and_then(|outcome| {
         if matches!(outcome, Transacted::Done(_)) {
@@ -311,11 +235,11 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     let Some(mut started) = begin(memory, spi, scope, items)? else {
         // Another scheduler has begun; every lease of this one is void.
-        return Ok(Transacted::Not(Progress::Changed));
+        return Ok(Transacted::Not(Err(ExitReason::Restart)));
     };
     let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
-    let work = gathering.gather(&started, items)?;
+    let mut work = gathering.gather(&started, items)?;
     if work.moved.held.is_some() {
         started.turn.calls_were_freed()?;
     }
@@ -327,7 +251,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
-    let claims = claiming.claim(&mut room, &work, &saved)?;
+    let claims = claiming.claim(&mut room, &mut work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -335,20 +259,6 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     }
     let outcome = TurnOutcome::of(&started, seen, &calls.lines, work, saved, prepared)?;
     Ok(Transacted::Done(Box::new(outcome)))
-}
-
-/// A turn that may be made, and what it found at its begin.
-pub(super) struct Started<'a> {
-    pub turn: Turn<'a>,
-    pub has_global_work: bool,
-    /// There are calls in the runners' lanes, or something is slow whose calls go there.
-    pub has_work_for_runners: bool,
-    /// The runners' lanes that hold calls of processes with a priority, if this is the scheduler.
-    pub runners_levels: Vec<i16>,
-    /// There are workers' calls in the runners' lane, and nothing is slow any more.
-    pub has_mended_calls: bool,
-    /// Registrations have changed since the last turn.
-    pub registered: bool,
 }
 
 /// Reads what every turn begins with. None when another scheduler has begun.

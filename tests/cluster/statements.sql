@@ -45,7 +45,7 @@ DEALLOCATE statement;
 
 -- xdb::store::app_functions::KIND
 PREPARE statement AS
-SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, p.prorettype = 'jsonb'::pg_catalog.regtype AS gives_json, p.prorettype = 'void'::pg_catalog.regtype AS gives_nothing, n.nspname LIKE 'pg\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid;
+SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, p.prorettype = 'jsonb'::pg_catalog.regtype OR $3 AND p.prorettype = 'void'::pg_catalog.regtype AS fits, n.nspname LIKE 'pg\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid;
 DEALLOCATE statement;
 
 -- xdb::store::app_functions::MERGING
@@ -215,22 +215,17 @@ DEALLOCATE statement;
 
 -- xdb::store::claim::ADOPT
 PREPARE statement AS
-WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN COALESCE(t.worker_id, 0) <> 0 THEN k.lane WHEN k.lane BETWEEN 16 AND 36 THEN k.lane + 24 ELSE 1 END FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq;
+WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT 1000 FOR UPDATE SKIP LOCKED) UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN COALESCE(t.worker_id, 0) <> 0 THEN k.lane WHEN k.lane BETWEEN 16 AND 36 THEN k.lane + 24 ELSE 1 END FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq;
 DEALLOCATE statement;
 
 -- xdb::store::claim::ANY_FOR_RUNNERS
 PREPARE statement AS
-SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = 1 AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $3 OR t.lease_epoch <> $2 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch))) OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= 40 AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $3 OR t.lease_epoch <> $2 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch))) AS any;
+SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = 1 AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $2 OR t.lease_epoch <> 0 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch))) OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= 40 AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $2 OR t.lease_epoch <> 0 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch))) AS any;
 DEALLOCATE statement;
 
 -- xdb::store::claim::DELETE
 PREPARE statement AS
 DELETE FROM xdb.task t USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v WHERE t.execution_id = v.execution_id AND t.seq = v.seq;
-DEALLOCATE statement;
-
--- xdb::store::claim::DELETE_ALL
-PREPARE statement AS
-DELETE FROM xdb.task WHERE execution_id = ANY ($1);
 DEALLOCATE statement;
 
 -- xdb::store::claim::DUE
@@ -245,7 +240,7 @@ DEALLOCATE statement;
 
 -- xdb::store::claim::FOLLOW_TYPES
 PREPARE statement AS
-WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t WHERE t.lane = $1 AND t.worker_id = $2 AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT $7), moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, 0) AS worker_id FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN xdb.process_type y ON y.type_id = p.type_id JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq WHERE COALESCE(y.worker_id, 0) <> $2 AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = CASE WHEN m.worker_id <> 0 THEN k.lane WHEN k.lane BETWEEN 16 AND 36 THEN k.lane + 24 ELSE 1 END FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1;
+WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t WHERE t.lane = $1 AND t.worker_id = $2 AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT 1000), moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, 0) AS worker_id FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN xdb.process_type y ON y.type_id = p.type_id JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq WHERE COALESCE(y.worker_id, 0) <> $2 AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $7) FOR UPDATE OF k SKIP LOCKED), given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = CASE WHEN m.worker_id <> 0 THEN k.lane WHEN k.lane BETWEEN 16 AND 36 THEN k.lane + 24 ELSE 1 END FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = 1000 AS more FROM slice ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1;
 DEALLOCATE statement;
 
 -- xdb::store::claim::FORGET_LEASES
@@ -305,7 +300,7 @@ DEALLOCATE statement;
 
 -- xdb::store::claim::TAKE_BACK
 PREPARE statement AS
-WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 1 AND t.worker_id > 0 AND (t.lease_until IS NULL OR t.lease_until <= $3 OR t.lease_epoch <> $2 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch)) LIMIT $1 FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = COALESCE((SELECT 26 - p.priority FROM xdb.process_execution p WHERE p.execution_id = t.execution_id AND p.priority <> 0), 0), lease_epoch = 0, lease_number = 0, lease_until = NULL FROM back WHERE t.execution_id = back.execution_id AND t.seq = back.seq;
+WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 1 AND t.worker_id > 0 AND (t.lease_until IS NULL OR t.lease_until <= $1 OR t.lease_epoch <> 0 AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch)) LIMIT 1000 FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = COALESCE((SELECT 26 - p.priority FROM xdb.process_execution p WHERE p.execution_id = t.execution_id AND p.priority <> 0), 0), lease_epoch = 0, lease_number = 0, lease_until = NULL FROM back WHERE t.execution_id = back.execution_id AND t.seq = back.seq;
 DEALLOCATE statement;
 
 -- xdb::store::claim::UNPARK
@@ -380,7 +375,7 @@ DEALLOCATE statement;
 
 -- xdb::store::engine::DATABASE
 PREPARE statement AS
-SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1;
+SELECT datistemplate, NOT datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1;
 DEALLOCATE statement;
 
 -- xdb::store::engine::GATE
@@ -470,12 +465,12 @@ DEALLOCATE statement;
 
 -- xdb::store::execution::UPDATE
 PREPARE statement AS
-UPDATE xdb.process_execution p SET status = v.status, closed_at = v.closed_at, reason = v.reason, next_event = v.next_event, next_state = v.next_state, next_message = v.next_message, live_threads = v.live_threads, queued_messages = v.queued_messages, queued_bytes = v.queued_bytes, timers = v.timers, completing = v.completing, state_numbers = v.state_numbers, closing = NULL, results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int8[]) AS loaded_event, unnest($3::oid[]) AS owner, unnest($4::text[]) AS status, unnest($5::timestamptz[]) AS closed_at, unnest($6::text[]) AS reason, unnest($7::int8[]) AS next_event, unnest($8::int4[]) AS next_state, unnest($9::int8[]) AS next_message, unnest($10::int4[]) AS live_threads, unnest($11::int4[]) AS queued_messages, unnest($12::int8[]) AS queued_bytes, unnest($13::int4[]) AS timers, unnest($14::bool[]) AS completing, unnest($15::text[])::jsonb AS state_numbers, unnest($16::text[])::jsonb AS results) AS v WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner;
+UPDATE xdb.process_execution p SET status = v.status, closed_at = v.closed_at, reason = v.reason, next_event = v.next_event, next_state = v.next_state, next_message = v.next_message, live_threads = v.live_threads, queued_messages = v.queued_messages, queued_bytes = v.queued_bytes, timers = v.timers, completing = v.completing, state_numbers = v.state_numbers, closing = NULL, results = CASE WHEN v.results = '[]' THEN p.results ELSE p.results || v.results END FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS status, unnest($3::timestamptz[]) AS closed_at, unnest($4::text[]) AS reason, unnest($5::int8[]) AS next_event, unnest($6::int4[]) AS next_state, unnest($7::int8[]) AS next_message, unnest($8::int4[]) AS live_threads, unnest($9::int4[]) AS queued_messages, unnest($10::int8[]) AS queued_bytes, unnest($11::int4[]) AS timers, unnest($12::bool[]) AS completing, unnest($13::text[])::jsonb AS state_numbers, unnest($14::text[])::jsonb AS results, unnest($15::oid[]) AS owner, unnest($16::int8[]) AS loaded_event) AS v WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner;
 DEALLOCATE statement;
 
 -- xdb::store::execution::UPDATE_RETAINED
 PREPARE statement AS
-UPDATE xdb.process_execution p SET status = v.status, closed_at = v.closed_at, reason = v.reason, next_event = v.next_event, next_state = v.next_state, next_message = v.next_message, live_threads = v.live_threads, queued_messages = v.queued_messages, queued_bytes = v.queued_bytes, timers = v.timers, completing = v.completing, state_numbers = v.state_numbers, purge_at = COALESCE(v.purge_at, 'infinity'), closing = NULL, results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int8[]) AS loaded_event, unnest($3::oid[]) AS owner, unnest($4::text[]) AS status, unnest($5::timestamptz[]) AS closed_at, unnest($6::text[]) AS reason, unnest($7::int8[]) AS next_event, unnest($8::int4[]) AS next_state, unnest($9::int8[]) AS next_message, unnest($10::int4[]) AS live_threads, unnest($11::int4[]) AS queued_messages, unnest($12::int8[]) AS queued_bytes, unnest($13::int4[]) AS timers, unnest($14::bool[]) AS completing, unnest($15::text[])::jsonb AS state_numbers, unnest($16::text[])::jsonb AS results, unnest($17::timestamptz[]) AS purge_at) AS v WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner;
+UPDATE xdb.process_execution p SET status = v.status, closed_at = v.closed_at, reason = v.reason, next_event = v.next_event, next_state = v.next_state, next_message = v.next_message, live_threads = v.live_threads, queued_messages = v.queued_messages, queued_bytes = v.queued_bytes, timers = v.timers, completing = v.completing, state_numbers = v.state_numbers, purge_at = COALESCE(v.purge_at, 'infinity'), closing = NULL, results = CASE WHEN v.results = '[]' THEN p.results ELSE p.results || v.results END FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS status, unnest($3::timestamptz[]) AS closed_at, unnest($4::text[]) AS reason, unnest($5::int8[]) AS next_event, unnest($6::int4[]) AS next_state, unnest($7::int8[]) AS next_message, unnest($8::int4[]) AS live_threads, unnest($9::int4[]) AS queued_messages, unnest($10::int8[]) AS queued_bytes, unnest($11::int4[]) AS timers, unnest($12::bool[]) AS completing, unnest($13::text[])::jsonb AS state_numbers, unnest($14::text[])::jsonb AS results, unnest($15::oid[]) AS owner, unnest($16::timestamptz[]) AS purge_at, unnest($17::int8[]) AS loaded_event) AS v WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner;
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::EXPIRE
@@ -548,11 +543,6 @@ PREPARE statement AS
 INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) SELECT v.queue_name, v.message_id, v.published_at, v.owner, COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '') FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::text[]) AS message_id, unnest($3::oid[]) AS owner, unnest($4::timestamptz[]) AS published_at) AS v ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner;
 DEALLOCATE statement;
 
--- xdb::store::global_waiter::DELETE_ALL_WAITERS
-PREPARE statement AS
-DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1);
-DEALLOCATE statement;
-
 -- xdb::store::global_waiter::DELETE_WAITERS
 PREPARE statement AS
 DELETE FROM xdb.global_waiter t USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v WHERE t.execution_id = v.execution_id AND t.seq = v.seq;
@@ -560,7 +550,7 @@ DEALLOCATE statement;
 
 -- xdb::store::global_waiter::FRESH
 PREPARE statement AS
-SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT $1;
+SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1000;
 DEALLOCATE statement;
 
 -- xdb::store::global_waiter::NEW_WAITERS
@@ -603,29 +593,14 @@ PREPARE statement AS
 SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) ORDER BY m.number + 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
 DEALLOCATE statement;
 
--- xdb::store::global_waiter::WITH_WAITERS_OF_KEYS
-PREPARE statement AS
-SELECT c.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) AS w;
-DEALLOCATE statement;
-
--- xdb::store::global_waiter::WITH_WAITERS_OF_QUEUES
-PREPARE statement AS
-SELECT c.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) AS w;
-DEALLOCATE statement;
-
--- xdb::store::held::HOLD_FUNCTIONS
-PREPARE statement AS
-WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y WHERE y.type_id = ANY ($3) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $4) ORDER BY y.type_id FOR SHARE SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq;
-DEALLOCATE statement;
-
 -- xdb::store::held::HOLD_OF_PROCESSES
 PREPARE statement AS
-WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($3) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN paused USING (execution_id) WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq;
+WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN paused USING (execution_id) WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq;
 DEALLOCATE statement;
 
 -- xdb::store::held::HOLD_OF_TYPES
 PREPARE statement AS
-WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y WHERE y.type_id = ANY ($3) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $5) ORDER BY y.type_id FOR SHARE SKIP LOCKED), slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM (SELECT unnest($1::int4[]) AS worker_id, unnest($2::oid[]) AS owner) AS v CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s UNION SELECT f.execution_id, f.seq FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq WHERE t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM free f WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq;
+WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y WHERE y.type_id = ANY ($3) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $5) ORDER BY y.type_id FOR SHARE SKIP LOCKED), slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM (SELECT unnest($1::int4[]) AS worker_id, unnest($2::oid[]) AS owner) AS v CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s UNION ALL SELECT f.execution_id, f.seq, true FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq WHERE s.is_found OR t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM free f WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq;
 DEALLOCATE statement;
 
 -- xdb::store::held::LET_GO
@@ -670,12 +645,12 @@ DEALLOCATE statement;
 
 -- xdb::store::history::SLICE
 PREPARE statement AS
-SELECT h.execution_id, h.event_id, h.event_time, h.event_type, h.details::text AS details FROM xdb.history_event h WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000;
+SELECT event_id, event_time, event_type, details::text FROM xdb.history_event WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000;
 DEALLOCATE statement;
 
 -- xdb::store::inbox::ALL_KEYS
 PREPARE statement AS
-SELECT m.execution_id, m.queue_name, m.message_id FROM xdb.message_key m WHERE execution_id = $1;
+SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::inbox::ARRIVALS
@@ -691,16 +666,6 @@ DEALLOCATE statement;
 -- xdb::store::inbox::DELETE
 PREPARE statement AS
 DELETE FROM xdb.inbox t USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int8[]) AS inbox_id) AS v WHERE t.execution_id = v.execution_id AND t.inbox_id = v.inbox_id;
-DEALLOCATE statement;
-
--- xdb::store::inbox::DELETE_ALL
-PREPARE statement AS
-DELETE FROM xdb.inbox WHERE execution_id = ANY ($1);
-DEALLOCATE statement;
-
--- xdb::store::inbox::DELETE_ALL_KEYS
-PREPARE statement AS
-DELETE FROM xdb.message_key WHERE execution_id = ANY ($1);
 DEALLOCATE statement;
 
 -- xdb::store::inbox::FIRSTS
@@ -820,12 +785,12 @@ DEALLOCATE statement;
 
 -- xdb::store::lines::UNREGISTERED
 PREPARE statement AS
-WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE line (worker_id, owner, due_at) AS ( (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND (t.worker_id, t.owner) > (line.worker_id, line.owner) ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n) SELECT * FROM line) AS o) SELECT d.execution_id, d.seq FROM all_lines l CROSS JOIN LATERAL (SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.owner = l.owner AND t.due_at > $2 AND t.due_at <= $3) AS d JOIN xdb.process_execution p ON p.execution_id = d.execution_id JOIN xdb.state_execution s ON s.execution_id = d.execution_id AND s.seq = d.seq WHERE p.process_type = $1 AND p.status = 'RUNNING' AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT $4;
+WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE line (worker_id, owner, due_at) AS ( (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND (t.worker_id, t.owner) > (line.worker_id, line.owner) ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n) SELECT * FROM line) AS o) SELECT d.execution_id, d.seq FROM all_lines l CROSS JOIN LATERAL (SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.owner = l.owner AND t.due_at > $2 AND t.due_at <= $3) AS d JOIN xdb.process_execution p ON p.execution_id = d.execution_id JOIN xdb.state_execution s ON s.execution_id = d.execution_id AND s.seq = d.seq WHERE p.process_type = $1 AND p.status = 'RUNNING' AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT 1000;
 DEALLOCATE statement;
 
 -- xdb::store::lines::WAITING
 PREPARE statement AS
-WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE line (worker_id, owner, due_at) AS ( (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND (t.worker_id, t.owner) > (line.worker_id, line.owner) ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n) SELECT * FROM line) AS o), waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.owner = l.owner AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 1000) AS d) SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS oldest FROM waits w GROUP BY w.worker_id;
+WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE line (worker_id, owner, due_at) AS ( (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND (t.worker_id, t.owner) > (line.worker_id, line.owner) ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n) SELECT * FROM line) AS o), waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.owner = l.owner AND t.due_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $2) ORDER BY t.due_at LIMIT 1000) AS d) SELECT w.worker_id, count(*) AS calls, min(w.due_at) AS since FROM waits w GROUP BY w.worker_id;
 DEALLOCATE statement;
 
 -- xdb::store::locks::COLUMN_TYPES
@@ -885,7 +850,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pauses::END
 PREPARE statement AS
-UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 WHERE type_id = ANY (ARRAY( SELECT t.type_id FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED));
+UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 WHERE type_id = ANY (ARRAY(SELECT t.type_id FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED));
 DEALLOCATE statement;
 
 -- xdb::store::pauses::NEXT_END
@@ -893,14 +858,9 @@ PREPARE statement AS
 SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL;
 DEALLOCATE statement;
 
--- xdb::store::pauses::PAUSE
+-- xdb::store::pauses::PUT
 PREPARE statement AS
-UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 WHERE type_id = $1;
-DEALLOCATE statement;
-
--- xdb::store::pauses::RESUME
-PREPARE statement AS
-UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 WHERE type_id = $1 AND pause_mode IS NOT NULL;
+UPDATE xdb.process_type SET pause_mode = $2::text, paused_until = $3, pause_reason = $4, version = version + 1 WHERE type_id = $1 AND ($2::text IS NOT NULL OR pause_mode IS NOT NULL);
 DEALLOCATE statement;
 
 -- xdb::store::pauses::TO_PAUSE
@@ -925,12 +885,12 @@ DEALLOCATE statement;
 
 -- xdb::store::process::FIND_EXECUTION
 PREPARE statement AS
-SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2;
+SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2;
 DEALLOCATE statement;
 
 -- xdb::store::process::FIND_LATEST
 PREPARE statement AS
-SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) WHERE l.process_id = $1;
+SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) WHERE l.process_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::process::KEEP_ANSWER
@@ -950,7 +910,7 @@ DEALLOCATE statement;
 
 -- xdb::store::process::LOCK_FOR_CLOSE
 PREPARE statement AS
-SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE;
+SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE;
 DEALLOCATE statement;
 
 -- xdb::store::process::LOCK_FOR_PUBLISH
@@ -1035,7 +995,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::DUE
 PREPARE statement AS
-SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, y.type_id AS current_type, y.version AS current_version, y.xmin::text AS current_xmin, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at FROM (SELECT unnest($1::int2[]) AS lane, unnest($2::oid[]) AS owner, unnest($3::timestamptz[]) AS since, unnest($4::int8[]) AS room) AS v CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t WHERE t.lane = v.lane AND t.worker_id = $5 AND t.owner = v.owner AND t.due_at >= v.since AND t.due_at <= $6 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $7 AND $8 AND t.execution_id <> ALL ($9) ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d JOIN xdb.process_execution p ON p.execution_id = d.execution_id LEFT JOIN xdb.process_type y ON y.process_type = p.process_type FOR KEY SHARE OF p SKIP LOCKED;
+SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7) AND l.owner <> ALL ($8) ORDER BY t.due_at LIMIT $4) AS d ORDER BY CASE WHEN l.lane < 16 THEN 26 ELSE l.lane END, d.due_at, d.execution_id, d.seq LIMIT $4;
 DEALLOCATE statement;
 
 -- xdb::store::pull::EXTEND
@@ -1043,19 +1003,19 @@ PREPARE statement AS
 UPDATE xdb.task t SET lease_until = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
+-- xdb::store::pull::GATE
+PREPARE statement AS
+SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS s ON true WHERE e.lane = 0;
+DEALLOCATE statement;
+
 -- xdb::store::pull::GIVE_BACK
 PREPARE statement AS
-UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL RETURNING t.shard;
+UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
--- xdb::store::pull::KEEP_ONE_OPEN
+-- xdb::store::pull::KEEP_OPEN
 PREPARE statement AS
-SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE;
-DEALLOCATE statement;
-
--- xdb::store::pull::LEASE
-PREPARE statement AS
-UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, lease_number = ((pg_catalog.nextval('xdb.pull_lease') & 2147483647) << 32) | $5 FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq, unnest($3::timestamptz[]) AS lease_until) AS v WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq, t.lease_number;
+SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LEASED
@@ -1063,19 +1023,49 @@ PREPARE statement AS
 SELECT count(*) AS leased FROM (SELECT FROM xdb.task t WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until > $3 LIMIT 10000) AS l;
 DEALLOCATE statement;
 
--- xdb::store::pull::LOOK
+-- xdb::store::pull::LINES
 PREPARE statement AS
-WITH RECURSIVE worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), level (lane) AS ( (SELECT t.lane FROM xdb.task t WHERE t.lane >= 16 AND t.lane < 40 ORDER BY t.lane LIMIT 1) UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL (SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane AND t.lane < 40 ORDER BY t.lane LIMIT 1) AS n), line AS MATERIALIZED ( SELECT v.lane, v.owner, v.since FROM unnest($4::int2[], $5::oid[], $6::timestamptz[]) AS v (lane, owner, since) UNION ALL SELECT a.lane, o.owner, o.since FROM worker w CROSS JOIN (SELECT lane FROM level UNION ALL SELECT unnest('{0,1}'::int2[])) AS a CROSS JOIN LATERAL (WITH RECURSIVE head (owner, since) AS ( (SELECT t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.owner, n.due_at FROM head CROSS JOIN LATERAL (SELECT t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND t.owner > head.owner ORDER BY t.owner, t.due_at LIMIT 1) AS n) SELECT owner, since FROM head) AS o WHERE $7), found AS MATERIALIZED (SELECT l.lane, l.owner, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at >= l.since AND t.due_at <= $8 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $10 AND $11 ORDER BY t.due_at LIMIT $12) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at > $8 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, $7 AND ($13 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at >= l.since AND t.due_at <= $8 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $9 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
+SELECT l.lane, l.owner FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l WHERE l.owner <> ALL ($3);
 DEALLOCATE statement;
 
--- xdb::store::pull::OF_TOKEN
+-- xdb::store::pull::LOCK
 PREPARE statement AS
-SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id, w.role, w.role_name, p.process_id, t.lease_number = $3 AND w.url IS NULL AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AS is_leased FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2;
+SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) ORDER BY CASE WHEN t.lane < 16 THEN 26 ELSE t.lane END, t.due_at, t.execution_id, t.seq LIMIT $6 FOR UPDATE OF t SKIP LOCKED;
+DEALLOCATE statement;
+
+-- xdb::store::pull::LOCK_IN_LINE
+PREPARE statement AS
+SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED;
+DEALLOCATE statement;
+
+-- xdb::store::pull::LOOK_OF_TOKEN
+PREPARE statement AS
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE'));
+DEALLOCATE statement;
+
+-- xdb::store::pull::NEXT_DUE
+PREPARE statement AS
+SELECT min(n.due_at) AS next FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at > $3 ORDER BY t.due_at LIMIT 1) AS n;
+DEALLOCATE statement;
+
+-- xdb::store::pull::NUMBER
+PREPARE statement AS
+SELECT pg_catalog.nextval('xdb.pull_lease') AS number;
+DEALLOCATE statement;
+
+-- xdb::store::pull::OPEN_OF_TOKEN
+PREPARE statement AS
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')) FOR KEY SHARE OF p;
 DEALLOCATE statement;
 
 -- xdb::store::pull::OVER
 PREPARE statement AS
-SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4;
+SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d ORDER BY CASE WHEN l.lane < 16 THEN 26 ELSE l.lane END, d.due_at, d.execution_id, d.seq LIMIT $4;
+DEALLOCATE statement;
+
+-- xdb::store::pull::STEP_OF_TOKEN
+PREPARE statement AS
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')) FOR NO KEY UPDATE OF p;
 DEALLOCATE statement;
 
 -- xdb::store::pull::STILL_OVER
@@ -1085,12 +1075,12 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::UNDER_LEASE
 PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
+SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, y.type_id, y.version, y.xmin::text AS xmin, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq LEFT JOIN xdb.process_type y ON y.process_type = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
--- xdb::store::purge::ATTRIBUTES
+-- xdb::store::pull::WORKER
 PREPARE statement AS
-DELETE FROM xdb.local_attribute WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.local_attribute WHERE execution_id = ANY ($1) LIMIT $2));
+SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1;
 DEALLOCATE statement;
 
 -- xdb::store::purge::CLOSED
@@ -1123,21 +1113,6 @@ PREPARE statement AS
 DELETE FROM xdb.correlated_start WHERE execution_id = ANY ($1);
 DEALLOCATE statement;
 
--- xdb::store::purge::GLOBAL_WAITERS
-PREPARE statement AS
-DELETE FROM xdb.global_waiter WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.global_waiter WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::HISTORY
-PREPARE statement AS
-DELETE FROM xdb.history_event WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.history_event WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::INBOX
-PREPARE statement AS
-DELETE FROM xdb.inbox WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.inbox WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
 -- xdb::store::purge::LOCK
 PREPARE statement AS
 SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED;
@@ -1153,16 +1128,6 @@ PREPARE statement AS
 SELECT l.execution_id FROM xdb.latest_execution l JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) ON l.process_id = k.process_id AND l.execution_id = k.execution_id ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED;
 DEALLOCATE statement;
 
--- xdb::store::purge::MESSAGES
-PREPARE statement AS
-DELETE FROM xdb.queue_message WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.queue_message WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::MESSAGE_KEYS
-PREPARE statement AS
-DELETE FROM xdb.message_key WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.message_key WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
 -- xdb::store::purge::NOTE
 PREPARE statement AS
 INSERT INTO xdb.purged (execution_id) SELECT unnest($1::uuid[]);
@@ -1170,7 +1135,7 @@ DEALLOCATE statement;
 
 -- xdb::store::purge::NOTED
 PREPARE statement AS
-SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED;
+SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT 100 FOR UPDATE SKIP LOCKED;
 DEALLOCATE statement;
 
 -- xdb::store::purge::OUTLIVED
@@ -1188,29 +1153,9 @@ PREPARE statement AS
 SELECT p.execution_id, NULLIF(p.purge_at, 'infinity') AS at, p.process_id, l.process_id IS NOT NULL AS is_latest FROM xdb.process_execution p LEFT JOIN xdb.latest_execution l ON l.process_id = p.process_id AND l.execution_id = p.execution_id WHERE p.purge_at IS NOT NULL AND p.closed_at <= $1 AND (p.purge_at, p.execution_id) > (COALESCE($2, 'infinity'::timestamptz), $3) ORDER BY p.purge_at, p.execution_id LIMIT $4;
 DEALLOCATE statement;
 
--- xdb::store::purge::RPC_ANSWERS
+-- xdb::store::purge::SOME_ROWS
 PREPARE statement AS
-DELETE FROM xdb.rpc_answer WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.rpc_answer WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::STATES
-PREPARE statement AS
-DELETE FROM xdb.state_execution WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.state_execution WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::TASKS
-PREPARE statement AS
-DELETE FROM xdb.task WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.task WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::TIMERS
-PREPARE statement AS
-DELETE FROM xdb.timer WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.timer WHERE execution_id = ANY ($1) LIMIT $2));
-DEALLOCATE statement;
-
--- xdb::store::purge::WAITERS
-PREPARE statement AS
-DELETE FROM xdb.queue_waiter WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.queue_waiter WHERE execution_id = ANY ($1) LIMIT $2));
+WITH history_event AS (DELETE FROM xdb.history_event WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.history_event WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), state_execution AS (DELETE FROM xdb.state_execution WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.state_execution WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), local_attribute AS (DELETE FROM xdb.local_attribute WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.local_attribute WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), rpc_answer AS (DELETE FROM xdb.rpc_answer WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.rpc_answer WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), message_key AS (DELETE FROM xdb.message_key WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.message_key WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), queue_message AS (DELETE FROM xdb.queue_message WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.queue_message WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), queue_waiter AS (DELETE FROM xdb.queue_waiter WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.queue_waiter WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), global_waiter AS (DELETE FROM xdb.global_waiter WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.global_waiter WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), inbox AS (DELETE FROM xdb.inbox WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.inbox WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), timer AS (DELETE FROM xdb.timer WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.timer WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true), task AS (DELETE FROM xdb.task WHERE ctid = ANY (ARRAY( SELECT ctid FROM xdb.task WHERE execution_id = ANY ($1) LIMIT $2)) RETURNING true) SELECT COALESCE(GREATEST((SELECT count(*) FROM history_event), (SELECT count(*) FROM state_execution), (SELECT count(*) FROM local_attribute), (SELECT count(*) FROM rpc_answer), (SELECT count(*) FROM message_key), (SELECT count(*) FROM queue_message), (SELECT count(*) FROM queue_waiter), (SELECT count(*) FROM global_waiter), (SELECT count(*) FROM inbox), (SELECT count(*) FROM timer), (SELECT count(*) FROM task)) >= $2, false) AS left;
 DEALLOCATE statement;
 
 -- xdb::store::queue::ALL_OF_ONE
@@ -1226,16 +1171,6 @@ DEALLOCATE statement;
 -- xdb::store::queue::DELETE
 PREPARE statement AS
 DELETE FROM xdb.queue_message t USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS queue_name, unnest($3::int8[]) AS number) AS v WHERE t.execution_id = v.execution_id AND t.queue_name = v.queue_name AND t.number = v.number;
-DEALLOCATE statement;
-
--- xdb::store::queue::DELETE_ALL
-PREPARE statement AS
-DELETE FROM xdb.queue_message WHERE execution_id = ANY ($1);
-DEALLOCATE statement;
-
--- xdb::store::queue::DELETE_WAITERS
-PREPARE statement AS
-DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1);
 DEALLOCATE statement;
 
 -- xdb::store::queue::HAS_MESSAGES
@@ -1413,6 +1348,26 @@ PREPARE statement AS
 SELECT DISTINCT ON (lower(c.name)) c.name, CASE WHEN c.is_the_engines THEN '' ELSE c.value END AS value FROM ( SELECT substr(u.setting, 1, strpos(u.setting, '=') - 1) AS name, substr(u.setting, strpos(u.setting, '=') + 1) AS value, s.setrole <> $1 AND s.setrole = 10 AS is_the_engines, s.setrole, s.setdatabase FROM pg_catalog.pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS u (setting) WHERE s.setdatabase IN (0, $2) AND s.setrole IN (0, 10, $1)) AS c WHERE strpos(c.name, '.') > 0 AND lower(c.name) NOT LIKE 'xdb.%' ORDER BY lower(c.name), c.is_the_engines, c.setrole <> 0 DESC, c.setdatabase <> 0 DESC;
 DEALLOCATE statement;
 
+-- xdb::store::save::ARRIVALS
+PREPARE statement AS
+WITH inbox AS (DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)), message_key AS (DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)) SELECT;
+DEALLOCATE statement;
+
+-- xdb::store::save::MESSAGES
+PREPARE statement AS
+WITH queue_message AS (DELETE FROM xdb.queue_message WHERE execution_id = ANY ($1)) SELECT;
+DEALLOCATE statement;
+
+-- xdb::store::save::OF_CLOSED
+PREPARE statement AS
+WITH task AS (DELETE FROM xdb.task WHERE execution_id = ANY ($1)), inbox AS (DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)), message_key AS (DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)) SELECT;
+DEALLOCATE statement;
+
+-- xdb::store::save::OF_WAITING
+PREPARE statement AS
+WITH timer AS (DELETE FROM xdb.timer WHERE execution_id = ANY ($1)), queue_waiter AS (DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)), global_waiter AS (DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)) SELECT;
+DEALLOCATE statement;
+
 -- xdb::store::slow::NAME
 PREPARE statement AS
 SELECT CASE WHEN $2::bool THEN $1::oid::regrole::text WHEN EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.oid = $1) AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1) THEN $1::oid::regprocedure::text ELSE $1::oid::regclass::text END AS name;
@@ -1448,24 +1403,9 @@ PREPARE statement AS
 INSERT INTO xdb.state_execution (execution_id, seq, shard, state_id, number, status, started_at, ended_at, input, config, recovery, call, wait, last_failure) SELECT unnest($1::uuid[]), unnest($2::int4[]), unnest($3::int2[]), unnest($4::text[]), unnest($5::int4[]), unnest($6::text[]), unnest($7::timestamptz[]), unnest($8::timestamptz[]), unnest($9::text[])::jsonb, unnest($10::text[])::jsonb, unnest($11::text[])::jsonb, unnest($12::text[])::jsonb, unnest($13::text[])::jsonb, unnest($14::text[])::jsonb;
 DEALLOCATE statement;
 
--- xdb::store::state::OF_CALLS
-PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.last_failure::text AS last_failure, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait, EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = v.execution_id) AS has_locals FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq;
-DEALLOCATE statement;
-
 -- xdb::store::state::OF_KEYS
 PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq;
-DEALLOCATE statement;
-
--- xdb::store::state::OF_KEYS_AS_STORED
-PREPARE statement AS
 SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.last_failure::text AS last_failure, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq;
-DEALLOCATE statement;
-
--- xdb::store::state::OF_KEYS_WITHOUT_INPUTS
-PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, NULL::text AS input FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq;
 DEALLOCATE statement;
 
 -- xdb::store::state::STANDING
@@ -1503,11 +1443,6 @@ PREPARE statement AS
 DELETE FROM xdb.timer t USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq, unnest($3::int4[]) AS command) AS v WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.command = v.command;
 DEALLOCATE statement;
 
--- xdb::store::timer::DELETE_ALL
-PREPARE statement AS
-DELETE FROM xdb.timer WHERE execution_id = ANY ($1);
-DEALLOCATE statement;
-
 -- xdb::store::timer::DUE
 PREPARE statement AS
 SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM (SELECT unnest($1::oid[]) AS owner, unnest($2::timestamptz[]) AS since) AS v CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t WHERE t.owner = v.owner AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) ORDER BY t.fire_at LIMIT $5) AS d;
@@ -1530,7 +1465,7 @@ DEALLOCATE statement;
 
 -- xdb::store::usage::USAGE
 PREPARE statement AS
-SELECT u.kind, u.name, least(count(*), $2) AS live FROM xdb.process_execution p CROSS JOIN LATERAL ( SELECT 'STATE'::text AS kind, s.state_id AS name FROM xdb.state_execution s WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL UNION ALL SELECT 'LOCAL_QUEUE', w.queue_name FROM xdb.queue_waiter w WHERE w.execution_id = p.execution_id UNION ALL SELECT 'GLOBAL_QUEUE', d.queue_name FROM ( SELECT DISTINCT g.seq, g.queue_name FROM xdb.global_waiter g WHERE g.execution_id = p.execution_id) AS d ) AS u WHERE p.status = 'RUNNING' AND p.type_id = $1 GROUP BY u.kind, u.name ORDER BY u.kind, u.name;
+SELECT u.kind, u.name, least(count(*), 10000) AS live FROM xdb.process_execution p CROSS JOIN LATERAL ( SELECT 'STATE'::text AS kind, s.state_id AS name FROM xdb.state_execution s WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL UNION ALL SELECT 'LOCAL_QUEUE', w.queue_name FROM xdb.queue_waiter w WHERE w.execution_id = p.execution_id UNION ALL SELECT 'GLOBAL_QUEUE', d.queue_name FROM ( SELECT DISTINCT g.seq, g.queue_name FROM xdb.global_waiter g WHERE g.execution_id = p.execution_id) AS d ) AS u WHERE p.status = 'RUNNING' AND p.type_id = $1 GROUP BY u.kind, u.name ORDER BY u.kind, u.name;
 DEALLOCATE statement;
 
 -- xdb::store::worker_secret::DELETE

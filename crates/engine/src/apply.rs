@@ -1,4 +1,5 @@
 use crate::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The state that a process starts in, if it starts in any.
@@ -64,23 +65,17 @@ impl Execution {
                 });
             }
             Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
-            Event::GlobalMessagesTaken { seq, command, messages } => self.with_state(*seq, |state| {
-                if let Phase::Waiting(wait) = &mut state.phase
-                    && let Some(command) = wait.commands.get_mut(*command as usize)
-                {
+            Event::GlobalMessagesTaken { seq, command, messages } => {
+                if let Some(command) = command_of(&mut self.states, *seq, *command) {
                     command.status = CommandStatus::Completed;
                     command.global_messages.clone_from(messages);
                 }
-            }),
+            }
             Event::TimerSkipped { seq, command } => {
                 self.timers = self.timers.saturating_sub(1);
-                self.with_state(*seq, |state| {
-                    if let Phase::Waiting(wait) = &mut state.phase
-                        && let Some(command) = wait.commands.get_mut(*command as usize)
-                    {
-                        command.status = CommandStatus::Skipped;
-                    }
-                });
+                if let Some(command) = command_of(&mut self.states, *seq, *command) {
+                    command.status = CommandStatus::Skipped;
+                }
             }
             Event::WaitCompleted { seq } => {
                 let left = self.states.get(seq).map_or(0, |state| state.open_timers().count());
@@ -219,10 +214,7 @@ impl Execution {
     }
 
     fn complete_command(&mut self, seq: StateSeq, position: u32, numbers: &[u64]) {
-        let Some(Phase::Waiting(wait)) = self.states.get_mut(&seq).map(|state| &mut Arc::make_mut(state).phase) else {
-            return;
-        };
-        let Some(command) = wait.commands.get_mut(position as usize) else { return };
+        let Some(command) = command_of(&mut self.states, seq, position) else { return };
         command.status = CommandStatus::Completed;
         if command.kind.fire_at().is_some() {
             self.timers = self.timers.saturating_sub(1);
@@ -249,6 +241,18 @@ impl Execution {
     }
 }
 
+/// A command that a state waits for.
+fn command_of(
+    states: &mut BTreeMap<StateSeq, Arc<StateExecution>>,
+    seq: StateSeq,
+    position: u32,
+) -> Option<&mut WaitCommand> {
+    match &mut Arc::make_mut(states.get_mut(&seq)?).phase {
+        Phase::Waiting(wait) => wait.commands.get_mut(position as usize),
+        _ => None,
+    }
+}
+
 impl CallState {
     /// Keeps since when that is so.
     fn note_unregistered(&mut self, api: Api, failure: Failure, at: Timestamp) {
@@ -257,7 +261,7 @@ impl CallState {
         self.last_failure = Some(LastFailure { api, attempt, at, failure });
     }
 
-    pub(crate) fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
+    fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
         self.failed_attempts = last.attempt;
         self.not_before = not_before;
         if let Some(error) = &last.failure.app_database_error {
@@ -265,5 +269,21 @@ impl CallState {
             self.generation += 1;
         }
         self.last_failure = Some(last);
+    }
+
+    fn raise_incident(&mut self, last: LastFailure) {
+        let (attempt, not_before) = (last.attempt, self.not_before);
+        self.note_failure(last, not_before);
+        // However many there were, the attempt that raises an incident is in the history.
+        self.recorded_attempts = attempt;
+        self.incident = true;
+    }
+
+    /// The next attempt is the first one that the policy counts. What the worker was told may be mended since, so it shall not
+    /// answer from memory.
+    fn resolve_incident(&mut self) {
+        self.incident = false;
+        self.resolved_attempts = self.failed_attempts;
+        self.generation += 1;
     }
 }

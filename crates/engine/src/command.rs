@@ -1,5 +1,6 @@
+use crate::types::names;
 use crate::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Something that happened or is asked for, to be decided about.
@@ -74,55 +75,45 @@ pub enum Command {
 }
 
 impl Command {
+    /// What an answer does besides its decision. None for what is no answer, and for an attempt that changes nothing.
+    pub fn effects(&self) -> Option<&Effects> {
+        match self {
+            Self::WaitUntilAnswered { answer, .. } => Some(&answer.effects),
+            Self::ExecuteAnswered { answer, .. } => Some(&answer.effects),
+            Self::RpcAnswered { answer, .. } => Some(&answer.effects),
+            Self::CallFailed(failed) => failed.applied.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Functions that it calls, in their order.
     pub fn function_calls(&self) -> &[FunctionCall] {
         match self {
             Self::Start(start) => &start.call_functions,
-            Self::WaitUntilAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::ExecuteAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::RpcAnswered { answer, .. } => &answer.effects.call_functions,
-            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.call_functions,
-            _ => &[],
+            _ => self.effects().map_or(&[], |effects| &effects.call_functions),
         }
     }
 
-    /// The name of the command, as in the history.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Start(_) => "Start",
-            Self::MergeStart { .. } => "MergeStart",
-            Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
-            Self::ExecuteAnswered { .. } => "ExecuteAnswered",
-            Self::CallFailed(_) => "CallFailed",
-            Self::CallRepeated { .. } => "CallRepeated",
-            Self::TimerFired { .. } => "TimerFired",
-            Self::ProcessTimeout => "ProcessTimeout",
-            Self::MessagesArrived(_) => "MessagesArrived",
-            Self::GlobalMessagesArrived { .. } => "GlobalMessagesArrived",
-            Self::RpcAnswered { .. } => "RpcAnswered",
-            Self::Pause(_) => "Pause",
-            Self::Resume => "Resume",
-            Self::PauseEnds => "PauseEnds",
-            Self::Stop { .. } => "Stop",
-            Self::Fail { .. } => "Fail",
-            Self::SetLocalAttributes(_) => "SetLocalAttributes",
-            Self::SkipTimer { .. } => "SkipTimer",
-            Self::RetryNow(_) => "RetryNow",
-        }
+    /// Whether it closes the execution only if there are no messages.
+    pub fn is_conditional_close(&self) -> bool {
+        let Self::ExecuteAnswered { answer, .. } = self else { return false };
+        matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
     /// Messages that it brings into local queues, unless their ids were received before.
     pub fn publishes(&self) -> &[Publish] {
         match self {
             Self::MessagesArrived(publishes) => publishes,
-            Self::WaitUntilAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::ExecuteAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::RpcAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
-            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.publish_to_local_queue,
-            _ => &[],
+            _ => self.effects().map_or(&[], |effects| &effects.publish_to_local_queue),
         }
     }
 }
+
+names! { Command {
+    Start, MergeStart, WaitUntilAnswered, ExecuteAnswered, CallFailed, CallRepeated, TimerFired, ProcessTimeout,
+    MessagesArrived, GlobalMessagesArrived, RpcAnswered, Pause, Resume, PauseEnds, Stop, Fail, SetLocalAttributes,
+    SkipTimer, RetryNow,
+} }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
@@ -173,47 +164,6 @@ pub enum Further {
     WhenRegistered,
 }
 
-/// Why an attempt failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Failure {
-    /// HTTP status of the answer, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The worker's word for the kind of its error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error_type: Option<String>,
-    /// What a person should read.
-    pub detail: String,
-    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub context: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_database_error: Option<AppDatabaseError>,
-}
-
-impl Failure {
-    /// One of this kind, which comes with no status.
-    pub fn of(error_type: impl Into<String>, detail: String) -> Self {
-        Self { error_type: Some(error_type.into()), detail, ..Self::default() }
-    }
-}
-
-/// The error type of an answer that names what is not registered.
-pub const NOT_REGISTERED: &str = "NotRegistered";
-
-/// A write or read that the user's tables refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AppDatabaseError {
-    pub sql_state: String,
-    pub message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub table: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub constraint: Option<String>,
-}
-
 /// A message on its way into a local queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
@@ -222,8 +172,19 @@ pub struct Publish {
     pub payload: Option<Json>,
 }
 
-/// A function of the database that is called where the attributes are written, after them.
+/// A message on its way into a global queue.
 #[derive(Clone, Debug, PartialEq)]
+pub struct GlobalPublish {
+    pub queue: String,
+    pub key: Option<String>,
+    pub message_id: Option<String>,
+    pub payload: Option<Json>,
+    /// How long it waits to be taken; None: for ever.
+    pub ttl: Option<Duration>,
+}
+
+/// A function of the database that is called where the attributes are written, after them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCall {
     /// Its name in the definition.
     pub function: String,
@@ -398,6 +359,11 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    /// Whether it is late, doubled or stolen: nothing is wrong with it, and the call that it answers is over.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Stale | Self::NotRunning(_))
+    }
+
     /// Whether it names something that is not registered. A deployment makes such answers: the worker is of another version than the
     /// registration, or than the start of the execution, from which its global attributes are.
     pub fn is_unregistered(&self) -> bool {

@@ -56,6 +56,14 @@ impl Quotas {
     }
 }
 
+impl Queued {
+    /// Whether there are as many as `times` the limits.
+    pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
+        self.messages as usize >= quotas.queue_messages.saturating_mul(times)
+            || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
+    }
+}
+
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
 pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) -> Result<Vec<Event>, Rejection> {
     if execution.exists() && !execution.is_running() {
@@ -94,59 +102,39 @@ impl Draft<'_> {
 
     fn command(&mut self, command: &Command) -> Result<(), Rejection> {
         match command {
-            Command::Start(start) => self.start(start),
-            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before),
-            Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
-            Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
-            Command::CallFailed(failed) => self.call_failed(failed),
-            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api),
-            Command::TimerFired { seq, command } => self.timer_fired(*seq, *command),
-            Command::ProcessTimeout => {
-                if self.execution.timeout_at.is_none_or(|at| at > self.context.now) {
-                    return Err(Rejection::Stale);
-                }
-                self.close(ProcessStatus::Timeout, None);
-                Ok(())
+            Command::Start(start) => self.start(start)?,
+            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before)?,
+            Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer)?,
+            Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer)?,
+            Command::CallFailed(failed) => self.call_failed(failed)?,
+            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api)?,
+            Command::TimerFired { seq, command } => self.timer_fired(*seq, *command)?,
+            Command::ProcessTimeout if self.execution.timeout_at.is_none_or(|at| at > self.context.now) => {
+                return Err(Rejection::Stale);
             }
+            Command::ProcessTimeout => self.close(ProcessStatus::Timeout, None),
             Command::MessagesArrived(messages) => {
                 self.receive(Publisher::Client, messages);
                 self.serve_waiting_states();
-                Ok(())
             }
-            Command::GlobalMessagesArrived { seq } => self.global_messages_arrived(*seq),
-            Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer),
+            Command::GlobalMessagesArrived { seq } => self.global_messages_arrived(*seq)?,
+            Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer)?,
             Command::SetLocalAttributes(attributes) => {
                 self.check_attributes(attributes, &BTreeMap::new())?;
                 self.write_attributes(attributes, &BTreeMap::new());
-                Ok(())
             }
-            Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref()),
-            Command::RetryNow(states) => {
-                self.retry_now(states);
-                Ok(())
+            Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref())?,
+            Command::RetryNow(states) => self.retry_now(states),
+            Command::Pause(pause) => self.pause(pause),
+            Command::Resume => self.resume(),
+            Command::PauseEnds => self.pause_ends()?,
+            Command::Stop { stop_type: StopType::Terminate, reason } => {
+                self.close(ProcessStatus::Terminated, reason.clone());
             }
-            Command::Pause(pause) => {
-                self.pause(pause);
-                Ok(())
-            }
-            Command::Resume => {
-                self.resume();
-                Ok(())
-            }
-            Command::PauseEnds => self.pause_ends(),
-            Command::Stop { stop_type, reason } => {
-                let status = match stop_type {
-                    StopType::Terminate => ProcessStatus::Terminated,
-                    StopType::Fail => ProcessStatus::Failed,
-                };
-                self.close(status, reason.clone());
-                Ok(())
-            }
-            Command::Fail { reason } => {
-                self.close(ProcessStatus::Failed, Some(reason.clone()));
-                Ok(())
-            }
+            Command::Stop { stop_type: StopType::Fail, reason } => self.close(ProcessStatus::Failed, reason.clone()),
+            Command::Fail { reason } => self.close(ProcessStatus::Failed, Some(reason.clone())),
         }
+        Ok(())
     }
 
     fn start(&mut self, start: &Start) -> Result<(), Rejection> {
@@ -198,7 +186,7 @@ impl Draft<'_> {
     }
 
     fn wait_until_answered(&mut self, seq: StateSeq, answer: &WaitUntilAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::WaitUntil)?;
+        self.open_call(seq, Api::WaitUntil)?;
         self.check_effects(&answer.effects)?;
         let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
         if commands > most {
@@ -248,7 +236,7 @@ impl Draft<'_> {
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
-        self.check_call(seq, Api::Execute)?;
+        self.open_call(seq, Api::Execute)?;
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
         self.check_threads(&answer.decision, 1)?;
@@ -588,10 +576,6 @@ impl Draft<'_> {
         }
     }
 
-    fn check_call(&self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
-        self.open_call(seq, api).map(drop)
-    }
-
     /// The call that an answer or a failure is about.
     fn open_call(&self, seq: StateSeq, api: Api) -> Result<&CallState, Rejection> {
         let open = self.execution.states.get(&seq).and_then(|state| state.open_call());
@@ -718,6 +702,29 @@ impl Draft<'_> {
                 return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
         }
+        Ok(())
+    }
+
+    /// Pauses, or changes the pause.
+    fn pause(&mut self, pause: &Pause) {
+        if self.execution.pause.as_ref() != Some(pause) {
+            let Pause { mode, until, reason } = pause.clone();
+            self.emit(Event::ProcessPaused { mode, until, reason });
+        }
+    }
+
+    fn resume(&mut self) {
+        if self.execution.pause.is_some() {
+            self.emit(Event::ProcessResumed {});
+        }
+    }
+
+    /// The timer of a pause came due.
+    fn pause_ends(&mut self) -> Result<(), Rejection> {
+        if !self.execution.pause.as_ref().is_some_and(|pause| pause.is_over(self.context.now)) {
+            return Err(Rejection::Stale);
+        }
+        self.emit(Event::ProcessResumed {});
         Ok(())
     }
 }

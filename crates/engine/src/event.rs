@@ -1,3 +1,4 @@
+use crate::types::names;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -199,8 +200,20 @@ pub enum Publisher {
     Rpc,
 }
 
-/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
-pub const RECORDED_ATTEMPTS: u32 = 10;
+/// A message that was sent to a global queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublishedGlobally {
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
 
 impl Event {
     /// Whether a process closes with these.
@@ -239,37 +252,12 @@ impl Event {
         }
         serde_json::from_str(&format!("{{\"{name}\":{details}}}")).map_err(|error| format!("event {name}: {error}"))
     }
-
-    /// The name of the event, as in the history.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Event::ProcessStarted { .. } => "ProcessStarted",
-            Event::StateStarted { .. } => "StateStarted",
-            Event::StartMerged { .. } => "StartMerged",
-            Event::WaitStarted { .. } => "WaitStarted",
-            Event::CommandCompleted { .. } => "CommandCompleted",
-            Event::GlobalMessagesTaken { .. } => "GlobalMessagesTaken",
-            Event::TimerSkipped { .. } => "TimerSkipped",
-            Event::WaitCompleted { .. } => "WaitCompleted",
-            Event::StateCompleted { .. } => "StateCompleted",
-            Event::AttemptFailed { .. } => "AttemptFailed",
-            Event::AttemptsFolded { .. } => "AttemptsFolded",
-            Event::CallRepeated { .. } => "CallRepeated",
-            Event::RetryRequested { .. } => "RetryRequested",
-            Event::IncidentRaised { .. } => "IncidentRaised",
-            Event::StateFailed { .. } => "StateFailed",
-            Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
-            Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",
-            Event::MessagesReceived { .. } => "MessagesReceived",
-            Event::GlobalMessagesPublished { .. } => "GlobalMessagesPublished",
-            Event::RpcApplied { .. } => "RpcApplied",
-            Event::CompletionRequested {} => "CompletionRequested",
-            Event::ResultGiven { .. } => "ResultGiven",
-            Event::ProcessPaused { .. } => "ProcessPaused",
-            Event::ProcessResumed {} => "ProcessResumed",
-            Event::ProcessClosed { .. } => "ProcessClosed",
-            Event::CommandRejected { .. } => "CommandRejected",
-            Event::Snapshot(_) => "Snapshot",
-        }
-    }
 }
+
+names! { Event {
+    ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
+    WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
+    StateFailed, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
+    RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed, CommandRejected,
+    Snapshot,
+} }

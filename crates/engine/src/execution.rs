@@ -1,3 +1,4 @@
+use crate::words;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,20 +14,28 @@ pub const PRIORITIES: std::ops::RangeInclusive<i8> = -10..=10;
 ///
 /// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
 /// of a wide process much may be loaded.
+///
+/// What is stored of it in a [`Snapshot`] is what can't be had from elsewhere.
 // Wide because this is the whole of what a history gives back: each field is a column or a table of the schema.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Execution {
+    #[serde(skip)]
     pub id: ExecutionId,
     pub process_id: String,
     pub process_type: String,
+    #[serde(skip, default = "running")]
     pub status: ProcessStatus,
     pub started_at: Timestamp,
+    #[serde(skip)]
     pub closed_at: Option<Timestamp>,
     /// When the process times out.
     pub timeout_at: Option<Timestamp>,
     /// Why it was stopped or failed.
+    #[serde(skip)]
     pub reason: Option<String>,
     /// Number of the event that comes next, from 1.
+    #[serde(skip)]
     pub next_event: u64,
     /// Ordinal of the state execution that comes next, from 1.
     pub next_state: u32,
@@ -35,10 +44,13 @@ pub struct Execution {
     /// Last number given out per state id.
     pub state_numbers: BTreeMap<String, u32>,
     /// Threads that have not ended.
+    #[serde(skip)]
     pub live_threads: u32,
     /// Messages that were received and not yet taken.
+    #[serde(skip)]
     pub queued: Queued,
     /// Timers that states wait for.
+    #[serde(skip)]
     pub timers: u32,
     /// A graceful completion was requested; it stays requested.
     pub completing: bool,
@@ -46,6 +58,7 @@ pub struct Execution {
     /// Received and not yet taken, oldest first.
     pub queues: BTreeMap<String, VecDeque<Arc<Message>>>,
     /// (queue, message id) of messages that were received.
+    #[serde(skip)]
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
@@ -55,7 +68,16 @@ pub struct Execution {
     pub priority: i8,
 }
 
+fn running() -> ProcessStatus {
+    ProcessStatus::Running
+}
+
 impl Execution {
+    /// The timer that ends the pause.
+    pub fn pause_ends_at(&self) -> Option<Timestamp> {
+        self.pause.as_ref()?.until
+    }
+
     /// Before its first event.
     pub fn new(id: ExecutionId) -> Self {
         Self {
@@ -123,6 +145,35 @@ impl Execution {
     }
 }
 
+words! {
+    /// What becomes of the requests of callers during a pause.
+    PauseMode {
+        /// They are accepted, and what follows of them waits.
+        Wait = "WAIT",
+        /// They are refused.
+        Reject = "REJECT",
+    }
+}
+
+/// A pause of a process or of a process type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pause {
+    pub mode: PauseMode,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Pause {
+    /// Whether it is over by itself.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
 /// The messages in all local queues of an execution together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
@@ -147,12 +198,6 @@ impl Queued {
     pub(crate) fn remove(&mut self, message: &Message) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(message.bytes());
-    }
-
-    /// Whether there are as many as `times` the limits.
-    pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
-        self.messages as usize >= quotas.queue_messages.saturating_mul(times)
-            || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
     }
 }
 
@@ -181,6 +226,21 @@ impl Message {
     fn bytes(&self) -> u64 {
         self.payload.as_ref().map_or(0, |payload| payload.as_str().len() as u64)
     }
+}
+
+/// A message of a global queue, as a state takes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GlobalMessage {
+    /// Its place in the order of all global messages.
+    pub number: u64,
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
 }
 
 /// One run of an async state.
@@ -253,10 +313,7 @@ impl StateExecution {
 
     /// The call that is to be made or repeated, if the state is at one.
     pub fn call(&self, api: Api) -> Option<&CallState> {
-        match (&self.phase, api) {
-            (Phase::WaitUntil(call), Api::WaitUntil) | (Phase::Execute { call, .. }, Api::Execute) => Some(call),
-            _ => None,
-        }
+        self.current_call().filter(|(at, _)| *at == api).map(|(_, call)| call)
     }
 
     pub(crate) fn call_mut(&mut self, api: Api) -> Option<&mut CallState> {
@@ -341,6 +398,9 @@ pub struct CallState {
     pub resolved_attempts: u32,
 }
 
+/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
+pub const RECORDED_ATTEMPTS: u32 = 10;
+
 impl CallState {
     /// Failed attempts of which the history does not know yet.
     pub fn unrecorded_attempts(&self) -> u32 {
@@ -352,6 +412,47 @@ impl CallState {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
         last.map(|last| last.at)
     }
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failure {
+    /// HTTP status of the answer, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The worker's word for the kind of its error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    /// What a person should read.
+    pub detail: String,
+    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_database_error: Option<AppDatabaseError>,
+}
+
+impl Failure {
+    /// One of this kind, which comes with no status.
+    pub fn of(error_type: impl Into<String>, detail: String) -> Self {
+        Self { error_type: Some(error_type.into()), detail, ..Self::default() }
+    }
+}
+
+/// The error type of an answer that names what is not registered.
+pub const NOT_REGISTERED: &str = "NotRegistered";
+
+/// A write or read that the user's tables refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AppDatabaseError {
+    pub sql_state: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -406,6 +507,14 @@ pub enum WaitKind {
         at_least: u32,
         at_most: u32,
     },
+}
+
+/// Most messages that a command takes unless it insists on more: a request has to be carried and kept in one piece.
+const MOST_AT_ONCE: u32 = 1000;
+
+/// How many messages a command with these bounds takes at most.
+pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
+    at_most.min(at_least.max(MOST_AT_ONCE))
 }
 
 /// A queue that a command waits for.

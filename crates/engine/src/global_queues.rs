@@ -5,48 +5,6 @@
 
 use crate::decide::Draft;
 use crate::*;
-use serde::{Deserialize, Serialize};
-
-/// A message on its way into a global queue.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GlobalPublish {
-    pub queue: String,
-    pub key: Option<String>,
-    pub message_id: Option<String>,
-    pub payload: Option<Json>,
-    /// How long it waits to be taken; None: for ever.
-    pub ttl: Option<Duration>,
-}
-
-/// A message that was sent to a global queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PublishedGlobally {
-    pub queue: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub payload: Option<Json>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Timestamp>,
-}
-
-/// A message of a global queue, as a state takes it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GlobalMessage {
-    /// Its place in the order of all global messages.
-    pub number: u64,
-    pub queue: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub payload: Option<Json>,
-}
 
 /// What a command wants of a global queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

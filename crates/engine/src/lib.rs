@@ -61,8 +61,6 @@
 //! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
-//! | `pause.rs` | processes whose calls are not made for a while |
-//! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `merge.rs` | what becomes of a start that is merged into another one |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
@@ -74,11 +72,9 @@ mod definition;
 mod event;
 mod execution;
 mod global_queues;
-mod incident;
 mod json;
 mod merge;
 mod options;
-mod pause;
 mod replay;
 mod retry;
 mod types;
@@ -92,12 +88,10 @@ pub use event::*;
 pub use execution::*;
 pub use global_queues::*;
 pub use json::Json;
-pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
+pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
-pub use pause::{Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
 pub use types::*;
-pub use wait::taken_at_once;

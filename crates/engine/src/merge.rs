@@ -1,7 +1,7 @@
 //! A start that is merged into one which has not begun: what becomes of the input, and when it is due.
 
 use crate::words;
-use crate::{Duration, Json, Timestamp};
+use crate::{Command, Duration, Execution, FIRST_STATE, Json, Start, Timestamp};
 use std::collections::BTreeMap;
 
 /// What a start with a correlation key does when another one of the key waits for its first call.
@@ -78,6 +78,34 @@ impl MergeOptions {
     }
 }
 
+/// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
+///
+/// None: the execution has begun, or the two starts are too far apart, or the function gives nothing.
+pub fn merge_start<E>(
+    pending: &Execution,
+    start: &Start,
+    options: &MergeOptions,
+    now: Timestamp,
+    function: impl FnOnce(&str, Option<&Json>, Option<&Json>) -> Result<Option<Json>, E>,
+) -> Result<Option<Command>, E> {
+    let Some(call) = pending.first_call() else { return Ok(None) };
+    let new_due = start.start_at.map_or(now, |at| at.max(now));
+    let Some(not_before) = options.due(pending.started_at, call.not_before, new_due) else { return Ok(None) };
+    let old = pending.states.get(&FIRST_STATE).and_then(|state| state.input.as_ref());
+    let new = start.input.as_ref();
+    let input = match &options.input {
+        MergedInput::Keep => old.cloned(),
+        MergedInput::Replace => new.cloned(),
+        MergedInput::Merge => merged(old, new),
+        MergedInput::Function(name) => match function(name, old, new)? {
+            None => return Ok(None),
+            // JSON null is no input.
+            made => made.filter(|made| made.as_str() != "null"),
+        },
+    };
+    Ok(Some(Command::MergeStart { input, not_before }))
+}
+
 /// Two inputs as one: of objects the keys of both, with the new one's values; arrays one after the other; of all else the new one.
 pub fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
     let (Some(old), Some(added)) = (pending, new) else { return new.or(pending).cloned() };
@@ -109,74 +137,4 @@ fn array(json: &Json) -> Option<Vec<Json>> {
 
 fn joined(open: char, parts: impl Iterator<Item = String>, close: char) -> Json {
     Json::from_trusted(format!("{open}{}{close}", parts.collect::<Vec<_>>().join(",")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: i64 = 1_000_000;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp(seconds * SECOND)
-    }
-
-    fn due(options: &MergeOptions, pending: i64, new: i64) -> Option<i64> {
-        options.due(at(100), at(pending), at(new)).map(|due| due.0 / SECOND)
-    }
-
-    #[test]
-    fn a_merged_start_is_due_as_its_options_say() {
-        let with = |start_at| MergeOptions { start_at, ..MergeOptions::default() };
-        let both = |start_at| [due(&with(start_at), 110, 120), due(&with(start_at), 110, 105)];
-        assert_eq!(both(MergedStart::Keep), [Some(110), Some(110)]);
-        assert_eq!(both(MergedStart::Replace), [Some(120), Some(105)]);
-        assert_eq!(both(MergedStart::Earliest), [Some(110), Some(105)]);
-        assert_eq!(both(MergedStart::Latest), [Some(120), Some(110)]);
-    }
-
-    #[test]
-    fn what_is_due_too_late_is_another_start() {
-        let within = MergeOptions { within: Some(Duration(10 * SECOND)), ..MergeOptions::default() };
-        assert_eq!(due(&within, 110, 119), Some(110));
-        assert_eq!(due(&within, 110, 120), None, "not less than so long after it");
-        assert_eq!(due(&within, 110, 90), Some(110), "before it is no time after it");
-    }
-
-    #[test]
-    fn a_start_is_put_off_no_further_than_it_may_be() {
-        for start_at in [MergedStart::Replace, MergedStart::Latest] {
-            let bounded = MergeOptions { start_at, at_most: Some(Duration(30 * SECOND)), ..MergeOptions::default() };
-            assert_eq!(due(&bounded, 110, 120), Some(120), "{start_at}");
-            assert_eq!(due(&bounded, 120, 131), Some(130), "{start_at}: the first was made at 100");
-            assert_eq!(due(&bounded, 150, 160), Some(150), "{start_at}: it was due later by itself");
-        }
-        let earlier =
-            MergeOptions { start_at: MergedStart::Replace, at_most: Some(Duration(0)), ..MergeOptions::default() };
-        assert_eq!(due(&earlier, 110, 105), Some(105));
-    }
-
-    #[test]
-    fn inputs_are_merged_by_their_kind_and_keep_their_digits() {
-        let merge = |old: &str, new: &str| {
-            let json = |text: &str| (!text.is_empty()).then(|| Json::from_trusted(text));
-            merged(json(old).as_ref(), json(new).as_ref()).map(|json| json.as_str().to_owned())
-        };
-        let is = |old, new, both: &str| assert_eq!(merge(old, new).as_deref(), Some(both), "{old} and {new}");
-        is(
-            r#"{"a": 1, "b": {"x": 1}}"#,
-            r#"{"b": 1.50, "c": 12345678901234567890123}"#,
-            r#"{"a":1,"b":1.50,"c":12345678901234567890123}"#,
-        );
-        is("[1, [2]]", "[3.0]", "[1,[2],3.0]");
-        is("[]", "[]", "[]");
-        is("{}", "{}", "{}");
-        is("1", "2", "2");
-        is("[1]", "2", "2");
-        is("[1]", "{}", "{}");
-        is("{\"\\\"\": 1}", "{}", "{\"\\\"\":1}");
-        is("", "2", "2");
-        is("[1]", "", "[1]");
-        assert_eq!(merge("", ""), None);
-    }
 }

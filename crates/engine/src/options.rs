@@ -142,14 +142,9 @@ pub struct StateConfig {
     pub execute_function: Option<String>,
 }
 
-/// A timeout of a call that is longer than it may be.
+/// A timeout of a call that is longer than it may be, in words: keys with dots between them, the timeout and the limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LongerCall {
-    /// Where it stands: keys with dots between them.
-    at: String,
-    seconds: f64,
-    limit: Duration,
-}
+pub struct LongerCall(String);
 
 impl LongerCall {
     /// Of a timeout that somebody asks for.
@@ -159,24 +154,27 @@ impl LongerCall {
 
     pub(crate) fn at(key: &str, seconds: Option<f64>, limit: Duration) -> Option<Self> {
         let seconds = seconds.filter(|seconds| Duration::from_seconds(*seconds) > limit)?;
-        Some(Self { at: key.to_owned(), seconds, limit })
+        let limit = limit.as_std().as_secs_f64();
+        // Nobody reads hundreds of zeros.
+        let seconds = if seconds < 1e15 { seconds.to_string() } else { format!("{seconds:e}") };
+        Some(Self(format!("{key} is {seconds} seconds; the limit is {limit}")))
     }
 
-    pub(crate) fn under(mut self, key: &str) -> Self {
-        self.at = format!("{key}.{}", self.at);
-        self
+    pub(crate) fn under(self, key: &str) -> Self {
+        Self(format!("{key}.{self}"))
     }
 }
 
 impl std::fmt::Display for LongerCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { at, seconds, limit } = self;
-        let limit = limit.as_std().as_secs_f64();
-        // Nobody reads hundreds of zeros.
-        match *seconds < 1e15 {
-            true => write!(f, "{at} is {seconds} seconds; the limit is {limit}"),
-            false => write!(f, "{at} is {seconds:e} seconds; the limit is {limit}"),
-        }
+        f.write_str(&self.0)
+    }
+}
+
+fn of_api<T>(api: Api, wait_until: T, execute: T) -> T {
+    match api {
+        Api::WaitUntil => wait_until,
+        Api::Execute => execute,
     }
 }
 
@@ -211,25 +209,16 @@ impl StateConfig {
 
     /// The function of the database that is called in place of a worker, if there is one.
     pub fn function(&self, api: Api) -> Option<&str> {
-        match api {
-            Api::WaitUntil => self.wait_until_function.as_deref(),
-            Api::Execute => self.execute_function.as_deref(),
-        }
+        of_api(api, &self.wait_until_function, &self.execute_function).as_deref()
     }
 
     pub(crate) fn timeout_seconds_mut(&mut self, api: Api) -> &mut Option<f64> {
-        match api {
-            Api::WaitUntil => &mut self.wait_until_api_timeout_seconds,
-            Api::Execute => &mut self.execute_api_timeout_seconds,
-        }
+        of_api(api, &mut self.wait_until_api_timeout_seconds, &mut self.execute_api_timeout_seconds)
     }
 
     /// How long a call may take.
     pub fn timeout(&self, api: Api) -> Duration {
-        let set = match api {
-            Api::WaitUntil => self.wait_until_api_timeout_seconds,
-            Api::Execute => self.execute_api_timeout_seconds,
-        };
+        let set = of_api(api, self.wait_until_api_timeout_seconds, self.execute_api_timeout_seconds);
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
@@ -249,28 +238,18 @@ impl StateConfig {
 
     /// How a failed call is repeated.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
-        let set = match api {
-            Api::WaitUntil => &self.wait_until_api_retry_policy,
-            Api::Execute => &self.execute_api_retry_policy,
-        };
-        set.clone().unwrap_or_default()
+        of_api(api, &self.wait_until_api_retry_policy, &self.execute_api_retry_policy).clone().unwrap_or_default()
     }
 
     /// Which global attributes a call gets: the option of its API, else that of both.
     pub fn load_global(&self, api: Api) -> Loading {
-        let own = match api {
-            Api::WaitUntil => &self.wait_until_load_global_attributes,
-            Api::Execute => &self.execute_load_global_attributes,
-        };
+        let own = of_api(api, &self.wait_until_load_global_attributes, &self.execute_load_global_attributes);
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
     /// Which local attributes a call gets, likewise.
     pub fn load_local(&self, api: Api) -> Loading {
-        let own = match api {
-            Api::WaitUntil => &self.wait_until_load_local_attributes,
-            Api::Execute => &self.execute_load_local_attributes,
-        };
+        let own = of_api(api, &self.wait_until_load_local_attributes, &self.execute_load_local_attributes);
         own.as_ref().or(self.load_local_attributes.as_ref()).cloned().unwrap_or_default()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::*;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Stands for the events of an execution up to the one whose number it has: the execution as it was then, running,
@@ -10,31 +10,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    process_id: String,
-    process_type: String,
-    started_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    timeout_at: Option<Timestamp>,
-    next_state: u32,
-    next_message: u64,
-    state_numbers: BTreeMap<String, u32>,
-    completing: bool,
-    states: Vec<StateExecution>,
-    messages: Vec<QueuedMessage>,
+    execution: Execution,
+    /// When each message that is queued was received, by its number.
+    received_at: BTreeMap<u64, Timestamp>,
     message_ids: MessageIds,
-    local_attributes: BTreeMap<String, Json>,
-    results: Vec<ProcessResult>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pause: Option<Pause>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    priority: i8,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct QueuedMessage {
-    message: Message,
-    received_at: Timestamp,
 }
 
 /// A set of (queue, message id) that only grows, summed up: how many, and a sum of hashes in which their order makes
@@ -59,24 +38,8 @@ impl MessageIds {
 impl Execution {
     /// Takes a snapshot for what it stands for.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
-        self.process_id.clone_from(&snapshot.process_id);
-        self.process_type.clone_from(&snapshot.process_type);
-        self.started_at = snapshot.started_at;
-        self.timeout_at = snapshot.timeout_at;
-        self.next_state = snapshot.next_state;
-        self.next_message = snapshot.next_message;
-        self.state_numbers.clone_from(&snapshot.state_numbers);
-        self.completing = snapshot.completing;
-        self.states = snapshot.states.iter().map(|state| (state.seq, Arc::new(state.clone()))).collect();
-        self.queues.clear();
-        for QueuedMessage { message, .. } in &snapshot.messages {
-            self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
-        }
+        *self = Self { id: self.id, next_event: self.next_event, ..snapshot.execution.clone() };
         self.count_anew();
-        self.local_attributes.clone_from(&snapshot.local_attributes);
-        self.results.clone_from(&snapshot.results);
-        self.pause.clone_from(&snapshot.pause);
-        self.priority = snapshot.priority;
     }
 }
 
@@ -123,7 +86,7 @@ impl Replay {
                 self.received_at.extend(messages.iter().map(|message| (message.number, at)));
             }
             Event::Snapshot(snapshot) => {
-                self.received_at.extend(snapshot.messages.iter().map(|m| (m.message.number, m.received_at)));
+                self.received_at.extend(&snapshot.received_at);
                 self.earlier_message_ids = snapshot.message_ids;
             }
             _ => {}
@@ -163,34 +126,33 @@ impl Replay {
             _ => None,
         };
         let last_failed = execution.states.values().filter_map(failed_at).max().map(|(_, seq)| seq);
-        let (kept, dropped): (Vec<_>, Vec<_>) =
-            execution.states.values().partition(|state| state.status().is_live() || Some(state.seq) == last_failed);
+        let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) = execution
+            .states
+            .clone()
+            .into_iter()
+            .partition(|(seq, state)| state.status().is_live() || Some(*seq) == last_failed);
         let mut message_ids = self.earlier_message_ids;
         for (queue, id) in &execution.message_ids {
             message_ids.add(queue, id);
         }
-        let received_at = |message: &Message| self.received_at.get(&message.number).copied().unwrap_or_default();
         let queued = execution.queues.values().flatten();
+        let received_at = |message: &Arc<Message>| self.received_at.get(&message.number).copied().unwrap_or_default();
         let snapshot = Snapshot {
-            process_id: execution.process_id.clone(),
-            process_type: execution.process_type.clone(),
-            started_at: execution.started_at,
-            timeout_at: execution.timeout_at,
-            next_state: execution.next_state,
-            next_message: execution.next_message,
-            state_numbers: execution.state_numbers.clone(),
-            completing: execution.completing,
-            states: kept.into_iter().map(|state| StateExecution::clone(state)).collect(),
-            messages: queued
-                .map(|message| QueuedMessage { message: Message::clone(message), received_at: received_at(message) })
-                .collect(),
+            execution: Execution {
+                states: kept,
+                // What a snapshot does not keep.
+                id: ExecutionId::default(),
+                next_event: 0,
+                live_threads: 0,
+                queued: Queued::default(),
+                timers: 0,
+                message_ids: BTreeSet::new(),
+                ..execution.clone()
+            },
+            received_at: queued.map(|message| (message.number, received_at(message))).collect(),
             message_ids,
-            local_attributes: execution.local_attributes.clone(),
-            results: execution.results.clone(),
-            pause: execution.pause.clone(),
-            priority: execution.priority,
         };
-        Some((Event::Snapshot(Box::new(snapshot)), dropped.into_iter().map(|state| state.seq).collect()))
+        Some((Event::Snapshot(Box::new(snapshot)), dropped.into_keys().collect()))
     }
 }
 

@@ -183,6 +183,19 @@ macro_rules! words {
     };
 }
 
+/// Gives each variant of an enum its name, as in the history.
+macro_rules! names {
+    ($of:ident { $($variant:ident),+ $(,)? }) => {
+        impl $of {
+            /// The name, as in the history.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => stringify!($variant)),+ }
+            }
+        }
+    };
+}
+pub(crate) use names;
+
 words! {
     /// Status of a process execution. All but `Running` are final.
     ProcessStatus { Running = "RUNNING", Completed = "COMPLETED", Failed = "FAILED", Timeout = "TIMEOUT", Terminated = "TERMINATED" }

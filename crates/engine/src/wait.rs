@@ -2,14 +2,6 @@
 
 use crate::*;
 
-/// Most messages that a command takes unless it insists on more: a request has to be carried and kept in one piece.
-const MOST_AT_ONCE: u32 = 1000;
-
-/// How many messages a command with these bounds takes at most.
-pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
-    at_most.min(at_least.max(MOST_AT_ONCE))
-}
-
 impl Wait {
     /// Whether the completed commands satisfy the request. A skipped one counts as completed.
     pub(crate) fn is_satisfied(&self) -> bool {

@@ -19,6 +19,8 @@ use xdb_engine::*;
 pub struct Limits {
     /// Of each input, message, attribute and output.
     pub max_payload_bytes: usize,
+    /// Of all of it.
+    pub max_answer_bytes: usize,
 }
 
 /// How much of a worker's error is kept.
@@ -40,12 +42,12 @@ macro_rules! keys {
 
 /// What everything in an answer is read with.
 #[derive(Clone, Copy)]
-struct Reader<'r> {
+struct AnswerReader<'r> {
     limits: &'r Limits,
     unknown: &'r Unknown,
 }
 
-impl<'r> Reader<'r> {
+impl<'r> AnswerReader<'r> {
     /// An object that may have keys which nobody knows: a worker may be newer than the engine.
     fn object(self, text: &'r str, known: &'static [&'static str]) -> Read<Object<'r>> {
         Ok(Object::read(text, UnknownKeys::Noted(self.unknown))?.knowing(known))
@@ -134,7 +136,7 @@ pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
 
 /// What a worker says of its failure, in an object.
 #[derive(Default)]
-struct Told {
+struct ToldFailure {
     error_type: Option<String>,
     detail: Option<String>,
     further: Further,
@@ -147,13 +149,13 @@ struct Told {
 /// The longest time until the next attempt that a worker can ask for: ten years.
 const MAX_RETRY_AFTER_SECONDS: f64 = 3652.5 * 86_400.0;
 
-fn told(text: &str) -> Option<Told> {
+fn told(text: &str) -> Option<ToldFailure> {
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
     let mut object = Object::read(text, UnknownKeys::Ignored).ok()?;
     let error_type = object.optional("errorType", string).ok().flatten();
     let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
     let detail = detail.ok().flatten().filter(|detail| !detail.trim().is_empty());
-    let mut told = Told { error_type, detail, ..Told::default() };
+    let mut told = ToldFailure { error_type, detail, ..ToldFailure::default() };
     let after = object.optional("retryAfterSeconds", retry_after);
     let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
     // What is not understood changes nothing. That the attempt has failed is understood.
@@ -199,7 +201,7 @@ const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
 /// What is known about an attempt that was answered with any status other than 200, and what the worker says about further ones.
 /// `retry_after` has the seconds of the header `Retry-After`, see [`retry_after_seconds`]. Every body is welcome.
 pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
-    let Told { error_type, detail, further, says_further, warnings } =
+    let ToldFailure { error_type, detail, further, says_further, warnings } =
         std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
     let further = match retry_after.filter(|seconds| REPEATS_AFTER.contains(seconds)) {
         Some(seconds) if TAKES_NO_CALL.contains(&status) && !says_further => {
@@ -290,8 +292,12 @@ fn printable(text: &str, chars: usize) -> String {
 fn decode<T>(
     body: &[u8],
     limits: &Limits,
-    read: impl FnOnce(Reader<'_>, &str) -> Read<T>,
+    read: impl FnOnce(AnswerReader<'_>, &str) -> Read<T>,
 ) -> Result<(T, Vec<String>), String> {
+    if body.len() > limits.max_answer_bytes {
+        let most = limits.max_answer_bytes;
+        return Err(format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len()));
+    }
     let text = std::str::from_utf8(body).map_err(|error| format!("the answer is not UTF-8: {error}"))?;
     if text.trim_ascii().is_empty() {
         return Err("the answer is empty".to_owned());
@@ -299,7 +305,7 @@ fn decode<T>(
     // Before anything else, so that nothing that follows can be led into recursion without end.
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
     let unknown = Unknown::default();
-    let made = read(Reader { limits, unknown: &unknown }, text);
+    let made = read(AnswerReader { limits, unknown: &unknown }, text);
     let warnings = unknown.warnings();
     match made {
         Ok(made) => Ok((made, warnings)),
@@ -316,7 +322,7 @@ pub fn with_warnings(mut what: String, warnings: &[String]) -> String {
     what
 }
 
-fn effects(object: &mut Object<'_>, reader: Reader<'_>) -> Read<Effects> {
+fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Read<Effects> {
     let value = |text: &str| reader.payload(text);
     Ok(Effects {
         publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, reader))?,
@@ -330,7 +336,7 @@ fn effects(object: &mut Object<'_>, reader: Reader<'_>) -> Read<Effects> {
     })
 }
 
-fn publish(text: &str, reader: Reader<'_>) -> Read<Publish> {
+fn publish(text: &str, reader: AnswerReader<'_>) -> Read<Publish> {
     let mut object = reader.object(text, &["queueName", "messageId", "payload"])?;
     Ok(Publish {
         queue: object.required("queueName", name)?,
@@ -339,7 +345,7 @@ fn publish(text: &str, reader: Reader<'_>) -> Read<Publish> {
     })
 }
 
-fn publish_globally(text: &str, reader: Reader<'_>) -> Read<GlobalPublish> {
+fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Read<GlobalPublish> {
     let mut object = reader.object(text, &["queueName", "key", "messageId", "payload", "ttlSeconds"])?;
     Ok(GlobalPublish {
         queue: object.required("queueName", name)?,
@@ -353,7 +359,7 @@ fn publish_globally(text: &str, reader: Reader<'_>) -> Read<GlobalPublish> {
     })
 }
 
-fn command_request(text: &str, reader: Reader<'_>) -> Read<CommandRequest> {
+fn command_request(text: &str, reader: AnswerReader<'_>) -> Read<CommandRequest> {
     let mut object = reader
         .object(text, &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"])?;
     let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
@@ -412,7 +418,7 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
     Ok(unique.into_iter().collect())
 }
 
-fn timer_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+fn timer_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt"])?;
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
@@ -439,7 +445,7 @@ pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
     i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| "is too far away".to_owned())
 }
 
-fn local_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+fn local_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "queueName", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
@@ -447,7 +453,7 @@ fn local_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand>
     Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
 }
 
-fn global_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "queueName", "key", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
@@ -479,7 +485,7 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
 /// The keys of a decision, other than `retry`.
 const DECISIONS: &[&str] = &["nextStates", "threadCloseDecision", "conditionalClose"];
 
-fn choice(text: &str, reader: Reader<'_>) -> Read<Choice> {
+fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
     let mut object = reader.object(text, &["retry", "nextStates", "threadCloseDecision", "conditionalClose"])?;
     match object.optional("retry", |text| retry(text, reader))? {
         None => decision_of(object, reader).map(Choice::Decision),
@@ -488,7 +494,7 @@ fn choice(text: &str, reader: Reader<'_>) -> Read<Choice> {
     }
 }
 
-fn retry(text: &str, reader: Reader<'_>) -> Read<(Failure, Further)> {
+fn retry(text: &str, reader: AnswerReader<'_>) -> Read<(Failure, Further)> {
     failure(&mut reader.object(text, FAILURE)?, "the worker decided to have the call made again")
 }
 
@@ -508,11 +514,11 @@ fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Furt
     Ok((Failure { status: Some(200), error_type, detail, ..Failure::default() }, further))
 }
 
-fn decision(text: &str, reader: Reader<'_>) -> Read<Decision> {
+fn decision(text: &str, reader: AnswerReader<'_>) -> Read<Decision> {
     decision_of(reader.object(text, DECISIONS)?, reader)
 }
 
-fn decision_of(mut object: Object<'_>, reader: Reader<'_>) -> Read<Decision> {
+fn decision_of(mut object: Object<'_>, reader: AnswerReader<'_>) -> Read<Decision> {
     let next_states = object.list_of("nextStates", |text| movement(text, reader))?;
     let thread_close = object.optional("threadCloseDecision", |text| {
         let mut object = reader.object(text, &["closeType", "closeInput"])?;
@@ -534,14 +540,14 @@ fn decision_of(mut object: Object<'_>, reader: Reader<'_>) -> Read<Decision> {
     }
 }
 
-fn close(object: &mut Object<'_>, known: &[&str], reader: Reader<'_>) -> Read<(CloseType, Option<Json>)> {
+fn close(object: &mut Object<'_>, known: &[&str], reader: AnswerReader<'_>) -> Read<(CloseType, Option<Json>)> {
     let parse = |word: &str| CloseType::parse(word).filter(|close_type| known.contains(&close_type.as_str()));
     let close_type = object.required("closeType", |text| word(text, known, parse))?;
     let output = object.optional("closeInput", |text| reader.payload(text))?;
     Ok((close_type, output))
 }
 
-fn conditional_close(text: &str, reader: Reader<'_>) -> Read<(CloseType, Option<Json>, Vec<String>)> {
+fn conditional_close(text: &str, reader: AnswerReader<'_>) -> Read<(CloseType, Option<Json>, Vec<String>)> {
     let known = [CloseType::GracefulComplete.as_str(), CloseType::ForceComplete.as_str()];
     let mut object = reader.object(text, &["closeType", "closeInput", "whenLocalQueuesEmpty"])?;
     let (close_type, output) = close(&mut object, &known, reader)?;
@@ -552,7 +558,7 @@ fn conditional_close(text: &str, reader: Reader<'_>) -> Read<(CloseType, Option<
     Ok((close_type, output, queues))
 }
 
-fn movement(text: &str, reader: Reader<'_>) -> Read<StateMovement> {
+fn movement(text: &str, reader: AnswerReader<'_>) -> Read<StateMovement> {
     let mut object = reader.object(text, &["stateId", "stateInput", "stateConfig", "delayInSeconds", "startAt"])?;
     Ok(StateMovement {
         state_id: object.required("stateId", name)?,

@@ -4,32 +4,63 @@ use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
 use crate::refusal::{self, Refusal};
 use std::collections::BTreeMap;
-use xdb_engine::{Command, Json, Pause, PauseMode, StateExecutionId, StopType, TableMapping, Timestamp};
+use xdb_engine::{
+    Command, Definition, Duration, Json, LongerCall, Pause, PauseMode, RpcConfig, StateExecutionId, StopType,
+    TableMapping, Timestamp,
+};
 
-type Result<T> = std::result::Result<T, Refusal>;
+type Checked<T> = std::result::Result<T, Refusal>;
 
 /// Longest reason of a stop or a pause.
 const MAX_REASON_BYTES: usize = 10_000;
 
 /// An argument that must be given.
-pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
+pub fn needed<T>(argument: &str, value: Option<T>) -> Checked<T> {
     value.ok_or_else(|| refusal::missing(argument))
 }
 
+/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time.
+pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Checked<Option<T>> {
+    match given {
+        Some(None) => Err(refusal::invalid_argument(argument, format_args!("it must {else_it}"))),
+        given => Ok(given.flatten()),
+    }
+}
+
+/// A length of time that is longer than none.
+pub fn positive(argument: &str, given: Option<Option<Duration>>) -> Checked<Option<Duration>> {
+    valid(argument, given.map(|length| length.filter(|length| *length > Duration(0))), "be positive")
+}
+
+/// The timeout of an RPC that its caller asks for.
+pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Checked<Option<Duration>> {
+    let timeout = positive("timeout", given)?;
+    match timeout.and_then(|timeout| LongerCall::of(timeout, limit)) {
+        Some(longer) => Err(refusal::over_quota(longer.to_string())),
+        None => Ok(timeout),
+    }
+}
+
+/// The RPC of this name.
+pub fn rpc(definition: &Definition, rpc_name: &str) -> Checked<RpcConfig> {
+    let known = || definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect::<Vec<_>>();
+    definition.rpc(rpc_name).ok_or_else(|| refusal::unknown_word("rpc_name", rpc_name, &known()))
+}
+
 /// A name: given, not empty, and not endless.
-pub fn name(argument: &str, value: Option<String>) -> Result<String> {
+pub fn name(argument: &str, value: Option<String>) -> Checked<String> {
     let value = needed(argument, value)?;
     check_length(argument, "it", &value, MAX_NAME_BYTES)?;
     Ok(value)
 }
 
 /// A name that need not be given.
-pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
+pub fn name_if_given(argument: &str, value: Option<String>) -> Checked<Option<String>> {
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
 /// The reason of a stop or a pause, if there is one.
-fn reason(value: Option<String>) -> Result<Option<String>> {
+fn reason(value: Option<String>) -> Checked<Option<String>> {
     match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
         Some(length) => {
             let what = format_args!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
@@ -40,7 +71,7 @@ fn reason(value: Option<String>) -> Result<Option<String>> {
 }
 
 /// What stops a process.
-pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
+pub fn stop(stop_type: Option<String>, why: Option<String>) -> Checked<Command> {
     let word = needed("stop_type", stop_type)?;
     let known = StopType::parse(&word);
     let stop_type = known.ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?;
@@ -48,7 +79,13 @@ pub fn stop(stop_type: Option<String>, why: Option<String>) -> Result<Command> {
 }
 
 /// A pause that begins now.
-pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>, now: Timestamp) -> Result<Pause> {
+pub fn pause(
+    mode: Option<String>,
+    until: Option<Option<Timestamp>>,
+    why: Option<String>,
+    now: Timestamp,
+) -> Checked<Pause> {
+    let until = valid("until", until, "be finite")?;
     let word = needed("mode", mode)?;
     let mode = PauseMode::parse(&word).ok_or_else(|| refusal::unknown_word("mode", &word, PauseMode::WORDS))?;
     let pause = Pause { mode, until, reason: reason(why)? };
@@ -58,27 +95,8 @@ pub fn pause(mode: Option<String>, until: Option<Timestamp>, why: Option<String>
     }
 }
 
-/// A start without a process id can't be repeated by its request id: that is looked for under the process id.
-pub fn request_without_id(options: &str) -> Refusal {
-    let what = "it is compared with those of the same process id, and process_id is NULL";
-    refusal::invalid_argument(&format!("{options}.requestId"), what)
-}
-
-/// A start that may be merged into another one has nothing that could not be.
-pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Result<()> {
-    let refused = |argument: &str| {
-        let what = "a start with options.correlationKey has none: it may be merged into another one";
-        Err(refusal::invalid_argument(&format!("{place}{argument}"), what))
-    };
-    match (has_id, has_global_attributes) {
-        (true, _) => refused("process_id"),
-        (_, true) => refused("global_attributes"),
-        (false, false) => Ok(()),
-    }
-}
-
 /// `what` of the argument has at least one byte, and at most so many.
-fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
+fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked<()> {
     match text.len() {
         0 => Err(refusal::invalid_argument(argument, format_args!("{what} must not be empty"))),
         length if length > limit => {
@@ -90,17 +108,17 @@ fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<
 }
 
 /// A payload. An absent one and JSON null are both nothing.
-pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<Option<Json>> {
+pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<Option<Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(None) };
     check(argument, text, max_bytes).map(Some)
 }
 
-fn check(argument: &str, text: &str, max_bytes: usize) -> Result<Json> {
+fn check(argument: &str, text: &str, max_bytes: usize) -> Checked<Json> {
     check_payload(text, max_bytes).map_err(|what| refusal::payload(argument, what))
 }
 
 /// A JSON object of payloads.
-pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<BTreeMap<String, Json>> {
+pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<BTreeMap<String, Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(BTreeMap::new()) };
     let members: BTreeMap<String, Json> =
         serde_json::from_str(text).map_err(|_| refusal::invalid_argument(argument, "it must be a JSON object"))?;
@@ -112,7 +130,7 @@ pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<
 }
 
 /// The id of a state execution.
-pub fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
+pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
     // The longest id of a state, a hyphen, and the digits of the largest number.
     const LIMIT: usize = MAX_NAME_BYTES + 1 + 10;
@@ -133,7 +151,7 @@ pub fn row_keys(
     mapping: &[TableMapping],
     single: Option<&str>,
     named: &BTreeMap<String, BTreeMap<String, Json>>,
-) -> Result<Vec<Vec<String>>> {
+) -> Checked<Vec<Vec<String>>> {
     if mapping.is_empty() {
         let what = "the process type maps no table";
         return match single.is_some() {
@@ -169,7 +187,7 @@ pub fn row_keys(
 }
 
 /// The values of one table's key columns, in their order.
-fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Result<Vec<String>> {
+fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Checked<Vec<String>> {
     match (named, single) {
         (Some(columns), _) => {
             let values = table.primary_key.iter().filter_map(|column| columns.get(column));

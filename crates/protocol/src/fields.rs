@@ -1,7 +1,7 @@
 //! Reads fields of JSON documents with messages that name the place and say what is wrong there.
 
 use crate::payload::check_payload;
-use crate::unknown::Unknown;
+use crate::unknown::{Step, Unknown};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use xdb_engine::Json;
@@ -71,6 +71,12 @@ pub(crate) enum UnknownKeys<'u> {
     Noted(&'u Unknown),
 }
 
+impl UnknownKeys<'_> {
+    fn within<T>(self, step: Step, read: impl FnOnce() -> T) -> T {
+        if let Self::Noted(unknown) = self { unknown.within(step, read) } else { read() }
+    }
+}
+
 /// The fields of an object. A key that stands there twice has its last value, as in `jsonb`.
 pub(crate) struct Object<'a> {
     fields: BTreeMap<String, &'a RawValue>,
@@ -106,12 +112,8 @@ impl<'a> Object<'a> {
         match self.fields.remove(key).map(RawValue::get) {
             None | Some("null") => Ok(None),
             Some(text) => {
-                let before = self.noted();
-                let value = read(text).map(Some).map_err(|fault| fault.at(key));
-                if let UnknownKeys::Noted(unknown) = self.unknown_keys {
-                    unknown.under(before, key);
-                }
-                value
+                let value = self.unknown_keys.within(Step::Key(key), || read(text));
+                value.map(Some).map_err(|fault| fault.at(key))
             }
         }
     }
@@ -128,24 +130,9 @@ impl<'a> Object<'a> {
 
     /// Takes out an array; none is an empty one.
     pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
-        let UnknownKeys::Noted(unknown) = self.unknown_keys else {
-            return Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default());
-        };
-        let (of_list, mut index) = (unknown.count(), 0);
-        let read_one = |text| {
-            let before = unknown.count();
-            let item = read(text);
-            if unknown.count() > before {
-                unknown.in_item(of_list, before, index);
-            }
-            index += 1;
-            item
-        };
+        let (unknown_keys, mut items) = (self.unknown_keys, 0..);
+        let read_one = |text| unknown_keys.within(Step::Item(items.next().unwrap_or_default()), || read(text));
         Ok(self.optional(key, |text| list(text, read_one))?.unwrap_or_default())
-    }
-
-    fn noted(&self) -> usize {
-        if let UnknownKeys::Noted(unknown) = self.unknown_keys { unknown.count() } else { 0 }
     }
 
     /// Takes out an object with keys of the user's choice; none is an empty one.

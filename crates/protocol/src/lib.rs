@@ -1,5 +1,4 @@
-//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions; and
-//! the setting `xdb.now`.
+//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions.
 //!
 //! ```text
 //!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
@@ -24,7 +23,6 @@
 
 mod answer;
 pub mod arguments;
-mod clock_offset;
 mod config;
 mod definition;
 mod fields;
@@ -34,6 +32,7 @@ mod payload;
 pub mod refusal;
 mod request;
 mod scan;
+mod start;
 mod unknown;
 
 pub use answer::{
@@ -41,7 +40,6 @@ pub use answer::{
     decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
     unregistered, with_warnings,
 };
-pub use clock_offset::parse_clock_offset;
 pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent,
     parse_definition, parse_start_options,
@@ -50,7 +48,8 @@ pub use fields::MAX_NAME_BYTES;
 pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
-    CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StartContext, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint,
-    object, request_key, rpc_call_id,
+    CallContext, EXECUTE_PATH, Handler, RPC_PATH, RequestBody, StartContext, WAIT_UNTIL_PATH, call_id, fingerprint,
+    object, request_key, rpc_call_id, token_fingerprint,
 };
 pub use scan::PayloadError;
+pub use start::{GivenStart, StartRequest};

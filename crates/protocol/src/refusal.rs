@@ -69,20 +69,47 @@ pub fn sentence(text: &str) -> String {
     format!("{first}{}{stop}", characters.as_str())
 }
 
-pub fn unknown_process(process_id: &str) -> Refusal {
-    Refusal::new(b"XD001", format!("unknown process \"{process_id}\""))
+/// Makes functions that give errors, each of its SQLSTATE, its message, and what there is of DETAIL and HINT. First comes what makes an error
+/// of a SQLSTATE and a message.
+#[macro_export]
+macro_rules! errors {
+    ($error:ident::$new:ident;
+    $($(#[$meta:meta])* $name:ident($($argument:ident: $of:ty),*) = $code:literal, $message:literal
+        $(, detail $detail:expr)? $(, hint $hint:expr)?;)+) => {
+        $($(#[$meta])*
+        pub fn $name($($argument: $of),*) -> $error {
+            $error::$new($code, format!($message))$(.detail($detail))?$(.hint($hint))?
+        })+
+    };
 }
 
-pub fn unknown_process_type(name: &str) -> Refusal {
-    Refusal::new(b"XD002", format!("unknown process type \"{name}\""))
-}
-
-pub fn unknown_state(name: &str) -> Refusal {
-    Refusal::new(b"XD003", format!("unknown state \"{name}\""))
-}
-
-pub fn unknown_state_execution(id: &StateExecutionId) -> Refusal {
-    Refusal::new(b"XD003", format!("unknown state execution \"{id}\""))
+crate::errors! {
+    Refusal::new;
+    unknown_process(process_id: &str) = b"XD001", "unknown process \"{process_id}\"";
+    unknown_process_type(name: &str) = b"XD002", "unknown process type \"{name}\"";
+    unknown_state(name: &str) = b"XD003", "unknown state \"{name}\"";
+    unknown_state_execution(id: &StateExecutionId) = b"XD003", "unknown state execution \"{id}\"";
+    unknown_global_queue(name: &str) = b"XD004", "unknown global queue \"{name}\"",
+        hint "The process type lists its queues in \"globalQueues\".";
+    /// An idempotency key has answered a request that is another one: of another RPC, or with another input.
+    key_of_another_rpc(key: &str) = b"XD030", "idempotency key \"{key}\" was used for another RPC or another input",
+        detail "A key stands for one RPC and one input of a process execution.",
+        hint "Use a new key for a new request. To repeat a request, use its key with the same input.";
+    already_started(process_id: &str, why: &str) = b"XD006", "process \"{process_id}\" was already started",
+        detail why;
+    not_running(process_id: &str, why: impl Into<String>) = b"XD007", "process \"{process_id}\" is not running",
+        detail why;
+    invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
+    invalid_argument(name: &str, what: impl std::fmt::Display) = b"XD009", "invalid value for {name}: {what}";
+    local_attributes_changed(rpc_name: &str) = b"40001",
+        "could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed";
+    payload(name: &str, what: impl std::fmt::Display) = b"XD015", "{name} {what}";
+    /// The payloads and attributes of a call's request take more bytes than allowed.
+    request_too_large(bytes: usize, most: usize) = b"XD015",
+        "what the call would send has {bytes} bytes, and xdb.max_request_size is {most}";
+    /// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
+    over_quota(what: impl std::fmt::Display) = b"XD029", "{what}",
+        hint "Ask for less. If the message names a setting, a superuser can raise it.";
 }
 
 /// `known` are the queues that the process type lists.
@@ -90,27 +117,6 @@ pub fn unknown_queue(name: &str, known: &str) -> Refusal {
     let known = if known.is_empty() { "none".to_owned() } else { known.to_owned() };
     Refusal::new(b"XD004", format!("unknown local queue \"{name}\""))
         .hint(format!("The process type lists its queues in \"localQueues\": {known}."))
-}
-
-pub fn unknown_global_queue(name: &str) -> Refusal {
-    Refusal::new(b"XD004", format!("unknown global queue \"{name}\""))
-        .hint("The process type lists its queues in \"globalQueues\".")
-}
-
-pub fn already_started(process_id: &str, why: &str) -> Refusal {
-    Refusal::new(b"XD006", format!("process \"{process_id}\" was already started")).detail(why)
-}
-
-pub fn not_running(process_id: &str, why: impl Into<String>) -> Refusal {
-    Refusal::new(b"XD007", format!("process \"{process_id}\" is not running")).detail(why)
-}
-
-pub fn invalid_definition(what: impl fmt::Display) -> Refusal {
-    Refusal::new(b"XD008", format!("invalid definition of a process type: {what}"))
-}
-
-pub fn invalid_argument(name: &str, what: impl fmt::Display) -> Refusal {
-    Refusal::new(b"XD009", format!("invalid value for {name}: {what}"))
 }
 
 /// An argument that must not be NULL is.
@@ -138,27 +144,6 @@ pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal 
     let kind = error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
     let refusal = worker_failed(rpc_name, format!("HTTP status {status}: {kind}{detail}"));
     Refusal { datatype: error_type, ..refusal }
-}
-
-/// An idempotency key has answered a request that is another one: of another RPC, or with another input.
-pub fn key_of_another_rpc(key: &str) -> Refusal {
-    Refusal::new(b"XD030", format!("idempotency key \"{key}\" was used for another RPC or another input"))
-        .detail("A key stands for one RPC and one input of a process execution.")
-        .hint("Use a new key for a new request. To repeat a request, use its key with the same input.")
-}
-
-pub fn local_attributes_changed(rpc_name: &str) -> Refusal {
-    let what = format!("could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed");
-    Refusal::new(b"40001", what)
-}
-
-pub fn payload(name: &str, what: impl fmt::Display) -> Refusal {
-    Refusal::new(b"XD015", format!("{name} {what}"))
-}
-
-/// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
-pub fn over_quota(what: impl Into<String>) -> Refusal {
-    Refusal::new(b"XD029", what.into()).hint("Ask for less. If the message names a setting, a superuser can raise it.")
 }
 
 /// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
@@ -207,15 +192,12 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// The answer of an RPC that the engine refuses.
-pub fn rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection) -> Refusal {
-    match rejection {
-        Rejection::NotRunning(_) => rejected(process_id, rejection),
-        other if other.is_unregistered() => {
-            let refusal = worker_failed(rpc_name, other.to_string());
-            let hint = "Register the version of the process type that the worker has, and call again.";
-            Refusal { datatype: Some(NOT_REGISTERED.to_owned()), ..refusal.hint(hint) }
-        }
-        other => worker_failed(rpc_name, other.to_string()),
+/// The answer of an RPC that can't be applied.
+pub fn rpc_not_applied(rpc_name: &str, failure: Failure) -> Refusal {
+    let refusal = worker_failed(rpc_name, failure.detail);
+    if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
+        return refusal;
     }
+    let hint = "Register the version of the process type that the worker has, and call again.";
+    Refusal { datatype: failure.error_type, ..refusal.hint(hint) }
 }

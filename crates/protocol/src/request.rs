@@ -2,6 +2,8 @@
 //! `RawValue` would parse them once more, which takes twenty times as long as all of it for a payload of a megabyte.)
 
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::iter;
 use xdb_engine::*;
 
 /// Where the calls of states and RPCs go, after the worker's URL.
@@ -41,8 +43,18 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
 /// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
 /// other values is never taken for the one to these.
 pub fn fingerprint(global: &str, local: &str) -> u64 {
-    let parts = [global.as_bytes(), local.as_bytes()];
-    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    hash([global, local].into_iter())
+}
+
+/// Stands for what a call has loaded under locks, in the token of a worker that fetches it: global attributes, and the versions of
+/// local ones.
+pub fn token_fingerprint(global: &str, versions: &BTreeMap<String, String>) -> u64 {
+    hash(iter::once(global).chain(versions.iter().flat_map(|(name, version)| [name.as_str(), version])))
+}
+
+/// The hash of texts that are told from each other by their lengths.
+fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    let bytes = texts.flat_map(|text| (text.len() as u64).to_le_bytes().into_iter().chain(text.bytes()));
     let hash = fnv1a_128(bytes);
     (hash >> 64) as u64 ^ hash as u64
 }
@@ -130,31 +142,30 @@ impl StartContext<'_> {
     }
 }
 
-/// A call of a state's `waitUntil` or `execute`. Attributes are the texts of JSON objects, as the database made them.
+/// What of a worker is called.
 #[derive(Clone, Copy, Debug)]
-pub struct StateRequest<'a> {
+pub enum Handler<'a> {
+    /// `waitUntil` or `execute` of the state with this id.
+    State(&'a str),
+    /// The RPC of this name.
+    Rpc(&'a str),
+}
+
+/// The body of a request. Attributes are the texts of JSON objects, as the database made them.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestBody<'a> {
     pub context: CallContext<'a>,
     pub process_type: &'a str,
-    pub state_id: &'a str,
-    pub state_input: Option<&'a Json>,
+    pub handler: Handler<'a>,
+    pub input: Option<&'a Json>,
     pub loaded_global_attributes: &'a str,
     pub loaded_local_attributes: &'a str,
-    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for `waitUntil`.
+    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for all others.
     pub results: Option<&'a [WaitCommand]>,
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct RpcRequest<'a> {
-    pub context: CallContext<'a>,
-    pub process_type: &'a str,
-    pub rpc_name: &'a str,
-    pub input: Option<&'a Json>,
-    pub loaded_global_attributes: &'a str,
-    pub loaded_local_attributes: &'a str,
-}
-
-impl StateRequest<'_> {
+impl RequestBody<'_> {
     /// Bytes of what users' values take in it; the rest is short.
     pub fn payload_bytes(&self) -> usize {
         let length = |payload: Option<&Json>| payload.map_or(0, |payload| payload.as_str().len());
@@ -165,7 +176,7 @@ impl StateRequest<'_> {
         });
         let recovery = self.context.recovery.map_or(0, |recovery| recovery.failure.detail.len());
         let attributes = self.loaded_global_attributes.len() + self.loaded_local_attributes.len();
-        messages.sum::<usize>() + length(self.state_input) + attributes + recovery
+        messages.sum::<usize>() + length(self.input) + attributes + recovery
     }
 
     pub fn encode(&self) -> String {
@@ -173,8 +184,12 @@ impl StateRequest<'_> {
         body.object(|body| {
             body.context(&self.context);
             body.field("processType", self.process_type);
-            body.field("stateId", self.state_id);
-            body.payload("stateInput", self.state_input);
+            let (name, input, id) = match self.handler {
+                Handler::State(id) => ("stateId", "stateInput", id),
+                Handler::Rpc(id) => ("rpcName", "input", id),
+            };
+            body.field(name, id);
+            body.payload(input, self.input);
             body.text("loadedGlobalAttributes", self.loaded_global_attributes);
             body.text("loadedLocalAttributes", self.loaded_local_attributes);
             if let Some(commands) = self.results {
@@ -183,27 +198,6 @@ impl StateRequest<'_> {
             if let Some(AppDatabaseError { sql_state, message, table, constraint }) = self.app_database_error {
                 body.field("appDatabaseError", RefusedWrite { sql_state, message, table, constraint });
             }
-        });
-        body.finish()
-    }
-}
-
-impl RpcRequest<'_> {
-    /// Bytes of what users' values take in it; the rest is short.
-    pub fn payload_bytes(&self) -> usize {
-        let input = self.input.map_or(0, |input| input.as_str().len());
-        input + self.loaded_global_attributes.len() + self.loaded_local_attributes.len()
-    }
-
-    pub fn encode(&self) -> String {
-        let mut body = Writer::with_room_for(self.payload_bytes());
-        body.object(|body| {
-            body.context(&self.context);
-            body.field("processType", self.process_type);
-            body.field("rpcName", self.rpc_name);
-            body.payload("input", self.input);
-            body.text("loadedGlobalAttributes", self.loaded_global_attributes);
-            body.text("loadedLocalAttributes", self.loaded_local_attributes);
         });
         body.finish()
     }

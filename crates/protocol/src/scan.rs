@@ -1,5 +1,7 @@
-//! Walks over JSON text without building anything and without recursion.
+//! Checks JSON text without building anything and without recursion: serde knows the grammar, and what is left are numbers, escapes
+//! and the depth.
 
+use serde::de::IgnoredAny;
 use std::fmt;
 
 /// Why a text is no payload. Its message is a predicate: it follows the name of the value that it is about, as in
@@ -18,10 +20,8 @@ pub enum PayloadError {
     TooDeep {
         max: usize,
     },
-    Syntax {
-        at: usize,
-        what: String,
-    },
+    /// What is wrong, and where.
+    Syntax(String),
     NulCharacter {
         at: usize,
     },
@@ -41,7 +41,7 @@ impl fmt::Display for PayloadError {
                 write!(f, "is {bytes} bytes long with its numbers written out; at most {max} are allowed")
             }
             Self::TooDeep { max } => write!(f, "is nested deeper than {max} levels"),
-            Self::Syntax { at, what } => write!(f, "is not JSON: {what} at byte {at}"),
+            Self::Syntax(what) => write!(f, "is not JSON: {what}"),
             Self::NulCharacter { at } => {
                 write!(f, "has the escape \\u0000 at byte {at}: Postgres can't store NUL characters")
             }
@@ -64,246 +64,75 @@ pub(crate) struct Rules {
 
 /// Checks that the text is one JSON value. Answers with its length, numbers counted as `numeric` writes them out.
 pub(crate) fn scan(text: &str, rules: &Rules) -> Result<usize, PayloadError> {
-    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, rules, extra: 0 };
-    scanner.document()?;
-    Ok(text.len().saturating_add(scanner.extra))
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| PayloadError::Syntax(error.to_string()))?;
+    let bytes = text.as_bytes();
+    let (mut at, mut depth, mut length) = (0, 0, text.len());
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' if depth >= rules.max_depth => return Err(PayloadError::TooDeep { max: rules.max_depth }),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            b'"' => at = end_of_string(text, at, rules.jsonb)?,
+            b'-' | b'0'..=b'9' if rules.jsonb => {
+                let number = &text[at..];
+                let number = &number[..number.find([',', ']', '}', ' ', '\t', '\n', '\r']).unwrap_or(number.len())];
+                let written_out = digits_of(number).ok_or(PayloadError::NumberOutOfRange { at })?;
+                length = length.saturating_add(written_out.saturating_sub(number.len()));
+                at += number.len() - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    Ok(length)
+}
+
+/// Where the quote is that ends the string whose first one is at `at`.
+fn end_of_string(text: &str, mut at: usize, jsonb: bool) -> Result<usize, PayloadError> {
+    let bytes = text.as_bytes();
+    // What follows `\u`: the grammar wants four digits.
+    let unit = |at: usize| {
+        let is_one = bytes[at..].starts_with(b"\\u");
+        is_one.then(|| u32::from_str_radix(&text[at + 2..at + 6], 16).unwrap_or_default())
+    };
+    at += 1;
+    loop {
+        match bytes[at] {
+            b'"' => return Ok(at),
+            b'\\' => match unit(at).filter(|_| jsonb) {
+                None => at += 2,
+                Some(0) => return Err(PayloadError::NulCharacter { at }),
+                Some(0xd800..=0xdbff) if matches!(unit(at + 6), Some(0xdc00..=0xdfff)) => at += 12,
+                Some(0xd800..=0xdfff) => return Err(PayloadError::UnpairedSurrogate { at }),
+                Some(_) => at += 6,
+            },
+            _ => at += 1,
+        }
+    }
 }
 
 /// Digits that `numeric` holds before and after the decimal point.
 const MAX_INTEGER_DIGITS: i64 = 131_072;
 const MAX_SCALE: i64 = 16_383;
 /// `numeric` refuses exponents from here on, also those of a zero.
-const EXPONENT_BOUND: i64 = 1_073_741_823;
+const EXPONENT_BOUND: u64 = 1_073_741_823;
 
-struct Scanner<'a> {
-    text: &'a str,
-    bytes: &'a [u8],
-    at: usize,
-    rules: &'a Rules,
-    /// Bytes that written-out numbers take more than they do in the text.
-    extra: usize,
-}
-
-impl Scanner<'_> {
-    fn document(&mut self) -> Result<(), PayloadError> {
-        // The closing brackets that are still to come.
-        let mut open: Vec<u8> = Vec::new();
-        loop {
-            self.skip_space();
-            match self.peek() {
-                Some(bracket @ (b'{' | b'[')) => {
-                    if open.len() >= self.rules.max_depth {
-                        return Err(PayloadError::TooDeep { max: self.rules.max_depth });
-                    }
-                    self.at += 1;
-                    self.skip_space();
-                    let close = if bracket == b'{' { b'}' } else { b']' };
-                    if self.peek() != Some(close) {
-                        open.push(close);
-                        if bracket == b'{' {
-                            self.key()?;
-                        }
-                        continue;
-                    }
-                    self.at += 1;
-                }
-                Some(b'"') => self.string()?,
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.literal("true")?,
-                Some(b'f') => self.literal("false")?,
-                Some(b'n') => self.literal("null")?,
-                _ => return Err(self.unexpected("a value")),
-            }
-            loop {
-                self.skip_space();
-                let Some(close) = open.last().copied() else {
-                    return if self.at == self.bytes.len() { Ok(()) } else { Err(self.unexpected("the end")) };
-                };
-                match self.peek() {
-                    Some(b',') => {
-                        self.at += 1;
-                        if close == b'}' {
-                            self.key()?;
-                        }
-                        break;
-                    }
-                    Some(byte) if byte == close => {
-                        self.at += 1;
-                        open.pop();
-                    }
-                    _ if close == b'}' => return Err(self.unexpected("',' or '}'")),
-                    _ => return Err(self.unexpected("',' or ']'")),
-                }
-            }
-        }
+/// How long a number is as `numeric` writes it; none if it is out of range.
+fn digits_of(number: &str) -> Option<usize> {
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = whole.trim_start_matches('-');
+    // One with too many digits for an `i64` is out of range too.
+    let exponent = exponent.parse::<i64>().ok().filter(|exponent| exponent.unsigned_abs() < EXPONENT_BOUND)?;
+    // Power of ten of the first digit that is not zero; None for zero itself.
+    let leading = match digits {
+        "0" => fraction.find(|digit| digit != '0').map(|zeros| exponent - 1 - zeros as i64),
+        _ => Some(digits.len() as i64 - 1 + exponent),
+    };
+    let scale = (fraction.len() as i64 - exponent).max(0);
+    if scale > MAX_SCALE || leading.is_some_and(|power| power >= MAX_INTEGER_DIGITS) {
+        return None;
     }
-
-    fn key(&mut self) -> Result<(), PayloadError> {
-        self.skip_space();
-        if self.peek() != Some(b'"') {
-            return Err(self.unexpected("a key"));
-        }
-        self.string()?;
-        self.skip_space();
-        if self.peek() != Some(b':') {
-            return Err(self.unexpected("':'"));
-        }
-        self.at += 1;
-        Ok(())
-    }
-
-    fn string(&mut self) -> Result<(), PayloadError> {
-        self.at += 1;
-        loop {
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => self.escape()?,
-                Some(0x20..) => self.at += 1,
-                Some(_) | None => return Err(self.unexpected("the rest of a string")),
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<(), PayloadError> {
-        let at = self.at;
-        self.at += 1;
-        match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
-            Some(b'u') => {
-                let unit = self.code_unit()?;
-                if !self.rules.jsonb {
-                    return Ok(());
-                }
-                match unit {
-                    0 => return Err(PayloadError::NulCharacter { at }),
-                    0xd800..=0xdbff => {
-                        let paired = self.bytes[self.at..].starts_with(b"\\u") && {
-                            self.at += 1;
-                            matches!(self.code_unit()?, 0xdc00..=0xdfff)
-                        };
-                        if !paired {
-                            return Err(PayloadError::UnpairedSurrogate { at });
-                        }
-                    }
-                    0xdc00..=0xdfff => return Err(PayloadError::UnpairedSurrogate { at }),
-                    _ => {}
-                }
-            }
-            _ => return Err(self.unexpected("an escape")),
-        }
-        Ok(())
-    }
-
-    /// The four digits after the `u` that stands here.
-    fn code_unit(&mut self) -> Result<u32, PayloadError> {
-        self.at += 1;
-        let mut unit = 0;
-        for _ in 0..4 {
-            let Some(digit) = self.peek().and_then(|byte| char::from(byte).to_digit(16)) else {
-                return Err(self.unexpected("a hexadecimal digit"));
-            };
-            unit = unit * 16 + digit;
-            self.at += 1;
-        }
-        Ok(unit)
-    }
-
-    fn number(&mut self) -> Result<(), PayloadError> {
-        let start = self.at;
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        let whole = self.at;
-        if self.peek() == Some(b'0') {
-            self.at += 1;
-        } else {
-            self.digits()?;
-        }
-        let whole_digits = (self.at - whole) as i64;
-        let starts_with_zero = self.bytes[whole] == b'0';
-        let mut fraction: &[u8] = &[];
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            let from = self.at;
-            self.digits()?;
-            fraction = &self.bytes[from..self.at];
-        }
-        let mut exponent = 0_i64;
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            let negative = self.peek() == Some(b'-');
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            let from = self.at;
-            self.digits()?;
-            for digit in &self.bytes[from..self.at] {
-                exponent = (exponent * 10 + i64::from(digit - b'0')).min(EXPONENT_BOUND);
-            }
-            if negative {
-                exponent = -exponent;
-            }
-        }
-        if !self.rules.jsonb {
-            return Ok(());
-        }
-        // Power of ten of the first digit that is not zero; None for zero itself.
-        let leading = match starts_with_zero {
-            false => Some(whole_digits - 1 + exponent),
-            true => fraction.iter().position(|digit| *digit != b'0').map(|zeros| exponent - 1 - zeros as i64),
-        };
-        let scale = (fraction.len() as i64 - exponent).max(0);
-        if exponent.abs() >= EXPONENT_BOUND
-            || scale > MAX_SCALE
-            || leading.is_some_and(|power| power >= MAX_INTEGER_DIGITS)
-        {
-            return Err(PayloadError::NumberOutOfRange { at: start });
-        }
-        let sign_and_point = (whole - start) as i64 + i64::from(scale > 0);
-        let written_out = (sign_and_point + leading.unwrap_or(0).max(0) + 1 + scale) as usize;
-        self.extra = self.extra.saturating_add(written_out.saturating_sub(self.at - start));
-        Ok(())
-    }
-
-    /// At least one digit.
-    fn digits(&mut self) -> Result<(), PayloadError> {
-        if !self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            return Err(self.unexpected("a digit"));
-        }
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
-        }
-        Ok(())
-    }
-
-    fn literal(&mut self, word: &str) -> Result<(), PayloadError> {
-        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
-            return Err(self.unexpected("a value"));
-        }
-        self.at += word.len();
-        Ok(())
-    }
-
-    fn skip_space(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
-    }
-
-    fn unexpected(&self, expected: &str) -> PayloadError {
-        // Every place where this is called stands at a character's first byte, as all that was consumed is ASCII or
-        // whole strings; `get` keeps a mistake about that from being a panic.
-        let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
-            Some(found) => format!("{found:?}"),
-            None => "the end".to_owned(),
-        };
-        PayloadError::Syntax { at: self.at, what: format!("{found} instead of {expected}") }
-    }
+    let sign_and_point = (whole.len() - digits.len()) as i64 + i64::from(scale > 0);
+    Some((sign_and_point + leading.unwrap_or(0).max(0) + 1 + scale) as usize)
 }

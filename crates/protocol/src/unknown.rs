@@ -9,57 +9,64 @@ const MOST_BYTES: usize = 600;
 /// Of one place. The end of a longer one is kept, where the key is.
 const MOST_CHARS: usize = 120;
 
-/// The unknown keys of one answer. Each is noted where its object is read, and its place grows on the way out.
+/// A step on the way to what is read.
+#[derive(Clone, Copy)]
+pub(crate) enum Step {
+    Key(&'static str),
+    Item(usize),
+}
+
+/// The unknown keys of one answer. Each is noted where its object is read.
 #[derive(Default)]
 pub(crate) struct Unknown {
-    places: RefCell<Vec<String>>,
+    /// Where the object is that is read now.
+    way: RefCell<Vec<Step>>,
+    /// Each without the numbers of items, and with them: what several items of a list have in the same place is told once.
+    places: RefCell<Vec<(String, String)>>,
     /// There are more than are told.
     more: Cell<bool>,
 }
 
 impl Unknown {
+    /// Reads what is one step further.
+    pub fn within<T>(&self, step: Step, read: impl FnOnce() -> T) -> T {
+        self.way.borrow_mut().push(step);
+        let made = read();
+        self.way.borrow_mut().pop();
+        made
+    }
+
     /// Notes the keys of an object that are not among the known ones.
     pub fn note<'k>(&self, keys: impl Iterator<Item = &'k String>, known: &[&str]) {
+        let mut places = self.places.borrow_mut();
         for key in keys.filter(|key| !known.contains(&key.as_str())) {
-            let mut places = self.places.borrow_mut();
+            let (mut bare, mut place) = (String::new(), String::new());
+            for step in self.way.borrow().iter() {
+                match step {
+                    Step::Key(key) => {
+                        bare += &format!("{key}.");
+                        place += &format!("{key}.");
+                    }
+                    Step::Item(number) => place.insert_str(place.len() - 1, &format!("[{number}]")),
+                }
+            }
+            let key = cut(key, MOST_CHARS).escape_debug().to_string();
+            let (bare, place) = (bare + &key, place + &key);
+            if places.iter().any(|(known, _)| *known == bare) {
+                continue;
+            }
             if places.len() >= MOST {
                 self.more.set(true);
                 return;
             }
-            places.push(cut(key, MOST_CHARS).escape_debug().to_string());
-        }
-    }
-
-    /// How many were noted so far.
-    pub fn count(&self) -> usize {
-        self.places.borrow().len()
-    }
-
-    /// Those that were noted after the first `before` ones are in the value of this key.
-    pub fn under(&self, before: usize, key: &str) {
-        for place in self.places.borrow_mut().iter_mut().skip(before) {
-            let dot = if place.starts_with('[') { "" } else { "." };
-            *place = format!("{key}{dot}{place}");
-        }
-    }
-
-    /// Those that were noted after the first `before` ones are in this item of a list, whose first items had those from
-    /// `of_list` on. What several items have in the same place is told once.
-    pub fn in_item(&self, of_list: usize, before: usize, index: usize) {
-        let mut places = self.places.borrow_mut();
-        let item = places.split_off(before);
-        for place in item {
-            let same = |other: &String| other.split_once("].").is_some_and(|(_, other)| *other == place);
-            if !places.iter().skip(of_list).any(same) {
-                places.push(format!("[{index}].{place}"));
-            }
+            places.push((bare, place));
         }
     }
 
     /// A sentence for each.
     pub fn warnings(self) -> Vec<String> {
         let (mut warnings, mut more, mut bytes) = (Vec::new(), self.more.get(), 0);
-        for place in self.places.into_inner() {
+        for (_, place) in self.places.into_inner() {
             let chars = place.chars().count();
             let short = match chars.checked_sub(MOST_CHARS) {
                 Some(1..) => format!("…{}", place.chars().skip(chars - MOST_CHARS).collect::<String>()),

@@ -94,8 +94,8 @@ fn a_refused_command_says_the_same_wherever_it_is_refused() {
     assert_eq!(refusal.detail.as_deref(), Some("Its status is FAILED."));
     assert_eq!(refusal::rejected("p", &Rejection::Stale).sqlstate(), "XX000");
     assert_eq!(refusal::rejected_start("p", &Rejection::UnusedInput).sqlstate(), "XD009");
-    let refusal =
-        refusal::rejected_rpc("p", "peek", &Rejection::UnknownQueue { name: "q".to_owned(), known: "a, b".to_owned() });
+    let unknown = Rejection::UnknownQueue { name: "q".to_owned(), known: "a, b".to_owned() };
+    let refusal = refusal::rpc_not_applied("peek", xdb_protocol::rejected_answer(&unknown).0);
     let detail = "Unknown local queue \"q\": known are a, b.";
     assert_eq!((refusal.sqlstate(), refusal.detail.as_deref()), ("XD010", Some(detail)));
 }

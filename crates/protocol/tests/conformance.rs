@@ -7,7 +7,7 @@ use xdb_engine::*;
 use xdb_protocol::*;
 
 const EXECUTION: ExecutionId = ExecutionId([0x12; 16]);
-const LIMITS: Limits = Limits { max_payload_bytes: 10_000 };
+const LIMITS: Limits = Limits { max_payload_bytes: 10_000, max_answer_bytes: usize::MAX };
 const EXECUTE: &str = "/api/v1/xdb/worker/async-state/execute";
 const WAIT_UNTIL: &str = "/api/v1/xdb/worker/async-state/wait-until";
 const RPC: &str = "/api/v1/xdb/worker/process/rpc";
@@ -63,15 +63,15 @@ fn vector(name: &str, path: &str, call_id: &str, body: &str) -> Value {
 }
 
 /// A call of a state, in which `change` may change what only few calls have.
-fn of_state(call: &Call, api: Api, change: impl for<'r> Fn(&mut StateRequest<'r>)) -> Value {
+fn of_state(call: &Call, api: Api, change: impl for<'r> Fn(&mut RequestBody<'r>)) -> Value {
     let id = StateExecutionId { state_id: call.to.to_owned(), number: 1 };
     let call_id = call_id(EXECUTION, &id, api);
     let input = call.input.map(Json::from_trusted);
-    let mut request = StateRequest {
+    let mut request = RequestBody {
         context: context(Some(&id), &call_id),
         process_type: "Conformance",
-        state_id: call.to,
-        state_input: input.as_ref(),
+        handler: Handler::State(call.to),
+        input: input.as_ref(),
         loaded_global_attributes: call.global,
         loaded_local_attributes: call.local,
         results: matches!(api, Api::Execute).then_some(call.results.as_slice()),
@@ -93,13 +93,15 @@ fn wait_until(call: Call) -> Value {
 fn rpc(call: &Call, owner: Option<&str>) -> Value {
     let call_id = rpc_call_id(EXECUTION, call.to, "click 991");
     let input = call.input.map(Json::from_trusted);
-    let request = RpcRequest {
+    let request = RequestBody {
         context: CallContext { owner, ..context(None, &call_id) },
         process_type: "Conformance",
-        rpc_name: call.to,
+        handler: Handler::Rpc(call.to),
         input: input.as_ref(),
         loaded_global_attributes: call.global,
         loaded_local_attributes: call.local,
+        results: None,
+        app_database_error: None,
     };
     vector(call.name, RPC, &call_id, &request.encode())
 }

@@ -83,7 +83,7 @@ fn everything_is_optional_and_null_is_absent() {
 fn wrong_definitions_are_told_what_is_wrong() {
     for (text, message) in [
         ("[]", "the definition must be an object"),
-        ("nonsense", "the definition is not JSON: 'n' instead of a value at byte 0"),
+        ("nonsense", "the definition is not JSON: expected ident at line 1 column 2"),
         (
             r#"{"startState":"A"}"#,
             r#"the definition has the unknown key "startState"; known are startingState, states, "#,
@@ -304,7 +304,8 @@ fn traceparents_are_those_of_the_w3c() {
 #[test]
 fn deep_nesting_is_an_error() {
     let open = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(10_000);
-    let error = parse_definition(&format!(r#"{{"states":{{"A":{open}"#)).unwrap_err();
+    let close = "}".repeat(20_000);
+    let error = parse_definition(&format!(r#"{{"states":{{"A":{open}{{}}{close}}}}}"#)).unwrap_err();
     assert_eq!(error, "the definition is nested deeper than 128 levels");
     let (open, close) =
         (r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(16), "}}".repeat(16));

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_protocol::*;
 
@@ -34,11 +35,11 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
 fn wait_until_request() {
     let id = state("Submit", 1);
     let input = Json::from_trusted("{\"amount\":1.50,\"big\":123456789012345678901234567890}");
-    let request = StateRequest {
+    let request = RequestBody {
         context: context(&id, "call"),
         process_type: "Order",
-        state_id: "Submit",
-        state_input: Some(&input),
+        handler: Handler::State("Submit"),
+        input: Some(&input),
         loaded_global_attributes: "{\"status\": \"new\"}",
         loaded_local_attributes: r#"{"k\n": [1], "n": null}"#,
         results: None,
@@ -110,11 +111,11 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         table: Some("t".to_owned()),
         constraint: None,
     };
-    let request = StateRequest {
+    let request = RequestBody {
         context: CallContext { recovery: Some(&recovery), ..context(&id, "call") },
         process_type: "Order",
-        state_id: "Verify",
-        state_input: None,
+        handler: Handler::State("Verify"),
+        input: None,
         loaded_global_attributes: "{}",
         loaded_local_attributes: "{}",
         results: Some(&commands),
@@ -147,7 +148,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         body["appDatabaseError"],
         json!({"sqlState": "23505", "message": "duplicate", "table": "t", "constraint": null})
     );
-    let skipped = StateRequest { results: Some(&[]), app_database_error: None, ..request };
+    let skipped = RequestBody { results: Some(&[]), app_database_error: None, ..request };
     let body = parsed(&skipped.encode());
     assert_eq!(body["commandResults"], json!({"timerResults": [], "localQueueResults": [], "globalQueueResults": []}));
     assert!(body.get("appDatabaseError").is_none());
@@ -157,7 +158,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
 fn rpc_request() {
     let id = state("unused", 1);
     let input = Json::from_trusted("7");
-    let request = RpcRequest {
+    let request = RequestBody {
         context: CallContext {
             state_execution_id: None,
             owner: None,
@@ -166,10 +167,12 @@ fn rpc_request() {
             ..context(&id, "rpc-call")
         },
         process_type: "Order",
-        rpc_name: "peek",
+        handler: Handler::Rpc("peek"),
         input: Some(&input),
         loaded_global_attributes: "{}",
         loaded_local_attributes: "{\"a\":1}",
+        results: None,
+        app_database_error: None,
     };
     let body = parsed(&request.encode());
     assert!(body["context"].get("stateExecutionId").is_none());
@@ -198,11 +201,11 @@ proptest! {
         let error = AppDatabaseError { message: message.clone(), ..AppDatabaseError::default() };
         let call = call_id(ExecutionId::default(), &id, Api::Execute);
         prop_assert!(call.bytes().all(|byte| byte.is_ascii_graphic()));
-        let request = StateRequest {
+        let request = RequestBody {
             context: CallContext { process_id: &process_id, ..context(&id, &call) },
             process_type: &key,
-            state_id: &state_id,
-            state_input: None,
+            handler: Handler::State(&state_id),
+            input: None,
             loaded_global_attributes: &attributes,
             loaded_local_attributes: "{}",
             results: Some(&[]),
@@ -215,4 +218,16 @@ proptest! {
         prop_assert_eq!(&body["loadedGlobalAttributes"], &json!({&key: 1}));
         prop_assert_eq!(&body["appDatabaseError"]["message"], &json!(message));
     }
+}
+
+#[test]
+fn what_a_token_stands_for_is_written_once_and_for_all() {
+    let versions = |texts: &[(&str, &str)]| {
+        texts.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned())).collect::<BTreeMap<_, _>>()
+    };
+    let of = |texts: &[(&str, &str)]| token_fingerprint("{\"total\":1}", &versions(texts));
+    // Tokens outlast an update of the library: a call may be claimed before it and completed after it.
+    assert_eq!(of(&[("a", "7:(0,1)"), ("b", "7:(0,2)")]), 13_111_079_354_794_189_031);
+    assert_ne!(of(&[("a", "b"), ("c", "d")]), of(&[("a", "bc"), ("d", "")]), "each text has its length");
+    assert_ne!(of(&[]), token_fingerprint("", &versions(&[])));
 }

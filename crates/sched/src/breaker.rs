@@ -53,7 +53,7 @@ pub struct Open {
 }
 
 #[derive(Debug)]
-enum State {
+enum BreakerState {
     Closed {
         /// In a row.
         failures: u32,
@@ -77,14 +77,14 @@ enum Probe {
 /// See the module.
 #[derive(Debug)]
 pub struct Breaker {
-    state: State,
+    state: BreakerState,
     /// Grows with every closing. What began before the last one tells nothing of now.
     round: u64,
 }
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self { state: State::Closed { failures: 0 }, round: 0 }
+        Self { state: BreakerState::Closed { failures: 0 }, round: 0 }
     }
 }
 
@@ -92,21 +92,21 @@ impl Breaker {
     /// Which calls may go out now.
     pub fn admits(&mut self, now: Instant) -> Admission {
         match self.state {
-            State::Closed { .. } => Admission::All,
-            State::Open { probe: Probe::At(at), .. } if at <= now => Admission::Probe,
-            State::Open { probe: Probe::UnderWay { since }, .. } if since + PROBE_PATIENCE <= now => {
+            BreakerState::Closed { .. } => Admission::All,
+            BreakerState::Open { probe: Probe::At(at), .. } if at <= now => Admission::Probe,
+            BreakerState::Open { probe: Probe::UnderWay { since }, .. } if since + PROBE_PATIENCE <= now => {
                 self.close();
                 Admission::All
             }
-            State::Open { .. } => Admission::None,
+            BreakerState::Open { .. } => Admission::None,
         }
     }
 
     /// A call goes out.
     pub fn begin(&mut self, now: Instant) -> Ticket {
         let is_probe = match &mut self.state {
-            State::Closed { .. } => false,
-            State::Open { probe, .. } => {
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open { probe, .. } => {
                 *probe = Probe::UnderWay { since: now };
                 true
             }
@@ -120,24 +120,24 @@ impl Breaker {
             return;
         }
         match (&mut self.state, verdict) {
-            (State::Closed { failures }, Verdict::Unreachable) => {
+            (BreakerState::Closed { failures }, Verdict::Unreachable) => {
                 *failures += 1;
                 if *failures >= FAILURES {
                     let probe = Probe::At(now + stretched(FIRST_WAIT, jitter));
-                    self.state = State::Open { since: now, wait: FIRST_WAIT, probe };
+                    self.state = BreakerState::Open { since: now, wait: FIRST_WAIT, probe };
                 }
             }
-            (State::Closed { failures }, Verdict::Reached) => *failures = 0,
-            (State::Closed { .. }, Verdict::Unknown) => {}
-            (State::Open { .. }, Verdict::Reached) => self.close(),
-            (State::Open { wait, probe, .. }, verdict) if ticket.probe => {
+            (BreakerState::Closed { failures }, Verdict::Reached) => *failures = 0,
+            (BreakerState::Closed { .. }, Verdict::Unknown) => {}
+            (BreakerState::Open { .. }, Verdict::Reached) => self.close(),
+            (BreakerState::Open { wait, probe, .. }, verdict) if ticket.probe => {
                 if verdict == Verdict::Unreachable {
                     *wait = (*wait * 2).min(LONGEST_WAIT);
                 }
                 *probe = Probe::At(now + stretched(*wait, jitter));
             }
             // It began before the breaker opened.
-            (State::Open { .. }, _) => {}
+            (BreakerState::Open { .. }, _) => {}
         }
     }
 
@@ -149,9 +149,9 @@ impl Breaker {
     /// When more calls may go out than now, if nothing ends before.
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         let at = match self.state {
-            State::Closed { .. } => return None,
-            State::Open { probe: Probe::At(at), .. } => at,
-            State::Open { probe: Probe::UnderWay { since }, .. } => since + PROBE_PATIENCE,
+            BreakerState::Closed { .. } => return None,
+            BreakerState::Open { probe: Probe::At(at), .. } => at,
+            BreakerState::Open { probe: Probe::UnderWay { since }, .. } => since + PROBE_PATIENCE,
         };
         (at > now).then_some(at)
     }
@@ -159,14 +159,14 @@ impl Breaker {
     /// What people see; nothing of a closed one.
     pub fn open(&self) -> Option<Open> {
         match self.state {
-            State::Closed { .. } => None,
-            State::Open { since, probe: Probe::At(at), .. } => Some(Open { since, next_probe: Some(at) }),
-            State::Open { since, probe: Probe::UnderWay { .. }, .. } => Some(Open { since, next_probe: None }),
+            BreakerState::Closed { .. } => None,
+            BreakerState::Open { since, probe: Probe::At(at), .. } => Some(Open { since, next_probe: Some(at) }),
+            BreakerState::Open { since, probe: Probe::UnderWay { .. }, .. } => Some(Open { since, next_probe: None }),
         }
     }
 
     fn close(&mut self) {
-        self.state = State::Closed { failures: 0 };
+        self.state = BreakerState::Closed { failures: 0 };
         self.round += 1;
     }
 }

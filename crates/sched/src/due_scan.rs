@@ -46,7 +46,7 @@ pub const MARGIN: Duration = Duration::from_millis(50);
 
 /// A place that moves on, and remembers where it was.
 #[derive(Clone, Copy, Debug)]
-struct Cursor<T> {
+struct ScanCursor<T> {
     at: T,
     /// Where it was at `marked_at`, or further back. None is the head.
     mark: Option<T>,
@@ -59,7 +59,7 @@ struct Cursor<T> {
 /// the order of the scan, a due time or an id.
 #[derive(Debug)]
 pub struct DueScan<K, T> {
-    cursors: HashMap<K, Cursor<T>>,
+    cursors: HashMap<K, ScanCursor<T>>,
     /// When the next scan from the head is to be made. At once, if never.
     head_at: Option<Instant>,
     /// Something may be behind a cursor.
@@ -109,7 +109,7 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
     /// before `to`. That is the last that it found, if it stopped there because that was enough; else the time up to which
     /// it looked, or the last id that it saw. And it is no more than the first that it found and left.
     pub fn advance(&mut self, key: K, to: T, began: Instant) {
-        let new = || Cursor { at: to, mark: None, marked_at: began, behind: None };
+        let new = || ScanCursor { at: to, mark: None, marked_at: began, behind: None };
         let cursor = self.cursors.entry(key).or_insert_with(new);
         if began.saturating_duration_since(cursor.marked_at) >= MARGIN {
             cursor.behind = cursor.mark;

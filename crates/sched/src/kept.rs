@@ -9,14 +9,14 @@ use std::hash::Hash;
 pub struct Kept<K, V> {
     most: usize,
     weight: usize,
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, KeptValue<V>>,
     /// By when each was used last, counted in uses.
     by_use: BTreeMap<u64, K>,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct KeptValue<V> {
     value: V,
     weight: usize,
     used: u64,
@@ -43,7 +43,7 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         self.remove(&key);
         self.uses += 1;
         self.weight += weight;
-        self.entries.insert(key, Entry { value, weight, used: self.uses });
+        self.entries.insert(key, KeptValue { value, weight, used: self.uses });
         self.by_use.insert(self.uses, key);
         let mut gone = Vec::new();
         while self.weight > self.most
@@ -61,34 +61,5 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         self.by_use.remove(&entry.used);
         self.weight -= entry.weight;
         Some(entry.value)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_used_least_recently_goes_and_what_has_just_come_stays() {
-        let mut kept = Kept::of_at_most(10);
-        assert!(kept.insert(1, "a", 4).is_empty() && kept.insert(2, "b", 4).is_empty());
-        assert_eq!(kept.get(&1), Some(&"a"));
-        assert_eq!(kept.insert(3, "c", 4), ["b"]);
-        assert_eq!([1, 2, 3].map(|key| kept.get(&key).copied()), [Some("a"), None, Some("c")]);
-        assert_eq!(kept.insert(4, "large", 100), ["a", "c"]);
-        assert_eq!(kept.get(&4), Some(&"large"));
-        assert_eq!(kept.insert(5, "d", 1), ["large"]);
-    }
-
-    #[test]
-    fn a_value_takes_the_place_of_its_predecessor_and_of_its_weight() {
-        let mut kept = Kept::of_at_most(10);
-        for weight in [3, 9, 2] {
-            assert!(kept.insert(1, weight, weight).is_empty());
-        }
-        assert!(kept.insert(2, 0, 8).is_empty(), "the first one weighs 2 now");
-        assert_eq!(kept.remove(&1), Some(2));
-        assert_eq!(kept.remove(&1), None);
-        assert!(kept.insert(3, 0, 2).is_empty());
     }
 }

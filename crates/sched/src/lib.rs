@@ -15,7 +15,7 @@
 //!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
 //!        │        has this turn enough to read? ─── bytes ──────── yes: the next turn
 //!        ▼
-//!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
+//!   a claimed call ── may it have its locks? ────── lock_table (wanted_locks: which) ─── no: it waits with its lease
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
@@ -39,3 +39,4 @@ pub mod lock_table;
 pub mod room;
 pub mod table_health;
 pub mod turns;
+pub mod wanted_locks;

@@ -14,13 +14,13 @@ pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The lines that are known.
 #[derive(Debug, Default)]
 pub struct Lines {
-    known: BTreeMap<Line, Known>,
+    known: BTreeMap<Line, KnownLine>,
     /// A scan has said which of them are drained.
     is_scanned: bool,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownLine {
     seen: Instant,
     /// The last scan has found all calls that were due.
     is_drained: bool,
@@ -30,7 +30,7 @@ impl Lines {
     /// These are all that are there now.
     pub fn found(&mut self, lines: impl IntoIterator<Item = Line>, now: Instant) {
         for line in lines {
-            let known = self.known.entry(line).or_insert(Known { seen: now, is_drained: false });
+            let known = self.known.entry(line).or_insert(KnownLine { seen: now, is_drained: false });
             known.seen = now;
         }
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);

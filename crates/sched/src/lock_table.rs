@@ -81,14 +81,14 @@ pub enum LockResult {
 
 /// Whoever is less comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place<K> {
+struct LinePlace<K> {
     goes_first: Reverse<bool>,
     due: Timestamp,
     key: K,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LockState {
     Has,
     /// Noted as blocked there, or else among those that are ready.
     Waits(Option<(Object, LockMode)>),
@@ -96,38 +96,38 @@ enum State {
 }
 
 #[derive(Clone, Debug)]
-struct Request<K> {
-    place: Place<K>,
+struct LockRequest<K> {
+    place: LinePlace<K>,
     wants: Wants,
-    state: State,
+    state: LockState,
 }
 
 /// What there is at one object, by mode.
 #[derive(Debug)]
-struct Queue<K> {
+struct LockQueue<K> {
     /// How many requests have it.
     granted: [usize; 4],
     /// Who waits and is in the way of later ones.
-    waiting: [BTreeSet<Place<K>>; 4],
+    waiting: [BTreeSet<LinePlace<K>>; 4],
     /// Those who wait and are noted here. Each of them has something in its way here: whatever takes that away wakes it.
-    noted: [BTreeSet<Place<K>>; 4],
+    noted: [BTreeSet<LinePlace<K>>; 4],
 }
 
-impl<K> Default for Queue<K> {
+impl<K> Default for LockQueue<K> {
     fn default() -> Self {
         Self { granted: [0; 4], waiting: [const { BTreeSet::new() }; 4], noted: [const { BTreeSet::new() }; 4] }
     }
 }
 
-impl<K: Copy + Ord> Queue<K> {
-    fn is_blocked(&self, mode: LockMode, place: &Place<K>) -> bool {
+impl<K: Copy + Ord> LockQueue<K> {
+    fn is_blocked(&self, mode: LockMode, place: &LinePlace<K>) -> bool {
         LockMode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
             self.granted[other as usize] > 0 || self.waiting[other as usize].first().is_some_and(|first| first < place)
         })
     }
 
     /// Takes out those noted here whose way is free.
-    fn take_unblocked(&mut self) -> Vec<Place<K>> {
+    fn take_unblocked(&mut self) -> Vec<LinePlace<K>> {
         let mut free = Vec::new();
         for mode in LockMode::ALL {
             while let Some(first) = self.noted[mode as usize].first().copied() {
@@ -151,16 +151,16 @@ impl<K: Copy + Ord> Queue<K> {
 #[derive(Debug)]
 pub struct LockTable<K> {
     capacity: usize,
-    objects: HashMap<Object, Queue<K>>,
-    requests: HashMap<K, Request<K>>,
+    objects: HashMap<Object, LockQueue<K>>,
+    requests: HashMap<K, LockRequest<K>>,
     has: BTreeSet<K>,
     /// All who wait, in order, also those who have stepped aside.
-    line: BTreeSet<Place<K>>,
+    line: BTreeSet<LinePlace<K>>,
     /// Those who wait, had nothing in their way when they were last looked at, and have not stepped aside.
-    ready: BTreeSet<Place<K>>,
-    aside: BTreeSet<Place<K>>,
+    ready: BTreeSet<LinePlace<K>>,
+    aside: BTreeSet<LinePlace<K>>,
     /// What this turn has changed, as it was before.
-    before: Vec<(K, Option<Request<K>>)>,
+    before: Vec<(K, Option<LockRequest<K>>)>,
 }
 
 impl<K: Copy + Ord + Hash> Default for LockTable<K> {
@@ -188,15 +188,15 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     /// before all others. An earlier request of the same call is forgotten.
     pub fn request(&mut self, key: K, due: Timestamp, first: bool, wants: Wants) -> LockResult {
         self.release(key);
-        let place = Place { goes_first: Reverse(first), due, key };
+        let place = LinePlace { goes_first: Reverse(first), due, key };
         let state = match self.blocked_at(&wants, &place) {
-            None => State::Has,
+            None => LockState::Has,
             Some(_) if self.line.len() >= self.capacity => return LockResult::Full,
-            Some(at) => State::Waits(Some(at)),
+            Some(at) => LockState::Waits(Some(at)),
         };
         self.before.push((key, None));
-        self.put(Request { place, wants, state });
-        if state == State::Has { LockResult::Granted } else { LockResult::Waits }
+        self.put(LockRequest { place, wants, state });
+        if state == LockState::Has { LockResult::Granted } else { LockResult::Waits }
     }
 
     /// The call is over, or will not be made: what it has is free, and what it waits for it waits for no longer. Nothing if
@@ -227,15 +227,15 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     /// A request that waits can't be granted for reasons of its own: somebody has locked its task, its worker can't be
     /// reached. It keeps its place, is in nobody's way, and is not listed as ready until it is parked again.
     pub fn step_aside(&mut self, key: K) {
-        if self.requests.get(&key).is_some_and(|request| matches!(request.state, State::Waits(_))) {
-            self.change(key, State::Aside);
+        if self.requests.get(&key).is_some_and(|request| matches!(request.state, LockState::Waits(_))) {
+            self.change(key, LockState::Aside);
         }
     }
 
     /// A request that has stepped aside stands in line again.
     pub fn park_again(&mut self, key: K) {
-        if self.requests.get(&key).is_some_and(|request| request.state == State::Aside) {
-            self.change(key, State::Waits(None));
+        if self.requests.get(&key).is_some_and(|request| request.state == LockState::Aside) {
+            self.change(key, LockState::Waits(None));
         }
     }
 
@@ -266,12 +266,14 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
 
     /// Whether the call waits for its objects, also if it has stepped aside.
     pub fn waits(&self, key: &K) -> bool {
-        self.requests.get(key).is_some_and(|request| request.state != State::Has)
+        self.requests.get(key).is_some_and(|request| request.state != LockState::Has)
     }
 
     /// Whether somebody waits for what the call has.
     pub fn is_waited_for(&self, key: &K) -> bool {
-        let Some(request) = self.requests.get(key).filter(|request| request.state == State::Has) else { return false };
+        let Some(request) = self.requests.get(key).filter(|request| request.state == LockState::Has) else {
+            return false;
+        };
         let is_wanted = |(object, mode): &(Object, LockMode)| {
             let queue = self.objects.get(object);
             queue
@@ -301,43 +303,43 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// One of the objects where something is in the way of such a request.
-    fn blocked_at(&self, wants: &[(Object, LockMode)], place: &Place<K>) -> Option<(Object, LockMode)> {
+    fn blocked_at(&self, wants: &[(Object, LockMode)], place: &LinePlace<K>) -> Option<(Object, LockMode)> {
         let is_blocked = |(object, mode): &&(Object, LockMode)| {
             self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
         };
         wants.iter().find(is_blocked).copied()
     }
 
-    fn change(&mut self, key: K, state: State) {
+    fn change(&mut self, key: K, state: LockState) {
         if let Some(request) = self.take(key) {
-            self.put(Request { state, ..request.clone() });
+            self.put(LockRequest { state, ..request.clone() });
             self.before.push((key, Some(request)));
         }
     }
 
     /// Puts a request where its state says.
-    fn put(&mut self, request: Request<K>) {
+    fn put(&mut self, request: LockRequest<K>) {
         let (place, state) = (request.place, request.state);
         for (object, mode) in request.wants.iter() {
             let queue = match state {
-                State::Aside => break,
+                LockState::Aside => break,
                 _ => self.objects.entry(*object).or_default(),
             };
             match state {
-                State::Has => queue.granted[*mode as usize] += 1,
+                LockState::Has => queue.granted[*mode as usize] += 1,
                 _ => _ = queue.waiting[*mode as usize].insert(place),
             }
         }
         match state {
-            State::Has => self.has.insert(place.key),
+            LockState::Has => self.has.insert(place.key),
             _ => self.line.insert(place),
         };
-        if state == State::Aside {
+        if state == LockState::Aside {
             self.aside.insert(place);
         }
         let wants = request.wants.clone();
         self.requests.insert(place.key, request);
-        if matches!(state, State::Waits(_)) {
+        if matches!(state, LockState::Waits(_)) {
             match self.blocked_at(&wants, &place) {
                 Some(at) => self.note(place, at),
                 None => self.make_ready(place),
@@ -346,22 +348,22 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// Takes a request out, and looks at those whose way may be free now.
-    fn take(&mut self, key: K) -> Option<Request<K>> {
+    fn take(&mut self, key: K) -> Option<LockRequest<K>> {
         let request = self.requests.remove(&key)?;
         self.has.remove(&key);
         self.line.remove(&request.place);
         self.ready.remove(&request.place);
         self.aside.remove(&request.place);
-        if let State::Waits(Some((object, mode))) = request.state
+        if let LockState::Waits(Some((object, mode))) = request.state
             && let Some(queue) = self.objects.get_mut(&object)
         {
             queue.noted[mode as usize].remove(&request.place);
         }
         let mut unblocked = Vec::new();
-        for (object, mode) in request.wants.iter().filter(|_| request.state != State::Aside) {
+        for (object, mode) in request.wants.iter().filter(|_| request.state != LockState::Aside) {
             let Some(queue) = self.objects.get_mut(object) else { continue };
             match request.state {
-                State::Has => queue.granted[*mode as usize] -= 1,
+                LockState::Has => queue.granted[*mode as usize] -= 1,
                 _ => _ = queue.waiting[*mode as usize].remove(&request.place),
             }
             unblocked.extend(queue.take_unblocked());
@@ -380,19 +382,19 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// Something is in the way of a waiting request at this object.
-    fn note(&mut self, place: Place<K>, at: (Object, LockMode)) {
+    fn note(&mut self, place: LinePlace<K>, at: (Object, LockMode)) {
         self.ready.remove(&place);
         self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {
-            request.state = State::Waits(Some(at));
+            request.state = LockState::Waits(Some(at));
         }
     }
 
     /// Nothing is in the way of a waiting request.
-    fn make_ready(&mut self, place: Place<K>) {
+    fn make_ready(&mut self, place: LinePlace<K>) {
         self.ready.insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {
-            request.state = State::Waits(None);
+            request.state = LockState::Waits(None);
         }
     }
 }

@@ -112,7 +112,7 @@ impl Shares {
 /// The calls of one scheduler that are under way, each with what is known of it.
 #[derive(Debug)]
 pub struct InFlight<C> {
-    calls: HashMap<u64, Call<C>>,
+    calls: HashMap<u64, CountedCall<C>>,
     per_worker: HashMap<WorkerId, usize>,
     shares: Shares,
     /// Places that all of them take.
@@ -121,7 +121,7 @@ pub struct InFlight<C> {
 }
 
 #[derive(Debug)]
-struct Call<C> {
+struct CountedCall<C> {
     line: Line,
     places: usize,
     what: C,
@@ -141,7 +141,7 @@ impl<C> InFlight<C> {
         *self.per_worker.entry(line.worker).or_default() += 1;
         self.shares.add(line, places).last = self.next_tag;
         self.places += places;
-        self.calls.insert(self.next_tag, Call { line, places, what });
+        self.calls.insert(self.next_tag, CountedCall { line, places, what });
         self.next_tag
     }
 

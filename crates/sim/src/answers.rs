@@ -1,13 +1,17 @@
-//! What becomes of a call that was answered.
+//! What becomes of a call that was answered: the driver of `xdb_calls::apply` in memory.
 
 use crate::calls::{OpenCall, OpenState};
 use crate::locks::Locked;
 use crate::{AnswerArguments, LIMITS, Result, Simulator};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use xdb_calls::{
+    self as calls, Attempt, CloseLock, Driver, Outcome, Used, Written, apply, failed_by_policy, read_answer,
+};
 use xdb_engine::*;
-use xdb_protocol::refusal::invalid_argument;
-use xdb_protocol::*;
+use xdb_protocol::refusal::{Refusal, invalid_argument};
+use xdb_protocol::retry_after_seconds;
 
 /// What became of an answer.
 #[derive(Debug, Serialize)]
@@ -29,19 +33,6 @@ impl Answered {
     const OVER: Self = Self::State { applied: false, failure: None };
 }
 
-/// What is made of a worker's answer to a state's call.
-enum Read {
-    Answer(Command, Vec<String>),
-    Failure(Failure, Further),
-}
-
-impl Read {
-    /// An attempt of which nothing is said but that it has failed.
-    fn failed(failure: Failure) -> Self {
-        Self::Failure(failure, Further::ByPolicy)
-    }
-}
-
 impl Simulator {
     /// Gives the answer to a call that was given out.
     pub fn answer(&mut self, answer: AnswerArguments) -> Result<Answered> {
@@ -54,71 +45,87 @@ impl Simulator {
             None => Ok(Answered::OVER),
             Some(OpenCall::Rpc(rpc)) => Ok(Answered::Rpc { output: self.answer_rpc(rpc, status, retry_after, &body)? }),
             Some(OpenCall::State(open)) => {
-                let read = read(&open, status, retry_after, body.as_bytes());
-                Ok(self.answer_state(&open, read))
+                let answered = read_answer(open.api, status, retry_after, body.as_bytes(), &LIMITS);
+                self.answer_state(&open, &answered)
             }
         }
     }
 
     /// The call was not answered in its time.
-    pub(crate) fn times_out(&mut self, open: &OpenState) {
+    pub(crate) fn times_out(&mut self, open: &OpenState) -> Result<()> {
         let seconds = open.timeout.as_std().as_secs_f64();
         let detail = format!("timed out after {seconds} s while waiting for the answer of the worker");
-        self.answer_state(open, Read::failed(Failure::of("Timeout", detail)));
+        self.answer_state(open, &failed_by_policy(Failure::of("Timeout", detail))).map(drop)
     }
 
-    fn answer_state(&mut self, open: &OpenState, read: Read) -> Answered {
-        let id = open.execution;
-        let strict = self.definition(self.run(id)).strict_answers;
-        let (command, warnings) = match read {
-            Read::Failure(failure, further) => return self.attempt_failed(open, failure, further),
-            Read::Answer(_, warnings) if strict && !warnings.is_empty() => {
-                let failure = invalid_answer(warnings.join("; "));
-                return self.attempt_failed(open, failure, Further::ByPolicy);
-            }
-            Read::Answer(command, warnings) => (command, warnings),
-        };
-        let warned = |failure: Failure| Failure { detail: with_warnings(failure.detail, &warnings), ..failure };
-        let events = match self.decide(id, &command) {
-            Ok(events) => events,
-            Err(Rejection::Stale | Rejection::NotRunning(_)) => return Answered::OVER,
-            Err(rejection) => {
-                let (failure, further) = rejected_answer(&rejection);
-                return self.attempt_failed(open, warned(failure), further);
-            }
-        };
-        let run = self.run(id);
-        if open.locked != Locked::read(run, &self.tables, &open.global, &open.local) {
-            let again = Command::CallRepeated { seq: open.seq, api: open.api };
-            return self.told_of(id, &again, None);
+    fn answer_state(&mut self, open: &OpenState, answered: &calls::Answered) -> Result<Answered> {
+        let OpenState { execution: id, seq, api, attempt, first_attempt_at, global, local, locked, .. } = open;
+        let attempt = Attempt { seq: *seq, api: *api, number: *attempt, first_at: *first_attempt_at };
+        let read = Read { global, local, locked: locked.as_ref() };
+        let mut answering = Answering { simulator: self, id: *id, read, raises: false };
+        let mut outcome = apply(&mut answering, &answered.command(attempt))?;
+        if outcome == Outcome::Repeat {
+            outcome = apply(&mut answering, &Command::CallRepeated { seq: *seq, api: *api })?;
         }
-        for event in &events {
-            if let Event::GlobalAttributesWritten { attributes } = event
-                && let Err(refused) = self.tables.update(&self.runs[&id], attributes)
-            {
-                return self.attempt_failed(open, warned(refused.failure()), Further::ByPolicy);
-            }
+        match outcome {
+            Outcome::Failed(failure, further) => self.answer_state(open, &calls::Answered::Failed(failure, further)),
+            Outcome::Applied => Ok(Answered::State { applied: true, failure: answered.failure().cloned() }),
+            Outcome::Repeat | Outcome::Over(_) | Outcome::Closing { .. } => Ok(Answered::OVER),
         }
-        self.call_functions(id, command.function_calls());
-        self.apply(id, events);
-        Answered::State { applied: true, failure: None }
+    }
+}
+
+/// What a call has loaded, as far as it was locked.
+pub(crate) struct Read<'a> {
+    pub global: &'a Loading,
+    pub local: &'a Loading,
+    pub locked: Option<&'a Locked>,
+}
+
+/// An answer to a call of a process.
+pub(crate) struct Answering<'a> {
+    pub simulator: &'a mut Simulator,
+    pub id: ExecutionId,
+    pub read: Read<'a>,
+    /// What tables refuse is an error of the caller, and no failed attempt.
+    pub raises: bool,
+}
+
+impl Driver for Answering<'_> {
+    type Error = Refusal;
+    type Later = Infallible;
+
+    fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+        Ok(self.simulator.decide(self.id, command))
     }
 
-    fn attempt_failed(&mut self, open: &OpenState, failure: Failure, further: Further) -> Answered {
-        let OpenState { execution, seq, api, attempt, first_attempt_at, .. } = *open;
-        let failed =
-            CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further, applied: None };
-        self.told_of(execution, &Command::CallFailed(failed), Some(failure))
+    fn is_strict(&self) -> bool {
+        self.simulator.definition(self.simulator.run(self.id)).strict_answers
     }
 
-    fn told_of(&mut self, id: ExecutionId, command: &Command, failure: Option<Failure>) -> Answered {
-        match self.decide(id, command) {
-            Ok(events) => {
-                self.apply(id, events);
-                Answered::State { applied: true, failure }
-            }
-            Err(_) => Answered::OVER,
+    fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {
+        Ok(CloseLock::Held)
+    }
+
+    fn is_unchanged(&mut self) -> Result<Used<bool, Infallible>> {
+        let Read { global, local, locked } = self.read;
+        let now = Locked::read(self.simulator.run(self.id), &self.simulator.tables, global, local);
+        Ok(Used::Done(now.as_ref() == locked))
+    }
+
+    fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {
+        let Simulator { tables, runs, .. } = self.simulator;
+        match tables.update(&runs[&self.id], written.attributes) {
+            Err(refused) if self.raises => return Err(refused.refusal),
+            Err(refused) => return Ok(Used::Refused(refused.failure())),
+            Ok(()) => self.simulator.call_functions(self.id, written.functions),
         }
+        Ok(Used::Done(()))
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Result<()> {
+        self.simulator.apply(self.id, events);
+        Ok(())
     }
 }
 
@@ -127,35 +134,4 @@ fn retry_after(headers: &BTreeMap<String, String>, now: Timestamp) -> Option<u64
     let header =
         |name: &str| headers.iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
     retry_after_seconds(header("Retry-After")?, header("Date"), now.0.div_euclid(1_000_000))
-}
-
-/// What follows from an answer of `execute`.
-fn executed(open: &OpenState, answer: Executed) -> Command {
-    let OpenState { seq, api, attempt, first_attempt_at, .. } = *open;
-    match answer {
-        Executed::Decided(answer) => Command::ExecuteAnswered { seq, answer },
-        Executed::Retry(Retried { failure, further, effects }) => {
-            let applied = Some(Box::new(effects));
-            Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied })
-        }
-    }
-}
-
-fn read(open: &OpenState, status: u16, retry_after: Option<u64>, body: &[u8]) -> Read {
-    if status != 200 {
-        let (failure, further) = decode_error(status, retry_after, body);
-        return Read::Failure(failure, further);
-    }
-    let seq = open.seq;
-    let answer = match open.api {
-        Api::WaitUntil => decode_wait_until(body, &LIMITS).map(|answer| {
-            let warnings = answer.effects.warnings.clone();
-            Read::Answer(Command::WaitUntilAnswered { seq, answer }, warnings)
-        }),
-        Api::Execute => decode_execute(body, &LIMITS).map(|answer| {
-            let warnings = answer.effects().warnings.clone();
-            Read::Answer(executed(open, answer), warnings)
-        }),
-    };
-    answer.unwrap_or_else(|what| Read::failed(invalid_answer(what)))
 }

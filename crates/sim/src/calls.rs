@@ -1,13 +1,17 @@
 //! Calls that are due, and what is given out of them.
 
-use crate::locks::{Locked, Locks};
+use crate::locks::{Locked, wanted};
 use crate::rpc::OpenRpc;
 use crate::run::Run;
 use crate::{DATABASE, OWNER, Simulator};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use xdb_calls::*;
 use xdb_engine::*;
-use xdb_protocol::*;
+use xdb_sched::wanted_locks::WantedLocks;
+
+/// The default of `xdb.max_request_size`.
+pub(crate) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
 /// A request to a worker, to be answered with [`Simulator::answer`].
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +53,7 @@ pub(crate) struct OpenState {
     pub deadline: Timestamp,
     pub global: Loading,
     pub local: Loading,
-    pub locks: Locks,
+    pub locks: WantedLocks,
     /// Of what it has locked.
     pub locked: Option<Locked>,
 }
@@ -59,7 +63,7 @@ impl OpenCall {
         matches!(self, Self::State(call) if call.execution == id)
     }
 
-    pub fn locks(&self) -> &Locks {
+    pub fn locks(&self) -> &WantedLocks {
         match self {
             Self::State(call) => &call.locks,
             Self::Rpc(rpc) => &rpc.locks,
@@ -69,24 +73,6 @@ impl OpenCall {
     fn is_of(&self, id: ExecutionId, seq: StateSeq) -> bool {
         matches!(self, Self::State(call) if (call.execution, call.seq) == (id, seq))
     }
-}
-
-/// A request that is written, and what goes with it.
-pub(crate) struct Sent<'a> {
-    pub path: &'static str,
-    pub key: String,
-    pub body: String,
-    pub timeout: Duration,
-    pub attempt: u32,
-    pub state: Option<&'a StateExecutionId>,
-}
-
-/// What is loaded for a call, as JSON objects.
-pub(crate) struct Loaded {
-    pub global: String,
-    pub local: String,
-    /// Stands for the values, if some of them are locked.
-    pub values: Option<u64>,
 }
 
 impl Simulator {
@@ -101,14 +87,13 @@ impl Simulator {
         calls
     }
 
-    /// States at calls that are due, not given out, and not held by a pause.
+    /// States at calls that are due, not given out, and not to wait.
     pub(crate) fn due(&self) -> Vec<(ExecutionId, StateSeq)> {
         let mut due = Vec::new();
-        for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running() && !self.is_held(run)) {
-            for state in run.execution.states.values() {
-                let at = state.open_call().map(|(_, call)| call.not_before);
+        for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
+            for (state, at) in self.begin_at(run) {
                 let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));
-                if let Some(at) = at.filter(|at| *at <= self.now && !is_open()) {
+                if at <= self.now && !is_open() {
                     due.push((-run.execution.priority, at, *id, state.seq));
                 }
             }
@@ -117,96 +102,126 @@ impl Simulator {
         due.into_iter().map(|(.., id, seq)| (id, seq)).collect()
     }
 
+    /// The states of a process whose calls are made or fail by themselves, and when.
+    pub(crate) fn begin_at<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = (&'s StateExecution, Timestamp)> {
+        let at_calls = run.execution.states.values().filter_map(|state| Some((state.as_ref(), state.open_call()?)));
+        let begins = at_calls.filter(|(state, (api, _))| {
+            let verdict = eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, *api))).1;
+            matches!(verdict, Verdict::MayBeMade | Verdict::Fails(..))
+        });
+        begins.map(|(state, (_, call))| (state, call.not_before))
+    }
+
+    /// What a call depends on.
+    pub(crate) fn facts<'s>(&'s self, run: &'s Run, called: CallOf<'s>) -> Facts<'s> {
+        let name = &run.execution.process_type;
+        // A type is never unregistered here.
+        let definition = &self.types[name];
+        let registered = TypeFacts { definition, worker: TypeWorker::Called, pause: self.paused_types.get(name) };
+        Facts::new(&run.execution, called, Some(registered), self.now)
+    }
+
     /// Whether a call that is due can be given out now.
     pub(crate) fn is_free(&self, (id, seq): (ExecutionId, StateSeq)) -> bool {
         let run = self.run(id);
         let Some((state, api)) = at_call(run, seq) else { return false };
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
-        let wanted = Locks::wanted(run, &config.load_global(api), &config.load_local(api));
-        !self.open.values().any(|open| open.locks().conflict(&wanted))
+        let loads = Loads::of(&config, api);
+        let locks = wanted(run, &loads.global, &loads.local);
+        !self.open.values().any(|open| open.locks().conflict(&locks))
     }
 
     fn give_out(&mut self, id: ExecutionId, seq: StateSeq) -> Option<Call> {
         if !self.is_free((id, seq)) {
             return None;
         }
-        let (now, definition) = (self.now, self.definition(self.run(id)));
-        let (state, api) = at_call(self.run(id), seq)?;
-        if !definition.states.contains_key(&state.id.state_id) {
-            self.fails_unlisted(id, seq, api);
-            return None;
+        let (_, api) = at_call(self.run(id), seq)?;
+        let now = self.now;
+        let first_at = *self.runs.get_mut(&id)?.first_attempts.entry((seq, api)).or_insert(now);
+        let number = self.run(id).execution.states.get(&seq)?.call(api)?.failed_attempts + 1;
+        let attempt = Attempt { seq, api, number, first_at };
+        match self.request(id, attempt)? {
+            Ok((call, open)) => {
+                self.last_call += 1;
+                self.open.insert(self.last_call, OpenCall::State(open));
+                Some(call)
+            }
+            Err((failure, further)) => {
+                if let Ok(events) = self.decide(id, &attempt.failed(failure, further)) {
+                    self.apply(id, events);
+                }
+                None
+            }
         }
-        let first_attempt_at = *self.runs.get_mut(&id)?.first_attempts.entry((seq, api)).or_insert(now);
+    }
+
+    /// The request of a state's call, or why the attempt fails before.
+    fn request(
+        &self,
+        id: ExecutionId,
+        attempt: Attempt,
+    ) -> Option<std::result::Result<(Call, OpenState), (Failure, Further)>> {
+        let Attempt { seq, api, number, first_at } = attempt;
         let run = self.run(id);
-        let (state, call) = (at_call(run, seq)?.0, run.execution.states.get(&seq)?.call(api)?);
-        let config = definition.options_of(&state.id.state_id, state.config.as_deref());
-        let (global, local) = (config.load_global(api), config.load_local(api));
-        let loaded = self.load(run, &global, &local);
-        let (call_id, attempt, timeout) = (call_id(id, &state.id, api), call.failed_attempts + 1, config.timeout(api));
-        let request = StateRequest {
-            context: CallContext {
-                state_execution_id: Some(&state.id),
-                recovery: state.recovery.as_ref(),
-                ..context(run, &call_id, attempt, first_attempt_at, timeout)
-            },
-            process_type: &run.execution.process_type,
-            state_id: &state.id.state_id,
-            state_input: state.input.as_ref(),
-            loaded_global_attributes: &loaded.global,
-            loaded_local_attributes: &loaded.local,
-            results: results(state),
-            app_database_error: call.app_database_error.as_ref(),
+        let state = run.execution.states.get(&seq)?;
+        match eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, api))).1 {
+            Verdict::MayBeMade => {}
+            Verdict::Fails(failure, further) => return Some(Err((failure, further))),
+            Verdict::Elsewhere | Verdict::Held(_) | Verdict::Waits(_) | Verdict::Closes(_) => return None,
+        }
+        let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
+        let (Loads { global, local }, timeout) = (Loads::of(&config, api), config.timeout(api));
+        let (origin, attributes) = (origin(run), self.load(run, &global, &local));
+        let outgoing = OutgoingCall::of_state(&origin, state, attempt, timeout);
+        let call = match outgoing.request(&attributes, MAX_REQUEST_BYTES) {
+            Ok(request) => self.given_out(run, &outgoing, &request),
+            Err(refusal) => return Some(Err((too_large(&refusal.message), Further::ByPolicy))),
         };
-        let sent = Sent {
-            path: if api == Api::Execute { EXECUTE_PATH } else { WAIT_UNTIL_PATH },
-            key: request_key(&call_id, call.generation, loaded.values),
-            body: request.encode(),
-            timeout,
-            attempt,
-            state: Some(&state.id),
-        };
-        let given = given_out(run, self.last_call + 1, sent);
         let open = OpenState {
             execution: id,
             seq,
             api,
-            attempt,
-            first_attempt_at,
+            attempt: number,
+            first_attempt_at: first_at,
             timeout,
-            deadline: now + timeout,
-            locks: Locks::wanted(run, &global, &local),
+            deadline: self.now + timeout,
+            locks: wanted(run, &global, &local),
             locked: Locked::read(run, &self.tables, &global, &local),
             global,
             local,
         };
-        self.last_call += 1;
-        self.open.insert(self.last_call, OpenCall::State(open));
-        Some(given)
-    }
-
-    /// A state that the type does not list any more has no call.
-    fn fails_unlisted(&mut self, id: ExecutionId, seq: StateSeq, api: Api) {
-        let now = self.now;
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        let first_attempt_at = *run.first_attempts.entry((seq, api)).or_insert(now);
-        let Some(state) = run.execution.states.get(&seq) else { return };
-        let attempt = state.call(api).map_or(1, |call| call.failed_attempts + 1);
-        let (failure, further) = unlisted_state(&state.id.state_id);
-        let failed =
-            Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied: None });
-        if let Ok(events) = self.decide(id, &failed) {
-            self.apply(id, events);
-        }
+        Some(Ok((call, open)))
     }
 
     /// The attributes that a call gets.
-    pub(crate) fn load(&self, run: &Run, global: &Loading, local: &Loading) -> Loaded {
-        let locks = global.locks() || local.locks();
-        let attributes = run.execution.local_attributes.iter().filter(|(name, _)| local.wants(name));
-        let local = object(attributes.map(|(name, value)| (name.as_str(), value.as_str())));
-        let global = self.tables.load(run, global);
-        let values = locks.then(|| fingerprint(&global, &local));
-        Loaded { global, local, values }
+    pub(crate) fn load(&self, run: &Run, global: &Loading, local: &Loading) -> Attributes {
+        let attributes = run.execution.local_attributes.iter();
+        let loads = Loads { global: global.clone(), local: local.clone() };
+        loads.attributes(self.tables.load(run, global), attributes.map(|(name, value)| (name.as_str(), value.as_str())))
+    }
+
+    /// The next call to be given out, with its headers.
+    pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> Call {
+        let context = outgoing.context();
+        let mut headers = BTreeMap::from([
+            ("Content-Type", "application/json".to_owned()),
+            ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
+            ("Idempotency-Key", request.key()),
+        ]);
+        headers.extend(run.options.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
+        Call {
+            call: self.last_call + 1,
+            process_id: run.execution.process_id.clone(),
+            process_type: run.execution.process_type.clone(),
+            execution_id: run.execution.id.to_string(),
+            state_execution_id: context.state_execution_id.map(ToString::to_string),
+            attempt: context.attempt,
+            method: "POST",
+            path: request.path,
+            headers,
+            body: request.encode(),
+            timeout_seconds: request.timeout().as_secs_f64(),
+        }
     }
 }
 
@@ -216,57 +231,7 @@ fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
     state.open_call().map(|(api, _)| (state.as_ref(), api))
 }
 
-/// What `execute` is told of the wait.
-fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
-    match &state.phase {
-        Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
-        _ => None,
-    }
-}
-
 /// What every request says of its process.
-pub(crate) fn context<'a>(
-    run: &'a Run,
-    call_id: &'a str,
-    attempt: u32,
-    first_attempt_at: Timestamp,
-    timeout: Duration,
-) -> CallContext<'a> {
-    CallContext {
-        process_id: &run.execution.process_id,
-        execution: run.execution.id,
-        owner: Some(OWNER),
-        database: DATABASE,
-        process_started_at: run.execution.started_at,
-        state_execution_id: None,
-        attempt,
-        call_id,
-        first_attempt_at,
-        timeout: timeout.as_std(),
-        shard: None,
-        recovery: None,
-    }
-}
-
-/// A request with its headers.
-pub(crate) fn given_out(run: &Run, number: u64, sent: Sent<'_>) -> Call {
-    let mut headers = BTreeMap::from([
-        ("Content-Type", "application/json".to_owned()),
-        ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
-        ("Idempotency-Key", sent.key),
-    ]);
-    headers.extend(run.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
-    Call {
-        call: number,
-        process_id: run.execution.process_id.clone(),
-        process_type: run.execution.process_type.clone(),
-        execution_id: run.execution.id.to_string(),
-        state_execution_id: sent.state.map(ToString::to_string),
-        attempt: sent.attempt,
-        method: "POST",
-        path: sent.path,
-        headers,
-        body: sent.body,
-        timeout_seconds: sent.timeout.as_std().as_secs_f64(),
-    }
+pub(crate) fn origin(run: &Run) -> Origin<'_> {
+    Origin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
 }

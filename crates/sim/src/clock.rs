@@ -1,56 +1,29 @@
 //! The virtual clock: it stands still, and moves from one moment at which something is due to the next.
 
 use crate::calls::OpenCall;
-use crate::line::shown;
-use crate::{AdvanceArguments, Result, Simulator};
-use serde::Serialize;
+use crate::line::{Given, shown};
+use crate::run::Run;
+use crate::{Result, Simulator};
+use serde_json::{Value, json};
 use xdb_engine::*;
-use xdb_protocol::parse_moment;
+use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
 
-/// How far the clock came.
-#[derive(Debug, PartialEq, Serialize)]
-pub struct Advanced {
-    pub now: String,
-    /// The clock is where it should be; without a moment to go to, it has moved. False: calls are due before, and have to be answered
-    /// first, or nothing will ever come due.
-    pub reached: bool,
-    /// Calls that are due, and can be given out.
-    pub due: usize,
-    /// When something comes due next; null: nothing will.
-    pub next: Option<String>,
-}
-
-/// What comes due by itself, in the order in which the same moment brings it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    ProcessTimeout(ExecutionId),
-    Timer(ExecutionId, StateSeq, u32),
-    PauseEnds(ExecutionId),
-    /// The time of an open call is over.
-    Deadline(u64),
-}
-
 impl Simulator {
-    /// Moves the clock: by so much, or to a moment, or to the next one at which something is due. Timers fire on the way. It
-    /// stops as soon as calls are due.
-    pub fn advance(&mut self, arguments: AdvanceArguments) -> Result<Advanced> {
-        let target = match (arguments.by, arguments.until) {
+    /// Moves the clock: by a length of time, or to a moment, or to the next moment at which something is due. Timers fire on the way.
+    /// The clock stops as soon as calls are due: until they are answered, nothing else comes due.
+    pub(crate) fn advance(&mut self, given: &mut Given) -> Result<Value> {
+        let by = valid("by", given.length("by")?, "not be negative")?;
+        let until = given.moment("until")?.flatten();
+        given.end()?;
+        let target = match (by, until) {
             (Some(_), Some(_)) => return Err(invalid_argument("until", "there is by already")),
-            (Some(by), None) if by < 0.0 => return Err(invalid_argument("by", "it must not be negative")),
-            (Some(by), None) => Some(self.now + Duration::from_seconds(by)),
-            (None, Some(until)) => {
-                let until = parse_moment(&until).map_err(|what| invalid_argument("until", what))?;
-                if until < self.now {
-                    return Err(invalid_argument("until", "it is in the past"));
-                }
-                Some(until)
-            }
-            (None, None) => None,
+            (None, Some(until)) if until < self.now => return Err(invalid_argument("until", "it is in the past")),
+            (by, until) => by.map(|by| self.now + by).or(until),
         };
         let before = self.now;
         let reached = loop {
-            self.fire();
+            self.fire()?;
             if self.due_now() > 0 {
                 break target.map_or(self.now > before, |target| self.now == target);
             }
@@ -64,66 +37,64 @@ impl Simulator {
                 (_, None) => break self.now > before,
             }
         };
-        let next = self.next().map(shown);
-        Ok(Advanced { now: shown(self.now), reached, due: self.due_now(), next })
+        let (now, next) = (shown(self.now), self.next().map(shown));
+        Ok(json!({"now": now, "reached": reached, "due": self.due_now(), "next": next}))
     }
 
     fn due_now(&self) -> usize {
         self.due().into_iter().filter(|call| self.is_free(*call)).count()
     }
 
-    /// Lets happen what is due, until nothing is.
-    fn fire(&mut self) {
-        while let Some((_, due)) = self.timers().into_iter().filter(|(at, _)| *at <= self.now).min() {
-            let (id, command) = match due {
-                Due::ProcessTimeout(id) => (id, Command::ProcessTimeout),
-                Due::Timer(id, seq, command) => (id, Command::TimerFired { seq, command }),
-                Due::PauseEnds(id) => (id, Command::PauseEnds),
-                Due::Deadline(call) => {
-                    if let Some(OpenCall::State(open)) = self.open.remove(&call) {
-                        self.times_out(&open);
-                    }
-                    continue;
-                }
-            };
-            match self.decide(id, &command) {
-                Ok(events) => self.apply(id, events),
+    /// Carries out everything that is due now.
+    fn fire(&mut self) -> Result<()> {
+        loop {
+            let is_due = |at: &Timestamp| *at <= self.now;
+            let timer = self.timers().find(|(at, ..)| is_due(at));
+            if let Some((_, id, command)) = timer {
                 // What is due by the execution itself is not stale.
-                Err(_) => return,
+                let Ok(events) = self.decide(id, &command) else { break };
+                self.apply(id, events);
+                continue;
+            }
+            let Some((_, number)) = self.deadlines().find(|(at, _)| is_due(at)) else { break };
+            if let Some(OpenCall::State(open)) = self.open.remove(&number) {
+                self.times_out(&open)?;
             }
         }
+        Ok(())
     }
 
     /// When something comes due that is not due now.
     fn next(&self) -> Option<Timestamp> {
         // A call that is held comes due when the pause ends, if it does so by itself.
-        let calls = self.running().filter(|run| !self.is_held(run)).flat_map(|run| run.execution.states.values());
-        let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
-        let timers = self.timers().into_iter().map(|(at, _)| at);
-        calls.chain(timers).chain(self.ends_of_pauses()).filter(|at| *at > self.now).min()
+        let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
+        let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
+        let pauses = self.paused_types.values().filter_map(|pause| pause.until);
+        calls.chain(timers).chain(pauses).filter(|at| *at > self.now).min()
     }
 
-    fn running(&self) -> impl Iterator<Item = &crate::run::Run> {
+    fn running(&self) -> impl Iterator<Item = &Run> {
         self.runs.values().filter(|run| run.execution.is_running())
     }
 
-    /// Timers of running processes, and the times of open calls.
-    fn timers(&self) -> Vec<(Timestamp, Due)> {
-        let mut timers = Vec::new();
-        for run in self.running() {
-            let id = run.execution.id;
-            timers.extend(run.execution.timeout_at.map(|at| (at, Due::ProcessTimeout(id))));
-            timers.extend(run.execution.pause_ends_at().map(|at| (at, Due::PauseEnds(id))));
-            for state in run.execution.states.values() {
-                let seq = state.seq;
-                timers.extend(state.open_timers().map(|(command, at)| (at, Due::Timer(id, seq, command))));
-            }
-        }
-        for (number, open) in &self.open {
-            if let OpenCall::State(open) = open {
-                timers.push((open.deadline, Due::Deadline(*number)));
-            }
-        }
-        timers
+    /// What comes due by itself, in the order in which the same moment brings it.
+    fn timers(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
+        let running = || self.running().map(|run| &run.execution);
+        let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
+        let states = running().flat_map(|of| of.states.values().map(|state| (of.id, state)));
+        let timers = states.flat_map(|(id, state)| {
+            let fires = |command| Command::TimerFired { seq: state.seq, command };
+            state.open_timers().map(move |(command, at)| (at, id, fires(command)))
+        });
+        let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, of.id, Command::PauseEnds)));
+        timeouts.chain(timers).chain(pauses)
+    }
+
+    /// When the times of open calls are over.
+    fn deadlines(&self) -> impl Iterator<Item = (Timestamp, u64)> {
+        self.open.iter().filter_map(|(number, open)| match open {
+            OpenCall::State(open) => Some((open.deadline, *number)),
+            OpenCall::Rpc(_) => None,
+        })
     }
 }

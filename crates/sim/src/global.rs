@@ -6,7 +6,7 @@ use xdb_engine::*;
 /// A waiting state.
 pub(crate) type StateKey = (ExecutionId, StateSeq);
 
-/// An id that was used is known for so long: the default of `xdb.retention`.
+/// How long a message id is known after its use: the default of `xdb.retention`.
 const RETENTION: Duration = Duration(7 * 86_400_000_000);
 
 /// All global queues.
@@ -14,11 +14,10 @@ const RETENTION: Duration = Duration(7 * 86_400_000_000);
 pub(crate) struct GlobalQueues {
     messages: BTreeMap<u64, Stored>,
     last_message: u64,
-    /// When ids of messages were used, by queue.
-    ids: BTreeMap<(String, String), Timestamp>,
-    /// Waiting states, in the order of waiting.
-    waiting: BTreeMap<u64, StateKey>,
-    last_waiting: u64,
+    /// When ids of messages were used last, by queue, and for which message.
+    ids: BTreeMap<(String, String), (Timestamp, u64)>,
+    /// States that wait, the longest waiting first.
+    pub waiting: Vec<StateKey>,
 }
 
 struct Stored {
@@ -32,42 +31,23 @@ impl GlobalQueues {
     /// Puts a message in, unless its id was used in the queue.
     pub fn publish(&mut self, published: &PublishedGlobally, now: Timestamp) {
         let PublishedGlobally { queue, key, message_id, payload, expires_at } = published.clone();
+        let number = self.last_message + 1;
         if let Some(id) = &message_id {
-            let name = (queue.clone(), id.clone());
-            let is_there = || {
-                let same =
-                    |stored: &Stored| stored.message.queue == queue && stored.message.message_id.as_ref() == Some(id);
-                self.messages.values().any(same)
-            };
-            if self.ids.get(&name).is_some_and(|used| now.before(RETENTION) < *used || is_there()) {
+            let used = self.ids.entry((queue.clone(), id.clone())).or_insert((now, number));
+            if used.1 != number && (now.before(RETENTION) < used.0 || self.messages.contains_key(&used.1)) {
                 return;
             }
-            self.ids.insert(name, now);
+            *used = (now, number);
         }
-        self.last_message += 1;
-        let message = GlobalMessage { number: self.last_message, queue, key, message_id, payload };
-        self.messages.insert(message.number, Stored { message, expires_at, taken: None });
+        self.last_message = number;
+        let message = GlobalMessage { number, queue, key, message_id, payload };
+        self.messages.insert(number, Stored { message, expires_at, taken: None });
     }
 
-    /// Messages of these queues that nobody has taken, and whose time is not over.
-    pub fn free<'d>(&self, demands: impl Iterator<Item = GlobalDemand<'d>>, now: Timestamp) -> Vec<GlobalMessage> {
-        let queues: BTreeSet<&str> = demands.map(|demand| demand.queue).collect();
-        let is_free = |stored: &&Stored| {
-            queues.contains(stored.message.queue.as_str())
-                && stored.taken.is_none()
-                && stored.expires_at.is_none_or(|at| at > now)
-        };
+    /// Messages that no state has taken and that have not expired.
+    pub fn free(&self, now: Timestamp) -> Vec<GlobalMessage> {
+        let is_free = |stored: &&Stored| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
-    }
-
-    /// States that wait, those who have waited longest first.
-    pub fn waiting(&self) -> Vec<StateKey> {
-        self.waiting.values().copied().collect()
-    }
-
-    /// The state waits for nothing any more.
-    pub fn waits_no_more(&mut self, key: StateKey) {
-        self.waiting.retain(|_, waiting| *waiting != key);
     }
 
     /// What an event of an execution means for the queues.
@@ -76,11 +56,9 @@ impl GlobalQueues {
             Event::GlobalMessagesPublished { messages, .. } => {
                 messages.iter().for_each(|message| self.publish(message, now));
             }
-            Event::WaitStarted { seq, commands, .. }
-                if commands.iter().any(|command| command.kind.global_demand().is_some()) =>
-            {
-                self.last_waiting += 1;
-                self.waiting.insert(self.last_waiting, (id, *seq));
+            Event::WaitStarted { seq, commands, .. } => {
+                let waits = commands.iter().any(|command| command.kind.global_demand().is_some());
+                self.waiting.extend(waits.then_some((id, *seq)));
             }
             Event::GlobalMessagesTaken { seq, messages, .. } => {
                 for message in messages {
@@ -89,20 +67,20 @@ impl GlobalQueues {
                     }
                 }
             }
-            Event::WaitCompleted { seq } => self.waits_no_more((id, *seq)),
+            Event::WaitCompleted { seq } => self.waiting.retain(|waiting| *waiting != (id, *seq)),
             Event::StateCompleted { seq, .. } => {
                 self.messages.retain(|_, stored| stored.taken.is_none_or(|(by, _)| by != (id, *seq)));
             }
             Event::StateFailed { seq, .. } => self.give_back(now, |by| by == (id, *seq)),
             Event::ProcessClosed { .. } => {
-                self.waiting.retain(|_, waiting| waiting.0 != id);
+                self.waiting.retain(|waiting| waiting.0 != id);
                 self.give_back(now, |by| by.0 == id);
             }
             _ => {}
         }
     }
 
-    /// Messages go back to their places. The time that they were taken does not count.
+    /// Messages return to their places. The time during which they were taken does not count.
     fn give_back(&mut self, now: Timestamp, by: impl Fn(StateKey) -> bool) {
         for stored in self.messages.values_mut() {
             if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {

@@ -1,86 +1,80 @@
 //! Lines of JSON: a command in, `{"result": ...}` or `{"error": ...}` out.
+//!
+//! Commands and their arguments are called as the functions of the schema `xdb` and their parameters. Moments are in RFC 3339, lengths of
+//! time are seconds, and null is as good as absent.
 
-use crate::{Result, Simulator, SimulatorCommand};
-use serde::Serialize;
-use xdb_engine::Timestamp;
-use xdb_protocol::arguments::name;
-use xdb_protocol::refusal::Refusal;
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Reply<T> {
-    Result(T),
-    Error(Told),
-}
-
-/// An error, as a driver of Postgres has it.
-#[derive(Serialize)]
-struct Told {
-    sqlstate: &'static str,
-    message: String,
-    detail: Option<String>,
-    hint: Option<String>,
-    /// The worker's word for its error, of an RPC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    datatype: Option<String>,
-}
+use crate::{LIMITS, Result, Simulator};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::collections::BTreeMap;
+use xdb_engine::{Duration, Json, Timestamp};
+use xdb_protocol::refusal::{Refusal, invalid_argument};
+use xdb_protocol::{arguments, parse_moment};
 
 impl Simulator {
     /// Carries out a line, and answers with a line: both without their ends.
     pub fn line(&mut self, line: &str) -> String {
-        let reply = match serde_json::from_str(line) {
-            Ok(command) => self.carry_out(command),
-            Err(error) => Err(Refusal::new(b"08P01", format!("this is no command: {error}"))),
+        let last_id = self.last_id;
+        let reply = match serde_json::from_str::<BTreeMap<String, Given>>(line) {
+            Ok(mut commands) => match commands.pop_first() {
+                Some((command, mut given)) if commands.is_empty() => self.carry_out(&command, &mut given),
+                _ => Err(no_command("it needs one key")),
+            },
+            Err(error) => Err(no_command(error)),
         };
-        reply.unwrap_or_else(|refusal| {
+        let reply = reply.unwrap_or_else(|refusal| {
+            // Nothing else changes before a command is refused.
+            self.last_id = last_id;
             let sqlstate = refusal.sqlstate();
             let Refusal { message, detail, hint, datatype, .. } = refusal;
-            written(&Reply::<()>::Error(Told { sqlstate, message, detail, hint, datatype }))
-        })
+            let error =
+                json!({"sqlstate": sqlstate, "message": message, "detail": detail, "hint": hint, "datatype": datatype});
+            json!({"error": error}).to_string()
+        });
+        // Payloads may have line ends between their parts, where a blank is as good.
+        reply.replace(['\n', '\r'], " ")
     }
 
-    // Long because it is a list.
-    fn carry_out(&mut self, command: SimulatorCommand) -> Result<String> {
-        use SimulatorCommand as C;
-        Ok(match command {
-            C::Register(arguments) => result(self.register(arguments)?),
-            C::Start(arguments) => result(self.start(arguments)?.to_string()),
-            C::Calls(_) => result(self.calls()),
-            C::Answer(arguments) => result(self.answer(arguments)?),
-            C::Advance(arguments) => result(self.advance(arguments)?),
-            C::Publish(arguments) => result(self.publish(arguments)?),
-            C::PublishGlobal(arguments) => result(self.publish_global(arguments)?),
-            C::Rpc(arguments) => result(self.rpc(arguments)?),
-            C::Stop(arguments) => result(self.stop(arguments)?),
-            C::SetLocalAttributes(arguments) => result(self.set_local_attributes(arguments)?),
-            C::GetLocalAttributes(arguments) => {
-                let process_id = name("process_id", arguments.process_id)?;
-                let (keys, execution) = (arguments.keys.as_deref(), arguments.execution_id.as_deref());
-                result(self.local_attributes(&process_id, keys, execution)?)
-            }
-            C::SkipTimer(arguments) => result(self.skip_timer(arguments)?),
-            C::RetryNow(arguments) => result(self.retry_now(arguments)?),
-            C::PauseProcess(arguments) => result(self.pause_process(arguments)?),
-            C::ResumeProcess(arguments) => result(self.resume_process(arguments)?),
-            C::PauseProcessType(arguments) => result(self.pause_process_type(arguments)?),
-            C::ResumeProcessType(arguments) => result(self.resume_process_type(arguments)?),
-            C::Incidents(arguments) => result(self.incidents(arguments)?),
-            C::Rows(arguments) => result(self.rows(arguments)?),
-            C::Called(_) => result(self.called()),
-            C::Describe(arguments) => {
-                let process_id = name("process_id", arguments.process_id)?;
-                result(self.describe(&process_id, arguments.execution_id.as_deref())?)
-            }
-            C::History(arguments) => {
-                let process_id = name("process_id", arguments.process_id)?;
-                result(self.history(&process_id, arguments.execution_id.as_deref())?)
-            }
-            C::Check(arguments) => {
-                let process_id = name("process_id", arguments.process_id)?;
-                result(self.check(&process_id, arguments.execution_id.as_deref())?)
-            }
-        })
+    fn carry_out(&mut self, command: &str, given: &mut Given) -> Result<String> {
+        given.0.retain(|_, json| json.as_str() != "null");
+        match command {
+            "register" => result(self.register(given)?),
+            "start" => result(self.start(given)?.to_string()),
+            "calls" => result(given.end().map(|()| self.calls())?),
+            "answer" => result(self.answer(AnswerArguments::read(given)?)?),
+            "advance" => result(self.advance(given)?),
+            "publish" => result(self.publish(given)?),
+            "publish_global" => result(self.publish_global(given)?),
+            "rpc" => result(self.rpc(given)?),
+            "stop" => result(self.stop(given)?),
+            "set_local_attributes" => result(self.set_local_attributes(given)?),
+            "get_local_attributes" => result(self.local_attributes(given)?),
+            "skip_timer" => result(self.skip_timer(given)?),
+            "retry_now" => result(self.retry_now(given)?),
+            "pause_process" => result(self.pause_process(given)?),
+            "resume_process" => result(self.resume_process(given)?),
+            "pause_process_type" => result(self.pause_process_type(given)?),
+            "resume_process_type" => result(self.resume_process_type(given)?),
+            "rows" => result(self.rows(given)?),
+            "called" => result(given.end().map(|()| std::mem::take(&mut self.called))?),
+            "describe" => result(self.process(given).map(|id| self.describe(id))?),
+            "incidents" => result(given.end().map(|()| self.incidents())?),
+            "history" => result(self.process(given).map(|id| &self.run(id).history)?),
+            "check" => result(self.process(given).map(|id| self.problems(id))?),
+            _ => Err(no_command(format_args!("unknown command {command}"))),
+        }
     }
+}
+
+fn result(result: impl serde::Serialize) -> Result<String> {
+    // Only what has no keys but texts is written so.
+    let text = serde_json::to_string(&result).map_err(|error| Refusal::internal(error.to_string()))?;
+    Ok(format!(r#"{{"result":{text}}}"#))
+}
+
+fn no_command(what: impl std::fmt::Display) -> Refusal {
+    Refusal::new(b"08P01", format!("this is no command: {what}"))
 }
 
 /// A moment, as `jsonb` has a `timestamptz` of UTC.
@@ -89,13 +83,74 @@ pub(crate) fn shown(at: Timestamp) -> String {
     format!("{}+00:00", text.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn result<T: Serialize>(result: T) -> String {
-    written(&Reply::Result(result))
+/// The arguments of a command that are not yet read.
+#[derive(Deserialize)]
+pub(crate) struct Given(BTreeMap<String, Json>);
+
+impl Given {
+    /// Takes an argument out, if it is there.
+    pub fn take<T: DeserializeOwned>(&mut self, argument: &str) -> Result<Option<T>> {
+        let read = self.0.remove(argument).map(|json| serde_json::from_str(json.as_str())).transpose();
+        read.map_err(|error| no_command(format_args!("{argument}: {error}")))
+    }
+
+    pub fn needed<T: DeserializeOwned>(&mut self, argument: &str) -> Result<T> {
+        arguments::needed(argument, self.take(argument)?)
+    }
+
+    pub fn name(&mut self, argument: &str) -> Result<String> {
+        arguments::name(argument, self.take(argument)?)
+    }
+
+    pub fn name_if_given(&mut self, argument: &str) -> Result<Option<String>> {
+        arguments::name_if_given(argument, self.take(argument)?)
+    }
+
+    /// The text of JSON.
+    pub fn text(&mut self, argument: &str) -> Result<Option<String>> {
+        Ok(self.take(argument)?.map(|json: Json| json.as_str().to_owned()))
+    }
+
+    pub fn payload(&mut self, argument: &str) -> Result<Option<Json>> {
+        arguments::payload(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
+    }
+
+    pub fn payloads(&mut self, argument: &str) -> Result<BTreeMap<String, Json>> {
+        arguments::payloads(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
+    }
+
+    /// None of them is infinite.
+    pub fn moment(&mut self, argument: &str) -> Result<Option<Option<Timestamp>>> {
+        let parse = |text: String| parse_moment(&text).map_err(|what| invalid_argument(argument, what));
+        Ok(self.take(argument)?.map(parse).transpose()?.map(Some))
+    }
+
+    /// None within: it is negative.
+    pub fn length(&mut self, argument: &str) -> Result<Option<Option<Duration>>> {
+        let length = |seconds: f64| (seconds >= 0.0).then(|| Duration::from_seconds(seconds));
+        Ok(self.take(argument)?.map(length))
+    }
+
+    /// Refuses a command that has more arguments than were read.
+    pub fn end(&self) -> Result<()> {
+        let unknown = self.0.keys().next();
+        unknown.map_or(Ok(()), |unknown| Err(no_command(format_args!("unknown argument {unknown}"))))
+    }
 }
 
-/// In one line: payloads may have line ends between their parts, where a blank is as good.
-fn written<T: Serialize>(reply: &Reply<T>) -> String {
-    // Only what has no keys but texts is written so.
-    let text = serde_json::to_string(reply).expect("it is JSON");
-    if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], " ") } else { text }
+/// A worker's answer.
+pub struct AnswerArguments {
+    pub call: u64,
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl AnswerArguments {
+    fn read(given: &mut Given) -> Result<Self> {
+        let (call, status) = (given.needed("call")?, given.needed("status")?);
+        let headers = given.take("headers")?.unwrap_or_default();
+        let body = given.take("body")?.unwrap_or_default();
+        given.end().map(|()| Self { call, status, headers, body })
+    }
 }

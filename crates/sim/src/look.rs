@@ -3,228 +3,98 @@
 use crate::calls::OpenCall;
 use crate::line::shown;
 use crate::run::Run;
-use crate::{OWNER, Result, Simulator};
+use crate::{OWNER, Simulator};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use xdb_engine::*;
 
-// Wide because `xdb.describe_process` says as much.
 /// What a process does and waits for: as `xdb.describe_process` says it, as far as there is such a thing here.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Description {
-    process_id: String,
-    process_execution_id: String,
-    process_type: String,
-    owner: &'static str,
-    status: ProcessStatus,
-    started_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    closed_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pause: Option<DescribedPause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    type_pause: Option<DescribedPause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    completing: Option<bool>,
-    live_threads: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_failure: Option<DescribedFailure>,
-    threads: Vec<Thread>,
+#[derive(Serialize)]
+pub(crate) struct Description {
+    #[serde(flatten)]
+    about: Value,
     results: Vec<ProcessResult>,
-}
-
-#[derive(Debug, Serialize)]
-struct DescribedPause {
-    mode: PauseMode,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DescribedFailure {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state_execution_id: Option<String>,
-    api: Api,
-    attempt: u32,
-    at: String,
-    failure: Failure,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Thread {
-    state_execution_id: String,
-    status: StateStatus,
-    started_at: String,
-    #[serde(flatten)]
-    call: Option<DescribedCall>,
-    #[serde(flatten)]
-    wait: Option<DescribedWait>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DescribedCall {
-    api: Api,
-    attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_attempt_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    repeats: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    call_until: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    incident: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_failure: Option<DescribedFailure>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DescribedWait {
-    waiting_type: WaitingType,
-    waiting_since: String,
-    waiting_for: Vec<DescribedCommand>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DescribedCommand {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<CommandStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fire_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    global: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at_least: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at_most: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    messages_in_queue: Option<usize>,
-}
-
-/// An event, as `xdb.history` has it.
-#[derive(Debug, Serialize)]
-pub struct HistoryEvent {
-    pub event_id: u64,
-    pub event_time: String,
-    pub event_type: &'static str,
-    pub details: Json,
 }
 
 impl Simulator {
     /// What a process does, what it waits for, and what failed last.
-    pub fn describe(&self, process_id: &str, execution: Option<&str>) -> Result<Description> {
-        let id = self.find(process_id, execution)?;
+    pub(crate) fn describe(&self, id: ExecutionId) -> Description {
         let run = self.run(id);
         let execution = &run.execution;
         let live = execution.states.values().filter(|state| state.status().is_live());
         let failures = execution.states.values().filter_map(|state| Some((last_failure(state)?, state)));
         let last = failures.max_by_key(|(last, state)| (last.at, state.seq));
         let type_pause = self.pause_of_type(&execution.process_type).filter(|_| execution.is_running());
-        Ok(Description {
-            process_id: execution.process_id.clone(),
-            process_execution_id: id.to_string(),
-            process_type: execution.process_type.clone(),
-            owner: OWNER,
-            status: execution.status,
-            started_at: shown(execution.started_at),
-            closed_at: execution.closed_at.map(shown),
-            timeout_at: execution.timeout_at.map(shown),
-            reason: execution.reason.clone(),
-            pause: execution.pause.as_ref().map(described_pause),
-            type_pause: type_pause.map(described_pause),
-            completing: execution.completing.then_some(true),
-            live_threads: execution.live_threads,
-            last_failure: last.map(|(last, state)| described(last, Some(&state.id))),
-            threads: live.map(|state| self.thread(run, state)).collect(),
-            results: execution.results.clone(),
-        })
+        let about = present(json!({
+            "processId": execution.process_id, "processExecutionId": id.to_string(), "processType": execution.process_type,
+            "owner": OWNER, "status": execution.status, "reason": execution.reason, "startedAt": shown(execution.started_at),
+            "closedAt": execution.closed_at.map(shown), "timeoutAt": execution.timeout_at.map(shown),
+            "pause": execution.pause.as_ref().map(pause), "typePause": type_pause.map(|(_, of_type)| pause(of_type)),
+            "completing": execution.completing.then_some(true), "liveThreads": execution.live_threads,
+            "threads": live.map(|state| self.thread(run, state)).collect::<Vec<_>>(),
+            "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),
+        }));
+        Description { about, results: execution.results.clone() }
     }
 
-    fn thread(&self, run: &Run, state: &StateExecution) -> Thread {
+    fn thread(&self, run: &Run, state: &StateExecution) -> Value {
         let open = self.open.values().find_map(|open| match open {
             OpenCall::State(open) if (open.execution, open.seq) == (run.execution.id, state.seq) => Some(open.deadline),
             _ => None,
         });
-        let call = state.current_call().map(|(api, call)| DescribedCall {
-            api,
-            attempt: call.failed_attempts + 1,
-            first_attempt_at: run.first_attempts.get(&(state.seq, api)).map(|at| shown(*at)),
-            repeats: Some(call.repeats).filter(|repeats| *repeats > 0),
-            call_until: open.map(shown),
-            incident: call.incident.then_some(true),
-            next_attempt_at: (open.is_none() && !call.incident).then(|| shown(call.not_before)),
-            last_failure: call.last_failure.as_ref().map(|last| described(last, None)),
+        let of_thread = json!({
+            "stateExecutionId": state.id.to_string(), "status": state.status(), "startedAt": shown(state.started_at)
         });
-        let wait = match &state.phase {
-            Phase::Waiting(wait) => Some(DescribedWait {
-                waiting_type: wait.waiting_type,
-                waiting_since: shown(wait.since),
-                waiting_for: wait.commands.iter().map(|command| described_command(run, command)).collect(),
+        let more = match &state.phase {
+            Phase::WaitUntil(call) | Phase::Execute { call, .. } => {
+                let api = state.current_call().map(|(api, _)| api);
+                let first = api.and_then(|api| run.first_attempts.get(&(state.seq, api)));
+                json!({
+                    "api": api,
+                    "attempt": call.failed_attempts + 1,
+                    "firstAttemptAt": first.map(|at| shown(*at)),
+                    "repeats": Some(call.repeats).filter(|repeats| *repeats > 0),
+                    "callUntil": open.map(shown),
+                    "incident": call.incident.then_some(true),
+                    "nextAttemptAt": (open.is_none() && !call.incident).then(|| shown(call.not_before)),
+                    "lastFailure": call.last_failure.as_ref().map(|last| failure(last, None)),
+                })
+            }
+            Phase::Waiting(wait) => json!({
+                "waitingType": wait.waiting_type,
+                "waitingSince": shown(wait.since),
+                "waitingFor": wait.commands.iter().map(|command| waiting_for(run, command)).collect::<Vec<_>>(),
             }),
-            _ => None,
+            Phase::Ended { .. } => Value::Null,
         };
-        Thread {
-            state_execution_id: state.id.to_string(),
-            status: state.status(),
-            started_at: shown(state.started_at),
-            call,
-            wait,
-        }
+        let members = [of_thread, more].into_iter().filter_map(|part| Some(part.as_object()?.clone())).flatten();
+        present(members.collect())
     }
 
-    /// The events of an execution, in order.
-    pub fn history(&self, process_id: &str, execution: Option<&str>) -> Result<Vec<HistoryEvent>> {
-        let run = self.run(self.find(process_id, execution)?);
-        let event = |(number, at, name, details): &(u64, Timestamp, &'static str, String)| HistoryEvent {
-            event_id: *number,
-            event_time: shown(*at),
-            event_type: name,
-            details: Json::from_trusted(details.as_str()),
-        };
-        Ok(run.history.iter().map(event).collect())
+    /// Calls whose retries are spent, and which stay.
+    pub(crate) fn incidents(&self) -> Vec<Value> {
+        let states = self.runs.values().flat_map(|run| run.execution.states.values().map(move |state| (run, state)));
+        states.filter_map(|(run, state)| incident(run, state)).collect()
     }
 
     /// What is wrong with an execution: whether it is what its history says, as `xdb.check_process` looks at it.
-    pub fn check(&self, process_id: &str, execution: Option<&str>) -> Result<Vec<String>> {
-        let id = self.find(process_id, execution)?;
+    pub(crate) fn problems(&self, id: ExecutionId) -> Vec<String> {
         let run = self.run(id);
-        let mut problems = run.problems();
         let held = run.execution.states.values().flat_map(|state| state.held_global_messages());
         let held: BTreeSet<u64> = held.map(|(_, message)| message.number).collect();
         let taken = self.queues.taken_by(id);
-        if held != taken {
-            problems.push(format!("global_message: {taken:?} are taken, and {held:?} should be"));
-        }
-        Ok(problems)
+        let wrong = (held != taken).then(|| format!("global_message: {taken:?} are taken, and {held:?} should be"));
+        run.problem().into_iter().chain(wrong).collect()
     }
+}
 
-    /// What is wrong with any execution, by its id.
-    pub fn check_all(&self) -> BTreeMap<ExecutionId, Vec<String>> {
-        let checked = self.runs.iter().map(|(id, run)| {
-            let name = id.to_string();
-            (*id, self.check(&run.execution.process_id, Some(&name)).unwrap_or_default())
-        });
-        checked.filter(|(_, problems)| !problems.is_empty()).collect()
+/// An object without what is null.
+fn present(mut object: Value) -> Value {
+    if let Value::Object(members) = &mut object {
+        members.retain(|_, value| !value.is_null());
     }
+    object
 }
 
 fn last_failure(state: &StateExecution) -> Option<&LastFailure> {
@@ -235,32 +105,48 @@ fn last_failure(state: &StateExecution) -> Option<&LastFailure> {
     }
 }
 
-fn described(last: &LastFailure, state: Option<&StateExecutionId>) -> DescribedFailure {
-    DescribedFailure {
-        state_execution_id: state.map(ToString::to_string),
-        api: last.api,
-        attempt: last.attempt,
-        at: shown(last.at),
-        failure: last.failure.clone(),
-    }
+fn failure(LastFailure { api, attempt, at, failure }: &LastFailure, state: Option<&StateExecutionId>) -> Value {
+    let state = state.map(ToString::to_string);
+    present(json!({"stateExecutionId": state, "api": api, "attempt": attempt, "at": shown(*at), "failure": failure}))
 }
 
-fn described_pause(Pause { mode, until, reason }: &Pause) -> DescribedPause {
-    DescribedPause { mode: *mode, until: until.map(shown), reason: reason.clone() }
+fn pause(Pause { mode, until, reason }: &Pause) -> Value {
+    present(json!({"mode": mode, "until": until.map(shown), "reason": reason}))
 }
 
-fn described_command(run: &Run, command: &WaitCommand) -> DescribedCommand {
-    let queue = command.kind.queue();
-    let messages = |name: &str| run.execution.queues.get(name).map_or(0, |messages| messages.len());
-    DescribedCommand {
-        command_id: command.command_id.clone(),
-        status: Some(command.status),
-        fire_at: command.kind.fire_at().map(shown),
-        global: queue.filter(|queue| queue.is_global).map(|_| true),
-        queue_name: queue.map(|queue| queue.name.to_owned()),
-        key: queue.and_then(|queue| Some(queue.key?.to_owned())),
-        at_least: queue.map(|queue| queue.at_least),
-        at_most: queue.map(|queue| queue.at_most),
-        messages_in_queue: queue.filter(|queue| !queue.is_global).map(|queue| messages(queue.name)),
-    }
+fn waiting_for(run: &Run, WaitCommand { command_id, kind, status, .. }: &WaitCommand) -> Value {
+    let (queue, queues) = (kind.queue(), &run.execution.queues);
+    let local = queue.filter(|queue| !queue.is_global);
+    present(json!({
+        "commandId": command_id,
+        "status": status,
+        "fireAt": kind.fire_at().map(shown),
+        "global": queue.filter(|queue| queue.is_global).map(|_| true),
+        "queueName": queue.map(|queue| queue.name),
+        "key": queue.and_then(|queue| queue.key),
+        "atLeast": queue.map(|queue| queue.at_least),
+        "atMost": queue.map(|queue| queue.at_most),
+        "messagesInQueue": local.map(|queue| queues.get(queue.name).map_or(0, |messages| messages.len())),
+    }))
+}
+
+/// A call that stays where it is, as a row of `xdb.incidents`.
+fn incident(run: &Run, state: &StateExecution) -> Option<Value> {
+    let (api, call) = state.current_call().filter(|(_, call)| call.incident)?;
+    let LastFailure { at, attempt, failure, .. } = call.last_failure.as_ref()?;
+    let refused = failure.app_database_error.as_ref();
+    Some(json!({
+        "process_id": run.execution.process_id,
+        "execution_id": run.execution.id.to_string(),
+        "state_execution_id": state.id.to_string(),
+        "api": api,
+        "attempt": attempt,
+        "raised_at": shown(*at),
+        "http_status": failure.status,
+        "error_type": failure.error_type,
+        "detail": failure.detail,
+        "sql_state": refused.map(|refused| &refused.sql_state),
+        "table_name": refused.and_then(|refused| refused.table.as_ref()),
+        "constraint_name": refused.and_then(|refused| refused.constraint.as_ref()),
+    }))
 }

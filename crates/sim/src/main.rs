@@ -9,39 +9,28 @@ const USAGE: &str = "usage: xdb-sim [--now TIME]
 Commands are lines of JSON on stdin, each answered with a line on stdout: see crates/sim/README.md.
 TIME, in RFC 3339, is what the clock begins with; without it, 2027-01-01T00:00:00Z.";
 
-const BEGINNING: &str = "2027-01-01T00:00:00Z";
-
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let now = match arguments[..] {
-        [] => BEGINNING,
-        ["--now", now] => now,
-        ["--version"] => {
-            println!("xdb-sim {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
         }
-        ["--help"] => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        _ => return failed(USAGE),
-    };
-    match parse_moment(now) {
-        Err(what) => failed(&format!("--now: {what}")),
-        Ok(now) => match serve(&mut Simulator::new(now)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error.to_string()),
-        },
     }
 }
 
-fn failed(why: &str) -> ExitCode {
-    eprintln!("{why}");
-    ExitCode::FAILURE
-}
-
-fn serve(simulator: &mut Simulator) -> std::io::Result<()> {
+fn run(arguments: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    let now = match arguments {
+        [] => "2027-01-01T00:00:00Z",
+        ["--now", now] => now,
+        ["--version" | "--help"] => {
+            println!("xdb-sim {}\n{USAGE}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+        _ => return Err(USAGE.into()),
+    };
+    let mut simulator = Simulator::new(parse_moment(now).map_err(|what| format!("--now: {what}"))?);
     let mut out = stdout().lock();
     for line in stdin().lock().lines() {
         let line = line?;

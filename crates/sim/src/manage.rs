@@ -1,134 +1,117 @@
 //! What callers do to processes that run: messages, stops, and help for what is stuck; and rows, as plain SQL changes them.
 
+use crate::line::Given;
 use crate::tables::Row;
-use crate::{
-    LIMITS, PublishArguments, PublishGlobalArguments, Result, RetryNowArguments, RowsArguments,
-    SetLocalAttributesArguments, Simulator, SkipTimerArguments, StopArguments,
-};
+use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, name, name_if_given, needed, payload, payloads, state_execution_id, stop};
-use xdb_protocol::refusal;
+use xdb_protocol::arguments::{key_text, payloads, positive, state_execution_id, stop};
+use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
     /// Sends a message to a local queue.
-    pub fn publish(&mut self, arguments: PublishArguments) -> Result<()> {
-        let process_id = name("process_id", arguments.process_id)?;
-        let queue = name("queue_name", arguments.queue_name)?;
-        let message = arguments.message.as_ref().map(Json::as_str);
-        let payload = payload("message", message, LIMITS.max_payload_bytes)?;
-        let message_id = name_if_given("message_id", arguments.message_id)?;
-        let id = self.find(&process_id, arguments.execution_id.as_deref())?;
+    pub(crate) fn publish(&mut self, given: &mut Given) -> Result<()> {
+        let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
+        let message_id = given.name_if_given("message_id")?;
+        let id = self.running_process(given)?;
         let run = self.run(id);
-        if !run.execution.is_running() {
-            return Err(refusal::rejected(&process_id, &Rejection::NotRunning(run.execution.status)));
-        }
         self.refuse_message(run)?;
-        if !self.definition(run).knows_queue(&queue) {
-            return Err(refusal::unknown_queue(&queue, &self.definition(run).listed_queues()));
+        let definition = self.definition(run);
+        if !definition.knows_queue(&queue) {
+            return Err(refusal::unknown_queue(&queue, &definition.listed_queues()));
         }
-        let arrived = Command::MessagesArrived(vec![Publish { queue, message_id, payload }]);
-        self.command(&process_id, id, &arrived).map(drop)
+        self.command(id, &Command::MessagesArrived(vec![Publish { queue, message_id, payload }])).map(drop)
     }
 
     /// Sends a message to a global queue.
-    pub fn publish_global(&mut self, arguments: PublishGlobalArguments) -> Result<()> {
-        let queue = name("queue_name", arguments.queue_name)?;
-        let message = arguments.message.as_ref().map(Json::as_str);
-        let payload = payload("message", message, LIMITS.max_payload_bytes)?;
-        let key = name_if_given("key", arguments.key)?;
-        let message_id = name_if_given("message_id", arguments.message_id)?;
-        if arguments.ttl.is_some_and(|ttl| ttl <= 0.0) {
-            return Err(refusal::invalid_argument("ttl", "it must be positive"));
-        }
-        let expires_at = arguments.ttl.map(|ttl| self.now + Duration::from_seconds(ttl));
+    pub(crate) fn publish_global(&mut self, given: &mut Given) -> Result<()> {
+        let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
+        let (key, message_id) = (given.name_if_given("key")?, given.name_if_given("message_id")?);
+        let expires_at = positive("ttl", given.length("ttl")?)?.map(|ttl| self.now + ttl);
+        given.end()?;
         self.queues.publish(&PublishedGlobally { queue, key, message_id, payload, expires_at }, self.now);
         self.ask_waiting();
         Ok(())
     }
 
     /// Stops a process.
-    pub fn stop(&mut self, arguments: StopArguments) -> Result<()> {
-        let process_id = name("process_id", arguments.process_id)?;
-        let stop_type = arguments.stop_type.or_else(|| Some(StopType::Terminate.to_string()));
-        let stop = stop(stop_type, arguments.reason)?;
-        let id = self.find(&process_id, arguments.execution_id.as_deref())?;
-        self.command(&process_id, id, &stop).map(drop)
+    pub(crate) fn stop(&mut self, given: &mut Given) -> Result<()> {
+        let stop_type = given.take("stop_type")?.unwrap_or_else(|| StopType::Terminate.to_string());
+        let stop = stop(Some(stop_type), given.take("reason")?)?;
+        let id = self.process(given)?;
+        self.command(id, &stop).map(drop)
     }
 
     /// Writes local attributes.
-    pub fn set_local_attributes(&mut self, arguments: SetLocalAttributesArguments) -> Result<()> {
-        let process_id = name("process_id", arguments.process_id)?;
-        let attributes = needed("attributes", arguments.attributes)?;
+    pub(crate) fn set_local_attributes(&mut self, given: &mut Given) -> Result<()> {
+        let attributes: Json = given.needed("attributes")?;
         let attributes = payloads("attributes", Some(attributes.as_str()), LIMITS.max_payload_bytes)?;
-        let id = self.find(&process_id, arguments.execution_id.as_deref())?;
-        self.command(&process_id, id, &Command::SetLocalAttributes(attributes)).map(drop)
+        let id = self.process(given)?;
+        self.command(id, &Command::SetLocalAttributes(attributes)).map(drop)
+    }
+
+    /// Local attributes of a process: those with these keys, or all.
+    pub(crate) fn local_attributes(&self, given: &mut Given) -> Result<BTreeMap<String, Json>> {
+        let keys: Option<Vec<String>> = given.take("keys")?;
+        let mut attributes = self.run(self.process(given)?).execution.local_attributes.clone();
+        attributes.retain(|key, _| keys.as_ref().is_none_or(|keys| keys.contains(key)));
+        Ok(attributes)
     }
 
     /// Lets a timer count as completed.
-    pub fn skip_timer(&mut self, arguments: SkipTimerArguments) -> Result<()> {
-        let process_id = name("process_id", arguments.process_id)?;
-        let state = state_execution_id(arguments.state_execution_id)?;
-        let command_id = name_if_given("command_id", arguments.command_id)?;
-        let id = self.find_running(&process_id, arguments.execution_id.as_deref())?;
-        let seq = self.seq(id, &state)?;
-        self.command(&process_id, id, &Command::SkipTimer { seq, command_id }).map(drop)
+    pub(crate) fn skip_timer(&mut self, given: &mut Given) -> Result<()> {
+        let state = state_execution_id(given.take("state_execution_id")?)?;
+        let command_id = given.name_if_given("command_id")?;
+        let id = self.running_process(given)?;
+        self.command(id, &Command::SkipTimer { seq: self.seq(id, &state)?, command_id }).map(drop)
     }
 
     /// Makes calls that wait for their next attempt due at once, and says how many.
-    pub fn retry_now(&mut self, arguments: RetryNowArguments) -> Result<usize> {
-        let process_id = name("process_id", arguments.process_id)?;
-        let state = arguments.state_execution_id.map(|state| state_execution_id(Some(state))).transpose()?;
-        let id = self.find_running(&process_id, arguments.execution_id.as_deref())?;
+    pub(crate) fn retry_now(&mut self, given: &mut Given) -> Result<usize> {
+        let state = given.take("state_execution_id")?.map(|state| state_execution_id(Some(state))).transpose()?;
+        let id = self.running_process(given)?;
         let states = match &state {
             Some(state) => vec![self.seq(id, state)?],
             None => self.run(id).execution.states.keys().copied().collect(),
         };
-        self.command(&process_id, id, &Command::RetryNow(states))
+        self.command(id, &Command::RetryNow(states))
     }
 
-    /// Writes or deletes a row, as plain SQL does, and gives the rows with this key: without one, all rows of the table.
-    pub fn rows(&mut self, arguments: RowsArguments) -> Result<Vec<Row>> {
-        let table = name("table", arguments.table)?;
-        let key = payloads("key", arguments.key.as_ref().map(Json::as_str), LIMITS.max_payload_bytes)?;
-        let set = payloads("set", arguments.set.as_ref().map(Json::as_str), LIMITS.max_payload_bytes)?;
-        let delete = arguments.delete.unwrap_or(false);
-        if key.is_empty() && (delete || !set.is_empty()) {
-            return Err(refusal::invalid_argument("key", "it is needed to write or delete a row"));
-        }
-        let values: Vec<_> = key.values().map(key_text).collect();
-        let columns: Vec<_> = key.into_keys().collect();
-        if delete {
-            self.tables.delete(&table, &columns, &values);
-        } else if !set.is_empty() {
-            self.tables.put(&table, &columns, &values, set);
-        }
-        Ok(self.tables.rows(&table, &columns, &values).into_iter().cloned().collect())
-    }
-
-    /// Local attributes of a process: those with these keys, or all.
-    pub fn local_attributes(
-        &self,
-        process_id: &str,
-        keys: Option<&[String]>,
-        execution: Option<&str>,
-    ) -> Result<BTreeMap<String, Json>> {
-        let all = &self.run(self.find(process_id, execution)?).execution.local_attributes;
-        let wanted = all.iter().filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
-        Ok(wanted.map(|(key, value)| (key.clone(), value.clone())).collect())
-    }
-
-    fn find_running(&self, process_id: &str, execution: Option<&str>) -> Result<ExecutionId> {
-        let id = self.find(process_id, execution)?;
-        let execution = &self.run(id).execution;
-        match execution.is_running() {
-            true => Ok(id),
-            false => Err(refusal::rejected(process_id, &Rejection::NotRunning(execution.status))),
+    fn running_process(&self, given: &mut Given) -> Result<ExecutionId> {
+        let id = self.process(given)?;
+        match &self.run(id).execution {
+            execution if execution.is_running() => Ok(id),
+            Execution { process_id, status, .. } => Err(refusal::rejected(process_id, &Rejection::NotRunning(*status))),
         }
     }
 
     fn seq(&self, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
         let found = self.run(id).execution.states.values().find(|found| found.id == *state);
         found.map(|found| found.seq).ok_or_else(|| refusal::unknown_state_execution(state))
+    }
+
+    /// Writes or deletes a row, as plain SQL does, and gives the rows with this key: without one, all rows of the table.
+    pub(crate) fn rows(&mut self, given: &mut Given) -> Result<Vec<Row>> {
+        let (table, key, set) = (given.name("table")?, given.payloads("key")?, given.payloads("set")?);
+        let deletes: bool = given.take("delete")?.unwrap_or_default();
+        given.end()?;
+        if key.is_empty() && (deletes || !set.is_empty()) {
+            return Err(invalid_argument("key", "it is needed to write or delete a row"));
+        }
+        let values: Vec<_> = key.values().map(key_text).collect();
+        let columns: Vec<_> = key.into_keys().collect();
+        if deletes {
+            self.tables.delete(&table, &columns, &values);
+        } else if !set.is_empty() {
+            self.tables.put(&table, &columns, &values, set);
+        }
+        Ok(self.tables.rows(&table, &columns, &values).cloned().collect())
+    }
+
+    /// An answer or a start was applied, with its calls of functions. There are none here: the calls are kept, to be looked at.
+    pub(crate) fn call_functions(&mut self, id: ExecutionId, calls: &[FunctionCall]) {
+        let process_id = &self.runs[&id].execution.process_id;
+        let called = |call: &FunctionCall| CalledFunction { process_id: process_id.clone(), call: call.clone() };
+        self.called.extend(calls.iter().map(called));
     }
 }

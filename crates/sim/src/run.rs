@@ -1,19 +1,33 @@
 //! An execution with what belongs to it.
 
 use crate::QUOTAS;
+use crate::line::shown;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_protocol::StartOptions;
+
+/// An event, as `xdb.history` has it.
+#[derive(Serialize)]
+pub(crate) struct HistoryEvent {
+    event_id: u64,
+    event_time: String,
+    #[serde(skip)]
+    at: Timestamp,
+    event_type: &'static str,
+    details: Json,
+}
 
 /// An execution, whole, and all that is known of it.
 pub(crate) struct Run {
     pub execution: Execution,
-    /// Number, time, name and details of each event.
-    pub history: Vec<(u64, Timestamp, &'static str, String)>,
+    pub history: Vec<HistoryEvent>,
     /// The mapped tables as they were when it started, and for each the values of its key columns.
-    pub mapping: Arc<[TableMapping]>,
-    pub keys: Vec<Vec<String>>,
-    pub traceparent: Option<String>,
+    mapping: Arc<[TableMapping]>,
+    keys: Vec<Vec<String>>,
+    /// Those that it was started with.
+    pub options: StartOptions,
     /// Which event wrote each local attribute last.
     pub local_versions: BTreeMap<String, u64>,
     /// When the first attempt of the call was made that a state is at.
@@ -21,18 +35,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub fn new(
-        id: ExecutionId,
-        mapping: Arc<[TableMapping]>,
-        keys: Vec<Vec<String>>,
-        traceparent: Option<String>,
-    ) -> Self {
+    pub fn new(id: ExecutionId, definition: &Definition, keys: Vec<Vec<String>>, options: StartOptions) -> Self {
         Self {
             execution: Execution::new(id),
             history: Vec::new(),
-            mapping,
+            mapping: definition.global_attributes.clone().into(),
             keys,
-            traceparent,
+            options,
             local_versions: BTreeMap::new(),
             first_attempts: BTreeMap::new(),
         }
@@ -45,7 +54,7 @@ impl Run {
         definition: &Definition,
         now: Timestamp,
         global_messages: &[GlobalMessage],
-    ) -> std::result::Result<Vec<Event>, Rejection> {
+    ) -> Result<Vec<Event>, Rejection> {
         let context = Context {
             now,
             jitter: 0.5,
@@ -62,21 +71,18 @@ impl Run {
 
     /// Applies an event, and notes it in the history.
     pub fn apply(&mut self, event: Event, now: Timestamp) {
-        let number = self.execution.next_event;
+        let event_id = self.execution.next_event;
         if event.is_recorded() {
-            let (name, details) = event.to_parts();
-            self.history.push((number, now, name, details));
+            let (event_type, details) = event.to_parts();
+            let details = Json::from_trusted(details);
+            self.history.push(HistoryEvent { event_id, event_time: shown(now), at: now, event_type, details });
         }
         match &event {
             Event::LocalAttributesWritten { attributes } => {
-                self.local_versions.extend(attributes.keys().map(|name| (name.clone(), number)));
+                self.local_versions.extend(attributes.keys().map(|name| (name.clone(), event_id)));
             }
-            Event::WaitStarted { seq, .. }
-            | Event::StateCompleted { seq, .. }
-            | Event::IncidentRaised { seq, .. }
-            | Event::StateFailed { seq, .. } => {
-                self.first_attempts.retain(|(of, _), _| of != seq);
-            }
+            // The next attempt counts as the first one.
+            Event::IncidentRaised { seq, .. } => self.first_attempts.retain(|(of, _), _| of != seq),
             _ => {}
         }
         self.execution.apply(&event, now);
@@ -87,12 +93,12 @@ impl Run {
         self.mapping.iter().zip(&self.keys).map(|(table, key)| (table, key.as_slice()))
     }
 
-    /// What is wrong with it: the history, replayed, gives the execution, or it is broken.
-    pub fn problems(&self) -> Vec<String> {
+    /// What is wrong with it, if anything: its history, replayed, gives the execution.
+    pub fn problem(&self) -> Option<String> {
         let mut replay = Replay::new(self.execution.id);
-        for (number, at, name, details) in &self.history {
-            if let Err(broken) = replay.event(*number, *at, name, details) {
-                return vec![format!("history_event: {broken}")];
+        for HistoryEvent { event_id, at, event_type, details, .. } in &self.history {
+            if let Err(broken) = replay.event(*event_id, *at, event_type, details.as_str()) {
+                return Some(format!("history_event: {broken}"));
             }
         }
         for state in self.execution.states.values() {
@@ -100,18 +106,7 @@ impl Run {
                 replay.adopt_unrecorded_attempts(state.seq, call.clone());
             }
         }
-        let (replayed, found) = (&mut replay.execution, &self.execution);
-        let mut problems = Vec::new();
-        for seq in replayed.states.keys().chain(found.states.keys()).copied().collect::<BTreeSet<_>>() {
-            let (expected, found) = (replayed.states.get(&seq), found.states.get(&seq));
-            if expected != found {
-                problems.push(format!("state_execution {}: is {found:?} and should be {expected:?}", seq.0));
-            }
-        }
-        replayed.states.clone_from(&found.states);
-        if replayed != found {
-            problems.push(format!("process_execution: is {found:?} and should be {replayed:?}"));
-        }
-        problems
+        let (found, expected) = (&self.execution, &replay.execution);
+        (found != expected).then(|| format!("process_execution: is {found:?} and should be {expected:?}"))
     }
 }

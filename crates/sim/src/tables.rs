@@ -12,42 +12,39 @@ pub type Row = BTreeMap<String, Json>;
 
 /// All tables, by name.
 #[derive(Default)]
-pub(crate) struct Tables {
-    tables: BTreeMap<String, Table>,
-}
-
-struct Table {
-    /// Stands for the oid.
-    relation: u32,
-    rows: Vec<Row>,
-}
+pub(crate) struct Tables(BTreeMap<String, Vec<Row>>);
 
 /// A write that a table refuses.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub refusal: Refusal,
-    table: String,
-    constraint: Option<String>,
+    error: AppDatabaseError,
 }
 
 impl Refused {
-    /// As a failed attempt of the call whose answer was refused.
-    pub fn failure(&self) -> Failure {
-        let sql_state = self.refusal.sqlstate().to_owned();
-        let message = self.refusal.message.clone();
-        let detail = format!("{message} ({sql_state})");
+    fn of(table: &TableMapping, key: &[String], state: &'static [u8; 5], what: &str) -> Box<Self> {
+        let values = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
+        let message = format!("table {} {what} {}", table.table, values.collect::<Vec<_>>().join(" and "));
+        let refusal = Refusal::new(state, message.clone());
+        let name = table.table.rsplit('.').next().unwrap_or_default();
         let error = AppDatabaseError {
-            sql_state,
+            sql_state: refusal.sqlstate().to_owned(),
             message,
-            table: Some(self.table.clone()),
-            constraint: self.constraint.clone(),
+            table: Some(table.table.clone()),
+            constraint: (state == b"23505").then(|| format!("{name}_pkey")),
         };
-        Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
+        Box::new(Self { refusal, error })
+    }
+
+    /// As a failed attempt of the call whose answer was refused.
+    pub fn failure(self) -> Failure {
+        let detail = format!("{} ({})", self.error.message, self.error.sql_state);
+        Failure { app_database_error: Some(self.error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 
 /// A table without a schema is in `public`.
-fn full_name(table: &str) -> String {
+pub(crate) fn full_name(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
 
@@ -55,32 +52,13 @@ fn has_key(row: &Row, columns: &[String], key: &[String]) -> bool {
     columns.iter().zip(key).all(|(column, text)| row.get(column).is_some_and(|value| key_text(value) == *text))
 }
 
-/// A row, for people.
-fn row_of(table: &TableMapping, key: &[String]) -> String {
-    let columns = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
-    columns.collect::<Vec<_>>().join(" and ")
-}
-
-/// The columns of a table that these attributes go to, with their values.
-fn written(table: &TableMapping, attributes: &BTreeMap<String, Json>) -> Row {
-    let column = |(name, value): (&String, &Json)| Some((table.attributes.get(name)?.clone(), value.clone()));
-    attributes.iter().filter_map(column).collect()
-}
-
 impl Tables {
-    /// The number of a table, which is there from now on.
-    pub fn relation(&mut self, name: &str) -> u32 {
-        self.table(name).relation
-    }
-
-    fn table(&mut self, name: &str) -> &mut Table {
-        let relation = self.tables.len() as u32 + 1;
-        self.tables.entry(full_name(name)).or_insert_with(|| Table { relation, rows: Vec::new() })
+    fn table(&mut self, name: &str) -> &mut Vec<Row> {
+        self.0.entry(full_name(name)).or_default()
     }
 
     fn found(&self, table: &TableMapping, key: &[String]) -> Option<&Row> {
-        let rows = &self.tables.get(&full_name(&table.table))?.rows;
-        rows.iter().find(|row| has_key(row, &table.primary_key, key))
+        self.rows(&table.table, &table.primary_key, key).next()
     }
 
     /// The attributes of a process that are loaded, as a JSON object. A row that is not there gives null for each.
@@ -97,54 +75,39 @@ impl Tables {
 
     /// Updates the row of each table that has one of these attributes: all or none.
     pub fn update(&mut self, run: &Run, attributes: &BTreeMap<String, Json>) -> Result<(), Box<Refused>> {
-        let writes = || run.rows().map(|(table, key)| (table, key, written(table, attributes)));
-        for (table, key, written) in writes() {
-            if !written.is_empty() && self.found(table, key).is_none() {
-                let message = format!("table {} has no row with {}", table.table, row_of(table, key));
-                let refusal = Refusal::new(b"02000", message);
-                return Err(Box::new(Refused { refusal, table: table.table.clone(), constraint: None }));
-            }
-        }
-        for (table, key, written) in writes().filter(|(.., written)| !written.is_empty()) {
-            self.put(&table.table, &table.primary_key, key, written);
-        }
-        Ok(())
+        self.write(run, attributes, None)
     }
 
-    /// Whether a start may insert its rows.
-    pub fn check_insert(
-        &self,
+    /// The same, or at the start of a process the rows are inserted: it has a mode for rows that are there already.
+    pub fn write(
+        &mut self,
         run: &Run,
         attributes: &BTreeMap<String, Json>,
-        mode: ConflictMode,
+        start: Option<ConflictMode>,
     ) -> Result<(), Box<Refused>> {
+        let mut writes = Vec::new();
         for (table, key) in run.rows() {
-            let is_written = !written(table, attributes).is_empty();
-            if mode == ConflictMode::ReturnError && is_written && self.found(table, key).is_some() {
-                let name = table.table.rsplit('.').next().unwrap_or_default();
-                let constraint = format!("{name}_pkey");
-                let message = format!("table {} already has a row with {}", table.table, row_of(table, key));
-                let refusal = Refusal::new(b"23505", message);
-                return Err(Box::new(Refused { refusal, table: table.table.clone(), constraint: Some(constraint) }));
+            let column = |(name, value): (&String, &Json)| Some((table.attributes.get(name)?.clone(), value.clone()));
+            let columns: Row = attributes.iter().filter_map(column).collect();
+            match (start, self.found(table, key)) {
+                _ if columns.is_empty() => {}
+                (None, None) => return Err(Refused::of(table, key, b"02000", "has no row with")),
+                (Some(ConflictMode::ReturnError), Some(_)) => {
+                    return Err(Refused::of(table, key, b"23505", "already has a row with"));
+                }
+                (Some(ConflictMode::Ignore), Some(_)) => {}
+                _ => writes.push((table, key, columns)),
             }
+        }
+        for (table, key, columns) in writes {
+            self.put(&table.table, &table.primary_key, key, columns);
         }
         Ok(())
-    }
-
-    /// Inserts the row of each table that has one of these attributes, at the start of a process.
-    pub fn insert(&mut self, run: &Run, attributes: &BTreeMap<String, Json>, mode: ConflictMode) {
-        for (table, key) in run.rows() {
-            let written = written(table, attributes);
-            let is_left = mode == ConflictMode::Ignore && self.found(table, key).is_some();
-            if !written.is_empty() && !is_left {
-                self.put(&table.table, &table.primary_key, key, written);
-            }
-        }
     }
 
     /// Writes columns of the row with this key, which is made where it is not there.
     pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: Row) {
-        let rows = &mut self.table(table).rows;
+        let rows = self.table(table);
         match rows.iter_mut().find(|row| has_key(row, columns, key)) {
             Some(row) => row.extend(values),
             None => {
@@ -158,13 +121,12 @@ impl Tables {
     }
 
     /// The rows of a table, or those with this key.
-    pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> Vec<&Row> {
-        let rows = self.tables.get(&full_name(table)).into_iter().flat_map(|table| &table.rows);
-        rows.filter(|row| has_key(row, columns, key)).collect()
+    pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> impl Iterator<Item = &Row> {
+        self.0.get(&full_name(table)).into_iter().flatten().filter(|row| has_key(row, columns, key))
     }
 
     /// Deletes the rows with this key.
     pub fn delete(&mut self, table: &str, columns: &[String], key: &[String]) {
-        self.table(table).rows.retain(|row| !has_key(row, columns, key));
+        self.table(table).retain(|row| !has_key(row, columns, key));
     }
 }

@@ -49,7 +49,6 @@ fn the_library_does_what_the_readme_says() {
         let answer = simulator.line(command);
         assert!(fits(expected, &answer), "{command}\nshould be {expected}\nand is    {answer}");
     }
-    assert_eq!(simulator.check_all().len(), 0);
 }
 
 #[test]
@@ -70,13 +69,11 @@ fn the_program_says_the_same_as_the_library() {
 
 #[test]
 fn every_command_has_an_example() {
-    let source = include_str!("../src/command.rs");
-    let list = source.split("pub enum SimulatorCommand {").nth(1).unwrap().split('}').next().unwrap();
-    for command in list.lines().filter_map(|line| line.trim().split('(').next()).filter(|word| !word.is_empty()) {
-        let name: String = command
-            .char_indices()
-            .flat_map(|(i, c)| (i > 0 && c.is_uppercase()).then_some('_').into_iter().chain([c.to_ascii_lowercase()]))
-            .collect();
+    let source = include_str!("../src/line.rs");
+    let names: Vec<_> =
+        source.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" => result(")).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for (name, _) in names {
         let is_shown = examples().iter().any(|(example, _)| example.starts_with(&format!("{{\"{name}\":")));
         assert!(is_shown, "{name} has no example");
     }

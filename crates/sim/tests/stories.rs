@@ -456,12 +456,12 @@ fn a_state_that_is_no_longer_listed_is_not_called_until_it_is() {
 fn payloads_pass_as_they_are_and_replies_are_lines() {
     let mut sim = Sim::of(one_state(json!({})));
     let line = r#"{"start": {"process_id": "p", "process_type": "P", "input": {"exact": 1.100000000000000000001, "twice": [1,  2]}}}"#;
-    sim.0.line(line);
-    let body = sim.0.line(r#"{"calls": {}}"#);
+    sim.simulator.line(line);
+    let body = sim.simulator.line(r#"{"calls": {}}"#);
     assert!(body.contains(r#"{\"exact\": 1.100000000000000000001, \"twice\": [1,  2]}"#), "{body}");
     let pretty = "{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"DEAD_END\",\n\"closeInput\": {\r\n\"a\": 1}}}}";
     sim.ask("answer", json!({"call": 1, "status": 200, "body": pretty}));
-    let line = sim.0.line(r#"{"describe": {"process_id": "p"}}"#);
+    let line = sim.simulator.line(r#"{"describe": {"process_id": "p"}}"#);
     assert!(line.contains("\"a\": 1") && !line.contains(['\n', '\r']), "{line}");
 }
 
@@ -576,9 +576,35 @@ fn an_incident_stays_until_it_is_retried() {
     let call = sim.call();
     assert_eq!(call["attempt"], 3);
     sim.answer(&call, done(json!("mended")));
-    assert_eq!(sim.ask("incidents", json!({"process_id": "p"})), json!([]));
-    assert_eq!(sim.ask("incidents", json!({"process_id": "q"})).as_array().unwrap().len(), 1);
+    let left = sim.ask("incidents", json!({}));
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["process_id"]), (1, &json!("q")));
     sim.is_sound();
+}
+
+#[test]
+fn a_command_is_refused_before_anything_changes() {
+    let mut sim = Sim::of(one_state(json!({})));
+    for (command, arguments, state) in [
+        ("stop", json!({"process_id": "p", "reasons": "enough"}), "08P01"),
+        ("start", json!({"process_id": 7, "process_type": "P"}), "08P01"),
+        ("start", json!({"process_id": "p", "process_type": "P", "timeout": -1}), "XD009"),
+        ("describe", json!({"execution_id": "p"}), "XD009"),
+        ("incidents", json!({"process_id": "p"}), "08P01"),
+        ("advance", json!({"by": -1}), "XD009"),
+        ("advance", json!({"until": "2026-01-01T00:00:00Z"}), "XD009"),
+        ("publish_global", json!({"queue_name": "g", "ttl": 0}), "XD009"),
+        ("set_local_attributes", json!({"process_id": "p"}), "XD009"),
+        ("begin", json!({}), "08P01"),
+    ] {
+        assert_eq!(sim.refused(command, arguments).0, state, "{command}");
+    }
+    for line in ["{}", "[]", r#"{"calls": {}, "called": {}}"#] {
+        assert!(sim.simulator.line(line).contains("08P01"), "{line}");
+    }
+    // A start that is refused takes no number, and null is as good as absent.
+    assert!(sim.start("p").ends_with("-000000000001"));
+    assert_eq!(sim.ask("stop", json!({"process_id": "p", "reason": null})), Value::Null);
+    assert_eq!(sim.status("p"), "TERMINATED");
 }
 
 #[test]
@@ -590,7 +616,7 @@ fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
     let ask = |rpc: &str, input: &str| {
         format!(r#"{{"rpc": {{"process_id": "p", "rpc_name": "{rpc}", "input": {input}, "idempotency_key": "k"}}}}"#)
     };
-    let called = sim.0.line(&ask("deposit", r#"{"a": 1, "b": [1]}"#));
+    let called = sim.simulator.line(&ask("deposit", r#"{"a": 1, "b": [1]}"#));
     assert!(called.contains("/rpc/deposit/k"), "{called}");
     let called: Value = serde_json::from_str(&called).unwrap();
     let call = &called["result"]["call"]["call"];
@@ -602,7 +628,7 @@ fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
         ("deposit", "null", "XD030"),
         ("withdraw", r#"{"a": 1, "b": [1]}"#, "XD030"),
     ] {
-        let said = sim.0.line(&ask(rpc, input));
+        let said = sim.simulator.line(&ask(rpc, input));
         assert!(said.contains(expected), "{rpc} {input}: {said}");
     }
 }

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::connection::Origin;
 use super::exchange::Exchange;
-use super::phase::{self, Phase, span};
-use crate::http::Failure;
+use super::phase::{self, AttemptPhase, span};
+use crate::http::HttpFailure;
 use crate::http::hosts::WorkerUrl;
 use crate::transport::{FailureKind, Request};
 
 /// A call that the reactor has.
-pub struct Call {
+pub struct PendingCall {
     pub id: u64,
     pub request: Request,
     pub url: WorkerUrl,
@@ -26,14 +26,14 @@ pub struct Call {
     pub started: Option<Instant>,
     /// Not over an idle connection: one was lost already.
     pub needs_new: bool,
-    pub place: Place,
+    pub place: CallPlace,
 }
 
 /// Where it is.
-pub enum Place {
+pub enum CallPlace {
     InLine {
         /// How far it got before it came here again.
-        tried: Option<Phase>,
+        tried: Option<AttemptPhase>,
     },
     Resolving,
     Connecting {
@@ -48,7 +48,7 @@ pub enum Place {
         connection: usize,
         /// The connection was made for this call.
         fresh: bool,
-        phase: Phase,
+        phase: AttemptPhase,
         /// Empty once the whole request is sent.
         head: Vec<u8>,
         /// Of head and body together.
@@ -57,35 +57,35 @@ pub enum Place {
     },
 }
 
-impl Call {
+impl PendingCall {
     pub fn connection(&self) -> Option<usize> {
         match &self.place {
-            Place::InLine { .. } | Place::Resolving => None,
-            Place::Connecting { connection, .. }
-            | Place::Handshaking { connection }
-            | Place::Exchanging { connection, .. } => Some(*connection),
+            CallPlace::InLine { .. } | CallPlace::Resolving => None,
+            CallPlace::Connecting { connection, .. }
+            | CallPlace::Handshaking { connection }
+            | CallPlace::Exchanging { connection, .. } => Some(*connection),
         }
     }
 
     /// How far it is; none for one that has not begun.
-    pub fn phase(&self) -> Option<Phase> {
+    pub fn phase(&self) -> Option<AttemptPhase> {
         match &self.place {
-            Place::InLine { tried } => *tried,
-            Place::Resolving => Some(Phase::Resolving),
-            Place::Connecting { .. } => Some(Phase::Connecting),
-            Place::Handshaking { .. } => Some(Phase::Handshaking),
-            Place::Exchanging { phase, .. } => Some(*phase),
+            CallPlace::InLine { tried } => *tried,
+            CallPlace::Resolving => Some(AttemptPhase::Resolving),
+            CallPlace::Connecting { .. } => Some(AttemptPhase::Connecting),
+            CallPlace::Handshaking { .. } => Some(AttemptPhase::Handshaking),
+            CallPlace::Exchanging { phase, .. } => Some(*phase),
         }
     }
 
     /// Its time is over.
-    pub fn timed_out(&self, peer: Option<SocketAddr>) -> Failure {
+    pub fn timed_out(&self, peer: Option<SocketAddr>) -> HttpFailure {
         match self.phase() {
             Some(phase) => phase::timed_out(phase, &phase::target(&self.url, peer), self.request.timeout),
             None => {
                 let time = span(self.request.timeout);
                 let message = format!("not tried in {time}: no connection more could be opened");
-                Failure::new(FailureKind::NotTried, message)
+                HttpFailure::new(FailureKind::NotTried, message)
             }
         }
     }

@@ -5,12 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ureq_proto::client::state::{RecvBody, RecvResponse};
 use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestResult};
-use ureq_proto::http::{HeaderMap, HeaderValue, StatusCode, header};
+use ureq_proto::http::{HeaderValue, StatusCode, header};
 use ureq_proto::{BodyMode, Error, http};
 
+use super::phase::Problem;
 use crate::http::hosts::WorkerUrl;
 use crate::http::signature::signature;
-use crate::http::{Failure, HEADER_LIMIT};
+use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::{FailureKind, Request};
 use xdb_protocol::retry_after_seconds;
 
@@ -20,14 +21,14 @@ const USER_AGENT: &str = concat!("xdb/", env!("CARGO_PKG_VERSION"));
 
 /// The answer to one request, as far as it has come.
 pub struct Exchange {
-    state: State,
+    state: ReceiveState,
     /// Received, but not yet enough to be made sense of.
     pending: Vec<u8>,
     /// How the body of an answer that is no success is encoded: it is not read.
     unread: Option<String>,
 }
 
-enum State {
+enum ReceiveState {
     Head(Call<RecvResponse>),
     Body {
         call: Call<RecvBody>,
@@ -82,26 +83,9 @@ pub struct Answer {
     pub reusable: bool,
 }
 
-/// Why what was received is no answer.
-pub enum Fault {
-    NotHttp(Error),
-    HeadersTooLarge,
-    BodyTooLarge(usize),
-    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
-    Encoded(String),
-    /// The connection ended in the middle.
-    Lost,
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Fault::NotHttp(error)
-    }
-}
-
 /// The bytes of a request up to its body, and what reads its answer. `space` is room to write in, of
 /// [`HEADER_LIMIT`] bytes.
-pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(Vec<u8>, Exchange), Failure> {
+pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(Vec<u8>, Exchange), HttpFailure> {
     let signature = signature(request)?;
     let mut message = http::Request::post(&request.url).header(header::CONTENT_TYPE, "application/json");
     for (name, value) in &request.headers {
@@ -119,25 +103,23 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
         (header::ACCEPT, HeaderValue::from_static("application/json")),
     ];
     if let Some(headers) = message.headers_mut() {
-        own.into_iter().for_each(|(name, value)| add_missing(headers, name, value));
+        // What the worker's own headers say takes precedence.
+        own.into_iter().for_each(|(name, value)| _ = headers.entry(name).or_insert(value));
     }
     // What a request is refused for may quote its headers: nothing of it is told.
     let unwritable =
-        || Failure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
+        || HttpFailure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
     let (head, call) = write(message, request.body.len(), space).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
-    Ok((head, Exchange { state: State::Head(call), pending: Vec::new(), unread: None }))
+    Ok((head, Exchange { state: ReceiveState::Head(call), pending: Vec::new(), unread: None }))
 }
 
 /// The head of a request, and what reads the answer.
-type Written = (Vec<u8>, Call<RecvResponse>);
-
-/// What the worker's own headers say takes precedence.
-fn add_missing(headers: &mut HeaderMap, name: http::HeaderName, value: HeaderValue) {
-    headers.entry(name).or_insert(value);
-}
-
-fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Option<Written>, Error> {
+fn write(
+    message: http::Request<()>,
+    body: usize,
+    space: &mut [u8],
+) -> Result<Option<(Vec<u8>, Call<RecvResponse>)>, Error> {
     let mut call = Call::new(message)?.proceed();
     let mut head = Vec::with_capacity(512);
     while !call.can_proceed() {
@@ -158,7 +140,7 @@ fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Op
 
 impl Exchange {
     /// Takes in what was received. `limit` is the largest body, `space` room to work in.
-    pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, Fault> {
+    pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, Problem> {
         if self.pending.is_empty() {
             let used = self.process(data, limit, space)?;
             self.pending.extend_from_slice(&data[used..]);
@@ -172,30 +154,32 @@ impl Exchange {
         let answer = self.answer(false)?;
         // A line between chunks, or a trailer, whose end does not come.
         if answer.is_none() && self.pending.len() > HEADER_LIMIT {
-            return Err(Fault::HeadersTooLarge);
+            return Err(Problem::HeadersTooLarge);
         }
         Ok(answer)
     }
 
     /// The peer has sent its last byte, in good order.
-    pub fn end(&mut self) -> Result<Answer, Fault> {
-        self.answer(true)?.ok_or(Fault::Lost)
+    pub fn end(&mut self) -> Result<Answer, Problem> {
+        self.answer(true)?.ok_or(Problem::Lost)
     }
 
-    fn process(&mut self, input: &[u8], limit: usize, space: &mut [u8]) -> Result<usize, Fault> {
+    fn process(&mut self, input: &[u8], limit: usize, space: &mut [u8]) -> Result<usize, Problem> {
         let mut used = 0;
-        while let State::Head(call) = &mut self.state {
+        while let ReceiveState::Head(call) = &mut self.state {
             let (taken, response) = call.try_response(&input[used..], false)?;
             // What has not been taken is the beginning of headers.
             let size = if taken > 0 { taken } else { input.len() - used };
             if size > HEADER_LIMIT {
-                return Err(Fault::HeadersTooLarge);
+                return Err(Problem::HeadersTooLarge);
             }
             used += taken;
             match response {
                 Some(response) => {
                     match encoding(&response) {
-                        Some(encoding) if response.status() == StatusCode::OK => return Err(Fault::Encoded(encoding)),
+                        Some(encoding) if response.status() == StatusCode::OK => {
+                            return Err(Problem::Encoded(encoding));
+                        }
                         encoding => self.unread = encoding,
                     }
                     self.begin_body(Status::of(&response), limit)?;
@@ -205,14 +189,14 @@ impl Exchange {
                 None => {}
             }
         }
-        let State::Body { call, body, limit, .. } = &mut self.state else { return Ok(used) };
+        let ReceiveState::Body { call, body, limit, .. } = &mut self.state else { return Ok(used) };
         loop {
             let (taken, given) = call.read(&input[used..], space)?;
             used += taken;
-            body.try_reserve(given).map_err(|_| Fault::BodyTooLarge(body.len()))?;
+            body.try_reserve(given).map_err(|_| Problem::BodyTooLarge(body.len()))?;
             body.extend_from_slice(&space[..given]);
             if body.len() > *limit {
-                return Err(Fault::BodyTooLarge(*limit));
+                return Err(Problem::BodyTooLarge(*limit));
             }
             if taken == 0 && given == 0 {
                 return Ok(used);
@@ -221,41 +205,47 @@ impl Exchange {
     }
 
     /// The headers are complete.
-    fn begin_body(&mut self, status: Status, limit: usize) -> Result<(), Fault> {
-        let State::Head(call) = mem::replace(&mut self.state, State::Over) else { return Ok(()) };
+    fn begin_body(&mut self, status: Status, limit: usize) -> Result<(), Problem> {
+        let ReceiveState::Head(call) = mem::replace(&mut self.state, ReceiveState::Over) else { return Ok(()) };
         self.state = match call.proceed() {
             Some(RecvResponseResult::RecvBody(call)) => {
                 let mode = call.body_mode();
                 let announced = if let BodyMode::LengthDelimited(length) = mode { length } else { 0 };
                 if announced > limit as u64 {
-                    return Err(Fault::BodyTooLarge(limit));
+                    return Err(Problem::BodyTooLarge(limit));
                 }
                 let body = Vec::with_capacity(announced.min(TRUSTED_LENGTH) as usize);
-                State::Body { call, status, body, limit, until_close: mode == BodyMode::CloseDelimited }
+                ReceiveState::Body { call, status, body, limit, until_close: mode == BodyMode::CloseDelimited }
             }
-            Some(RecvResponseResult::Cleanup(call)) => State::Empty { status, close: call.must_close_connection() },
-            Some(RecvResponseResult::Redirect(call)) => State::Empty { status, close: call.must_close_connection() },
-            None => State::Over,
+            Some(RecvResponseResult::Cleanup(call)) => {
+                ReceiveState::Empty { status, close: call.must_close_connection() }
+            }
+            Some(RecvResponseResult::Redirect(call)) => {
+                ReceiveState::Empty { status, close: call.must_close_connection() }
+            }
+            None => ReceiveState::Over,
         };
         Ok(())
     }
 
     /// The answer, if it is whole. `ended` says that nothing more comes.
-    fn answer(&mut self, ended: bool) -> Result<Option<Answer>, Fault> {
+    fn answer(&mut self, ended: bool) -> Result<Option<Answer>, Problem> {
         let whole = match &self.state {
-            State::Empty { .. } => true,
-            State::Body { until_close: true, .. } => ended,
+            ReceiveState::Empty { .. } => true,
+            ReceiveState::Body { until_close: true, .. } => ended,
             // The last chunk may lack its end when the connection ends right there.
-            State::Body { call, .. } => call.can_proceed() || ended && call.is_ended_chunked(),
-            State::Head(_) | State::Over => false,
+            ReceiveState::Body { call, .. } => call.can_proceed() || ended && call.is_ended_chunked(),
+            ReceiveState::Head(_) | ReceiveState::Over => false,
         };
         if !whole {
             return Ok(None);
         }
         let clean = !ended && self.pending.is_empty();
-        Ok(match mem::replace(&mut self.state, State::Over) {
-            State::Empty { status, close } => Some(Answer { status, body: Vec::new(), reusable: clean && !close }),
-            State::Body { call, status, body, .. } => {
+        Ok(match mem::replace(&mut self.state, ReceiveState::Over) {
+            ReceiveState::Empty { status, close } => {
+                Some(Answer { status, body: Vec::new(), reusable: clean && !close })
+            }
+            ReceiveState::Body { call, status, body, .. } => {
                 let close = match call.proceed() {
                     Some(RecvBodyResult::Cleanup(call)) => call.must_close_connection(),
                     Some(RecvBodyResult::Redirect(call)) => call.must_close_connection(),
@@ -264,7 +254,7 @@ impl Exchange {
                 let unread = self.unread.take().map(|encoding| format!("a body with Content-Encoding {encoding}"));
                 Some(Answer { status, body: unread.map_or(body, String::into_bytes), reusable: clean && !close })
             }
-            State::Head(_) | State::Over => None,
+            ReceiveState::Head(_) | ReceiveState::Over => None,
         })
     }
 }

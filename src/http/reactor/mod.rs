@@ -22,9 +22,10 @@ use rustls::{ClientConfig, RootCertStore};
 use super::hosts::HostPolicy;
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Authorities, Failure, Notifier, lock};
+use super::{Authorities, HttpFailure, Notifier, lock};
 use crate::transport::{FailureKind, Outcome, Reply, Request};
-use round::Round;
+pub use phase::reason;
+use round::ReactorRound;
 
 const STACK: usize = 512 * 1024;
 /// Beyond this, a timeout is no different from none, and sums of times can't overflow.
@@ -71,10 +72,10 @@ pub struct Connections {
 /// it: an answer, a failure, the end of its time or a panic. Its time runs from [`submit`](Reactor::submit), so a
 /// lease given for a little more than its timeout covers a wait in line, too.
 pub struct Reactor {
-    shared: Arc<Shared>,
+    shared: Arc<ReactorShared>,
 }
 
-struct Shared {
+struct ReactorShared {
     names: Names,
     notifier: Arc<Notifier>,
     waker: Arc<Waker>,
@@ -104,7 +105,7 @@ struct Trust {
 struct SharedState {
     next_id: u64,
     /// The calls that are not finished.
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, OpenRequest>,
     /// Those of them that the reactor has not yet seen.
     submitted: Vec<Job>,
     /// Tags of calls that are of no use any more.
@@ -112,11 +113,9 @@ struct SharedState {
     finished: Vec<Reply>,
     /// The thread is to end.
     stop: bool,
-    /// There is no thread any more.
-    has_ended: bool,
 }
 
-struct Open {
+struct OpenRequest {
     tag: u64,
     since: Instant,
 }
@@ -156,7 +155,7 @@ impl Reactor {
             })
         };
         let client = Authorities::default().client(&means.roots).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReactorShared {
             names: Names::new(HostPolicy::default(), means.lookup, on_arrival),
             notifier,
             waker,
@@ -170,8 +169,8 @@ impl Reactor {
             waiting: AtomicUsize::default(),
             state: Mutex::default(),
         });
-        let end = End(shared.clone());
-        spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
+        let served = shared.clone();
+        spawn("xdb http", STACK, move || serve(&served, &mut poll, &registry))?;
         Ok(Reactor { shared })
     }
 
@@ -184,17 +183,13 @@ impl Reactor {
         for request in requests {
             state.next_id += 1;
             let id = state.next_id;
-            state.open.insert(id, Open { tag: request.tag, since: now });
+            state.open.insert(id, OpenRequest { tag: request.tag, since: now });
             state.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
         let is_new = was_empty && !state.submitted.is_empty();
-        let has_failed = state.has_ended && state.end();
         drop(state);
         if is_new {
             wake(&shared.waker);
-        }
-        if has_failed {
-            shared.notifier.notify();
         }
     }
 
@@ -262,29 +257,21 @@ impl Drop for Reactor {
 }
 
 impl SharedState {
-    /// Ends all open calls that the reactor has or had; whether there were any.
+    /// Ends all open calls; whether there were any.
     fn fail_open(&mut self, reason: &str) -> bool {
-        let waiting: HashMap<u64, Open> =
-            self.submitted.iter().filter_map(|job| Some((job.id, self.open.remove(&job.id)?))).collect();
-        let failed = mem::replace(&mut self.open, waiting);
+        self.submitted.clear();
+        let failed = mem::take(&mut self.open);
         let any = !failed.is_empty();
         self.finished.extend(failed.into_values().map(|open| Reply {
             tag: open.tag,
-            outcome: Failure::new(FailureKind::Panic, reason).into(),
+            outcome: HttpFailure::new(FailureKind::Panic, reason).into(),
             elapsed: open.since.elapsed(),
         }));
         any
     }
-
-    /// There is no thread any more, and nobody shall wait for one; whether somebody does.
-    fn end(&mut self) -> bool {
-        self.has_ended = true;
-        self.submitted.clear();
-        self.fail_open("the thread that makes calls has ended")
-    }
 }
 
-impl Shared {
+impl ReactorShared {
     /// What was submitted, and what was cancelled; None: the thread is to end.
     fn take_submitted(&self) -> Option<(Vec<Job>, Vec<u64>)> {
         let mut state = lock(&self.state);
@@ -292,8 +279,8 @@ impl Shared {
     }
 
     /// What connections are made with over TLS.
-    fn client(&self) -> Result<Arc<ClientConfig>, Failure> {
-        self.trust().client.map_err(|why| Failure::new(FailureKind::NotTried, why))
+    fn client(&self) -> Result<Arc<ClientConfig>, HttpFailure> {
+        self.trust().client.map_err(|why| HttpFailure::new(FailureKind::NotTried, why))
     }
 
     fn trust(&self) -> Trust {
@@ -325,30 +312,15 @@ fn wake(waker: &Waker) {
     let _ = waker.wake();
 }
 
-/// What is done when the thread ends, however it does.
-struct End(Arc<Shared>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        if lock(&self.0.state).end() {
-            self.0.notifier.notify();
-        }
-    }
-}
-
-/// The thread. What panics outside of a single call takes all calls with it that were under way; a new round of
-/// the same thread goes on with those that come then.
-fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
+/// The thread. What panics outside of a single call takes all calls with it that there are; a new round of the same thread goes on
+/// with those that come then.
+fn serve(shared: &ReactorShared, poll: &mut Poll, registry: &Registry) {
     let mut done = Vec::new();
     loop {
-        let round = AssertUnwindSafe(|| Round::new(shared, poll, registry, &mut done).run());
+        let round = AssertUnwindSafe(|| ReactorRound::new(shared, poll, registry, &mut done).run());
         let message = match catch_unwind(round) {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => {
-                // Nobody would take these up, either.
-                drop(shared.take_submitted());
-                format!("the thread that makes calls failed: {error}")
-            }
+            Ok(Err(error)) => format!("the thread that makes calls failed: {error}"),
             Err(panic) => {
                 let message = panic_message(panic.as_ref());
                 // Its destructor may panic in turn.

@@ -4,9 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::exchange::Fault;
+use ureq_proto::Error;
+
 use crate::http::hosts::WorkerUrl;
-use crate::http::{Failure, HEADER_LIMIT};
+use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::FailureKind;
 
 /// However long a call may take, a worker that is there accepts it sooner.
@@ -14,7 +15,7 @@ pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// How far an attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum AttemptPhase {
     Resolving,
     Connecting,
     Handshaking,
@@ -25,9 +26,21 @@ pub enum Phase {
 
 /// Why an attempt ended without an answer.
 pub enum Problem {
-    Known(Failure),
+    Known(HttpFailure),
     Io(io::Error),
-    Fault(Fault),
+    NotHttp(Error),
+    HeadersTooLarge,
+    BodyTooLarge(usize),
+    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
+    Encoded(String),
+    /// The connection ended in the middle of the answer.
+    Lost,
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Problem::NotHttp(error)
+    }
 }
 
 impl From<io::Error> for Problem {
@@ -41,27 +54,24 @@ impl Problem {
     pub fn is_lost(&self) -> bool {
         match self {
             Problem::Io(error) => is_lost(error),
-            Problem::Fault(fault) => matches!(fault, Fault::Lost),
-            Problem::Known(_) => false,
+            problem => matches!(problem, Problem::Lost),
         }
     }
 
     /// What to tell of it.
-    pub fn tell(self, phase: Phase, target: &str, url: &WorkerUrl) -> Failure {
+    pub fn tell(self, phase: AttemptPhase, target: &str, url: &WorkerUrl) -> HttpFailure {
         use FailureKind::{TooLarge, Transport};
         let is_lost = self.is_lost();
         let (kind, message) = match self {
             Problem::Known(failure) => return failure,
-            Problem::Fault(Fault::NotHttp(error)) => {
-                (Transport, format!("the answer of {target} is not HTTP: {error}"))
-            }
-            Problem::Fault(Fault::HeadersTooLarge) => {
+            Problem::NotHttp(error) => (Transport, format!("the answer of {target} is not HTTP: {error}")),
+            Problem::HeadersTooLarge => {
                 (TooLarge, format!("the answer of {target} has headers larger than {HEADER_LIMIT} bytes"))
             }
-            Problem::Fault(Fault::BodyTooLarge(limit)) => {
+            Problem::BodyTooLarge(limit) => {
                 (TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
             }
-            Problem::Fault(Fault::Encoded(encoding)) => {
+            Problem::Encoded(encoding) => {
                 let what = "the engine reads only answers that are not compressed";
                 let whose = "the worker, or a proxy before it, must not compress them";
                 (
@@ -69,20 +79,20 @@ impl Problem {
                     format!("the answer of {target} has Content-Encoding {encoding}: {what}; {whose}"),
                 )
             }
-            Problem::Io(error) if phase == Phase::Handshaking => {
+            Problem::Io(error) if phase == AttemptPhase::Handshaking => {
                 (Transport, format!("{target} and the engine could not agree on TLS: {}", reason(&error)))
             }
             Problem::Io(error) if !is_lost => (Transport, format!("the call to {target} failed: {}", reason(&error))),
-            Problem::Io(_) | Problem::Fault(Fault::Lost) => {
+            Problem::Io(_) | Problem::Lost => {
                 let when = match phase {
-                    Phase::Receiving => "in the middle of its answer",
-                    Phase::Sending => "while the request was sent",
+                    AttemptPhase::Receiving => "in the middle of its answer",
+                    AttemptPhase::Sending => "while the request was sent",
                     _ => "without an answer",
                 };
                 (Transport, format!("{target} closed the connection {when}"))
             }
         };
-        Failure::new(kind, message)
+        HttpFailure::new(kind, message)
     }
 }
 
@@ -95,26 +105,26 @@ pub fn target(url: &WorkerUrl, peer: Option<SocketAddr>) -> String {
 }
 
 /// The time of a call is over.
-pub fn timed_out(phase: Phase, target: &str, timeout: Duration) -> Failure {
+pub fn timed_out(phase: AttemptPhase, target: &str, timeout: Duration) -> HttpFailure {
     let doing = match phase {
-        Phase::Resolving => "looking up",
-        Phase::Connecting => "connecting to",
-        Phase::Handshaking => "agreeing on TLS with",
-        Phase::Sending => "sending the request to",
-        Phase::Waiting => "waiting for the answer of",
-        Phase::Receiving => "receiving the answer of",
+        AttemptPhase::Resolving => "looking up",
+        AttemptPhase::Connecting => "connecting to",
+        AttemptPhase::Handshaking => "agreeing on TLS with",
+        AttemptPhase::Sending => "sending the request to",
+        AttemptPhase::Waiting => "waiting for the answer of",
+        AttemptPhase::Receiving => "receiving the answer of",
     };
     let (kind, time) = match phase {
-        Phase::Connecting => (FailureKind::ConnectTimeout, timeout.min(LONGEST_CONNECT)),
-        Phase::Resolving | Phase::Handshaking => (FailureKind::ConnectTimeout, timeout),
-        Phase::Sending | Phase::Waiting | Phase::Receiving => (FailureKind::Timeout, timeout),
+        AttemptPhase::Connecting => (FailureKind::ConnectTimeout, timeout.min(LONGEST_CONNECT)),
+        AttemptPhase::Resolving | AttemptPhase::Handshaking => (FailureKind::ConnectTimeout, timeout),
+        AttemptPhase::Sending | AttemptPhase::Waiting | AttemptPhase::Receiving => (FailureKind::Timeout, timeout),
     };
-    Failure::new(kind, format!("timed out after {} while {doing} {target}", span(time)))
+    HttpFailure::new(kind, format!("timed out after {} while {doing} {target}", span(time)))
 }
 
 /// No address accepted a connection.
-pub fn not_connected(target: &str, reason: &str) -> Failure {
-    Failure::new(FailureKind::Connect, format!("could not connect to {target}: {reason}"))
+pub fn not_connected(target: &str, reason: &str) -> HttpFailure {
+    HttpFailure::new(FailureKind::Connect, format!("could not connect to {target}: {reason}"))
 }
 
 /// The reason of an error without its number.

@@ -93,7 +93,7 @@ impl<'a> Pool<'a> {
             let index = *self.idle.get(origin)?.last()?;
             let connection = self.all.get_mut(index)?;
             let fresh = connection.idle_since.is_some_and(|since| now.duration_since(since) < IDLE_AGE);
-            if fresh && names.permits(&origin.host, connection.peer) && connection.is_quiet(space) {
+            if fresh && names.check(&origin.host, connection.peer).is_ok() && connection.is_quiet(space) {
                 connection.idle_since = None;
                 self.forget_idle(origin, index);
                 return Some(index);

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Registry};
 use slab::Slab;
 
-use super::call::{Call, Place, is_shortage};
+use super::call::{CallPlace, PendingCall, is_shortage};
 use super::connection::{Origin, READS};
 use super::exchange::{Answer, Status, encode};
-use super::phase::{self, LONGEST_CONNECT, Phase, Problem, span};
+use super::phase::{self, AttemptPhase, LONGEST_CONNECT, Problem, span};
 use super::pool::{self, Pool};
-use super::{Done, Job, Shared};
+use super::{Done, Job, ReactorShared};
 use crate::http::headers::validate_headers;
 use crate::http::hosts::{WorkerUrl, read_url};
 use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
-use crate::http::{Failure, HEADER_LIMIT};
+use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::{FailureKind, Outcome};
 
 const EVENTS: usize = 1024;
@@ -36,12 +36,12 @@ const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
 const MOST_ADDRESSES: usize = 16;
 
 /// What the thread has, until it ends or panics.
-pub struct Round<'a> {
-    shared: &'a Shared,
+pub struct ReactorRound<'a> {
+    shared: &'a ReactorShared,
     poll: &'a mut Poll,
     done: &'a mut Vec<Done>,
     now: Instant,
-    calls: Slab<Call>,
+    calls: Slab<PendingCall>,
     connections: Pool<'a>,
     timers: BTreeSet<(Instant, usize)>,
     /// Calls that wait until they may begin, with their ids: some have ended.
@@ -58,18 +58,10 @@ pub struct Round<'a> {
     space: Box<[u8]>,
 }
 
-/// The connection for which a call leaves the line.
-enum NextConnection {
-    /// An idle connection.
-    Idle(usize),
-    /// One that is to be made.
-    New,
-}
-
-impl<'a> Round<'a> {
+impl<'a> ReactorRound<'a> {
     /// Takes nothing that could be short: after a panic it has to be there again.
-    pub fn new(shared: &'a Shared, poll: &'a mut Poll, registry: &'a Registry, done: &'a mut Vec<Done>) -> Self {
-        Round {
+    pub fn new(shared: &'a ReactorShared, poll: &'a mut Poll, registry: &'a Registry, done: &'a mut Vec<Done>) -> Self {
+        ReactorRound {
             shared,
             poll,
             done,
@@ -144,7 +136,7 @@ impl<'a> Round<'a> {
             Ok(Err(problem)) => self.failed(index, problem),
             Err(panic) => {
                 let message = format!("the code that makes calls panicked: {}", panic_message(panic.as_ref()));
-                self.end(index, Failure::new(FailureKind::Panic, message).into());
+                self.end(index, HttpFailure::new(FailureKind::Panic, message).into());
             }
         }
     }
@@ -153,10 +145,10 @@ impl<'a> Round<'a> {
     fn take_up(&mut self, Job { id, request, deadline }: Job) {
         let sendable = validate_headers(&request.headers).and_then(|()| check_signable(&request));
         let checked = read_url(&request.url).and_then(|url| sendable.map(|()| url));
-        let invalid = |message| Failure::new(FailureKind::Invalid, message);
+        let invalid = |message| HttpFailure::new(FailureKind::Invalid, message);
         let late = || {
             let message = format!("timed out after {} before it was taken up", span(request.timeout));
-            Failure::new(FailureKind::Timeout, message)
+            HttpFailure::new(FailureKind::Timeout, message)
         };
         let url = checked.map_err(invalid).and_then(|url| if deadline > self.now { Ok(url) } else { Err(late()) });
         let trusts = |url: WorkerUrl| if url.https { self.shared.client().map(|_| url) } else { Ok(url) };
@@ -168,7 +160,7 @@ impl<'a> Round<'a> {
             }
         };
         let origin = Rc::new(Origin { trust: self.trust(&url), host: url.host.clone(), port: url.port });
-        let index = self.calls.insert(Call {
+        let index = self.calls.insert(PendingCall {
             id,
             request,
             url,
@@ -177,7 +169,7 @@ impl<'a> Round<'a> {
             timer: deadline,
             started: None,
             needs_new: false,
-            place: Place::InLine { tried: None },
+            place: CallPlace::InLine { tried: None },
         });
         self.timers.insert((deadline, index));
         self.line.push_back((index, id));
@@ -189,10 +181,10 @@ impl<'a> Round<'a> {
             return;
         }
         let tags: HashSet<_> = tags.iter().collect();
-        let is_cancelled = |(_, call): &(usize, &Call)| tags.contains(&call.request.tag);
+        let is_cancelled = |(_, call): &(usize, &PendingCall)| tags.contains(&call.request.tag);
         let cancelled: Vec<_> = self.calls.iter().filter(is_cancelled).map(|(index, _)| index).collect();
         for index in cancelled {
-            self.end(index, Failure::new(FailureKind::Cancelled, "the call is of no use any more").into());
+            self.end(index, HttpFailure::new(FailureKind::Cancelled, "the call is of no use any more").into());
         }
     }
 
@@ -208,11 +200,14 @@ impl<'a> Round<'a> {
         }
         self.blocked_until = None;
         while let Some((index, id)) = self.line.front().copied() {
-            let is_here = |call: &Call| call.id == id && matches!(call.place, Place::InLine { .. });
+            let is_here = |call: &PendingCall| call.id == id && matches!(call.place, CallPlace::InLine { .. });
             if self.calls.get(index).is_some_and(is_here) {
-                let Some(next) = self.next_connection(index, most) else { return };
+                let idle = self.take_idle(index);
+                if idle.is_none() && !self.has_place(most) {
+                    return;
+                }
                 self.line.pop_front();
-                self.guarded(index, |round| round.begin(index, next));
+                self.guarded(index, |round| round.begin(index, idle));
                 if self.blocked_until.is_some() {
                     return;
                 }
@@ -222,49 +217,47 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What a call can be made over, if it can be made now.
-    fn next_connection(&mut self, index: usize, most: usize) -> Option<NextConnection> {
+    /// Whether there may be one more connection. Idle ones make way.
+    fn has_place(&mut self, most: usize) -> bool {
+        while self.connections.len() + self.reserved >= most {
+            if !self.connections.close_oldest_idle() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An idle connection over which a call can be made.
+    fn take_idle(&mut self, index: usize) -> Option<usize> {
         let trust = self.trust(&self.calls.get(index)?.url);
         let call = self.calls.get_mut(index)?;
         if call.origin.trust != trust {
             call.origin = Rc::new(Origin { trust, ..Origin::clone(&call.origin) });
         }
-        if !call.needs_new
-            && let Some(connection) =
-                self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
-        {
-            return Some(NextConnection::Idle(connection));
+        if call.needs_new {
+            return None;
         }
-        while self.connections.len() + self.reserved >= most {
-            if !self.connections.close_oldest_idle() {
-                return None;
-            }
-        }
-        Some(NextConnection::New)
+        self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
     }
 
-    /// A call leaves the line.
-    fn begin(&mut self, index: usize, next: NextConnection) -> Result<(), Problem> {
+    /// A call leaves the line, for an idle connection or for one that is to be made.
+    fn begin(&mut self, index: usize, idle: Option<usize>) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         call.started.get_or_insert(self.now);
-        match next {
-            NextConnection::Idle(connection) => {
-                // As a new one that has just been made: however the call ends from here on, the connection ends with it.
-                call.place = Place::Handshaking { connection };
-                if let Some(taken) = self.connections.get(connection) {
-                    taken.call = Some(index);
-                }
-                self.exchange(index, connection, false)
-            }
-            NextConnection::New => self.resolve(index),
+        let Some(connection) = idle else { return self.resolve(index) };
+        // As a new one that has just been made: however the call ends from here on, the connection ends with it.
+        call.place = CallPlace::Handshaking { connection };
+        if let Some(taken) = self.connections.get(connection) {
+            taken.call = Some(index);
         }
+        self.exchange(index, connection, false)
     }
 
     fn resolve(&mut self, index: usize) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         match self.shared.names.resolve(&call.origin.host, call.origin.port) {
             None => {
-                call.place = Place::Resolving;
+                call.place = CallPlace::Resolving;
                 self.reserved += 1;
                 self.resolving.push((index, call.id));
                 Ok(())
@@ -283,9 +276,9 @@ impl<'a> Round<'a> {
     }
 
     /// A shortage of our own: the call waits until it has passed.
-    fn back_to_line(&mut self, index: usize, tried: Option<Phase>) {
+    fn back_to_line(&mut self, index: usize, tried: Option<AttemptPhase>) {
         let Some(call) = self.calls.get_mut(index) else { return };
-        call.place = Place::InLine { tried };
+        call.place = CallPlace::InLine { tried };
         self.line.push_front((index, call.id));
         self.blocked_until = Some(self.now + AFTER_SHORTAGE);
         self.set_timer(index, None);
@@ -294,9 +287,9 @@ impl<'a> Round<'a> {
     /// Names have been looked up: who waits for one of them asks again.
     fn addresses_arrived(&mut self) {
         for (index, id) in std::mem::take(&mut self.resolving) {
-            let is_here = |call: &&mut Call| call.id == id && matches!(call.place, Place::Resolving);
+            let is_here = |call: &&mut PendingCall| call.id == id && matches!(call.place, CallPlace::Resolving);
             if let Some(call) = self.calls.get_mut(index).filter(is_here) {
-                call.place = Place::InLine { tried: None };
+                call.place = CallPlace::InLine { tried: None };
                 self.reserved -= 1;
                 self.guarded(index, |round| round.resolve(index));
             }
@@ -317,12 +310,13 @@ impl<'a> Round<'a> {
         while let Some(address) = rest.pop_front() {
             // The policy may have changed since the address was found.
             if let Err(message) = self.shared.names.check(&origin.host, address) {
-                last = Some(Problem::Known(Failure::new(FailureKind::Refused, message)));
+                last = Some(Problem::Known(HttpFailure::new(FailureKind::Refused, message)));
                 continue;
             }
             let share = until.saturating_duration_since(self.now) / (rest.len() + 1) as u32;
             if share.is_zero() {
-                let timed_out = phase::timed_out(Phase::Connecting, &target(Some(address)), call.request.timeout);
+                let timed_out =
+                    phase::timed_out(AttemptPhase::Connecting, &target(Some(address)), call.request.timeout);
                 return Err(Problem::Known(timed_out));
             }
             let begun = (self.shared.dial)(address).and_then(|stream| {
@@ -333,13 +327,13 @@ impl<'a> Round<'a> {
                 Ok(connection) => {
                     let share = self.now + share.max(SHORTEST_CONNECT);
                     if let Some(call) = self.calls.get_mut(index) {
-                        call.place = Place::Connecting { connection, rest, until };
+                        call.place = CallPlace::Connecting { connection, rest, until };
                     }
                     self.set_timer(index, Some(share));
                     return Ok(());
                 }
                 Err(error) if is_shortage(&error) || self.is_out_of_ports(&error, address) => {
-                    self.back_to_line(index, last.map(|_| Phase::Connecting));
+                    self.back_to_line(index, last.map(|_| AttemptPhase::Connecting));
                     return Ok(());
                 }
                 Err(error) => {
@@ -358,9 +352,9 @@ impl<'a> Round<'a> {
     }
 
     /// An address did not accept the connection: the next one is tried.
-    fn connect_further(&mut self, index: usize, failure: Failure) -> Result<(), Problem> {
+    fn connect_further(&mut self, index: usize, failure: HttpFailure) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        let Place::Connecting { connection, rest, until } = &mut call.place else { return Ok(()) };
+        let CallPlace::Connecting { connection, rest, until } = &mut call.place else { return Ok(()) };
         let (connection, rest, until) = (*connection, std::mem::take(rest), *until);
         self.connections.close(connection);
         self.connect(index, rest, until, Some(Problem::Known(failure)))
@@ -383,10 +377,10 @@ impl<'a> Round<'a> {
     fn go_on(&mut self, index: usize) -> Result<(), Problem> {
         let Some(call) = self.calls.get(index) else { return Ok(()) };
         match &call.place {
-            Place::Connecting { connection, .. } => self.go_on_connecting(index, *connection),
-            Place::Handshaking { connection } => self.go_on_shaking_hands(index, *connection),
-            Place::Exchanging { .. } => self.go_on_exchanging(index),
-            Place::InLine { .. } | Place::Resolving => Ok(()),
+            CallPlace::Connecting { connection, .. } => self.go_on_connecting(index, *connection),
+            CallPlace::Handshaking { connection } => self.go_on_shaking_hands(index, *connection),
+            CallPlace::Exchanging { .. } => self.go_on_exchanging(index),
+            CallPlace::InLine { .. } | CallPlace::Resolving => Ok(()),
         }
     }
 
@@ -403,7 +397,7 @@ impl<'a> Round<'a> {
             }
         }
         if call.url.https {
-            call.place = Place::Handshaking { connection };
+            call.place = CallPlace::Handshaking { connection };
             connected.begin_tls(self.shared.client().map_err(Problem::Known)?)?;
             self.set_timer(index, None);
             return self.go_on_shaking_hands(index, connection);
@@ -425,8 +419,8 @@ impl<'a> Round<'a> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         let encoded = encode(&call.request, &call.url, &mut self.space[..HEADER_LIMIT]);
         let (head, exchange) = encoded.map_err(Problem::Known)?;
-        let phase = Phase::Sending;
-        call.place = Place::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };
+        let phase = AttemptPhase::Sending;
+        call.place = CallPlace::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };
         self.set_timer(index, None);
         self.go_on_exchanging(index)
     }
@@ -442,8 +436,8 @@ impl<'a> Round<'a> {
     }
 
     fn send(&mut self, index: usize) -> io::Result<()> {
-        let Some(Call { place, request, .. }) = self.calls.get_mut(index) else { return Ok(()) };
-        let Place::Exchanging { connection, fresh, phase, head, sent, .. } = place else { return Ok(()) };
+        let Some(PendingCall { place, request, .. }) = self.calls.get_mut(index) else { return Ok(()) };
+        let CallPlace::Exchanging { connection, fresh, phase, head, sent, .. } = place else { return Ok(()) };
         let Some(connected) = self.connections.get(*connection).filter(|_| !head.is_empty()) else { return Ok(()) };
         let body = &request.body;
         while *sent < head.len() + body.len() {
@@ -460,8 +454,8 @@ impl<'a> Round<'a> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             flushed => flushed?,
         }
-        if *phase == Phase::Sending {
-            *phase = Phase::Waiting;
+        if *phase == AttemptPhase::Sending {
+            *phase = AttemptPhase::Waiting;
         }
         *head = Vec::new();
         if *fresh {
@@ -476,7 +470,7 @@ impl<'a> Round<'a> {
     fn receive(&mut self, index: usize, mut broken: Option<io::Error>) -> Result<(), Problem> {
         let limit = self.shared.max_response_bytes.load(Ordering::Relaxed);
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        let Place::Exchanging { connection, phase, head, exchange, .. } = &mut call.place else { return Ok(()) };
+        let CallPlace::Exchanging { connection, phase, head, exchange, .. } = &mut call.place else { return Ok(()) };
         let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
         for _ in 0..READS {
             // What came while the request was sent has been told already.
@@ -489,7 +483,7 @@ impl<'a> Round<'a> {
                     Some(broken) => return Err(broken.into()),
                 },
                 Ok(amount) => {
-                    *phase = Phase::Receiving;
+                    *phase = AttemptPhase::Receiving;
                     exchange.receive(&self.input[..amount], limit, &mut self.space).transpose()
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => None,
@@ -499,7 +493,7 @@ impl<'a> Round<'a> {
                 },
             };
             if let Some(answer) = answer {
-                let Answer { status, body, reusable } = answer.map_err(Problem::Fault)?;
+                let Answer { status, body, reusable } = answer?;
                 let is_sent = head.is_empty();
                 self.answered(index, Answer { status, body, reusable: reusable && is_sent });
                 return Ok(());
@@ -510,7 +504,7 @@ impl<'a> Round<'a> {
     }
 
     fn answered(&mut self, index: usize, Answer { status, body, reusable }: Answer) {
-        if reusable && let Some(connection) = self.calls.get(index).and_then(Call::connection) {
+        if reusable && let Some(connection) = self.calls.get(index).and_then(PendingCall::connection) {
             self.connections.keep(connection, self.now);
         }
         let Status { code: status, retry_after } = status;
@@ -522,16 +516,16 @@ impl<'a> Round<'a> {
         let Some(call) = self.calls.get_mut(index) else { return };
         let connection = call.connection();
         let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
-        let (target, phase) = (phase::target(&call.url, peer), call.phase().unwrap_or(Phase::Resolving));
+        let (target, phase) = (phase::target(&call.url, peer), call.phase().unwrap_or(AttemptPhase::Resolving));
         // A server may close a connection that was kept alive at the very moment that it is used again. As not a
         // byte of an answer came, the request is sent once more, over a connection that is new; should the worker
         // have done the work all the same, it knows the request by its idempotency key.
         if problem.is_lost()
-            && phase != Phase::Receiving
-            && matches!(call.place, Place::Exchanging { fresh: false, .. })
+            && phase != AttemptPhase::Receiving
+            && matches!(call.place, CallPlace::Exchanging { fresh: false, .. })
         {
             call.needs_new = true;
-            call.place = Place::InLine { tried: Some(phase) };
+            call.place = CallPlace::InLine { tried: Some(phase) };
             self.line.push_front((index, call.id));
             connection.into_iter().for_each(|index| self.connections.close(index));
             return;
@@ -545,7 +539,7 @@ impl<'a> Round<'a> {
         let Some(call) = self.calls.try_remove(index) else { return };
         self.timers.remove(&(call.timer, index));
         match call.place {
-            Place::Resolving => self.reserved -= 1,
+            CallPlace::Resolving => self.reserved -= 1,
             _ => {
                 if let Some(connection) = call.connection()
                     && self.connections.get(connection).is_some_and(|known| known.call == Some(index))
@@ -587,7 +581,7 @@ impl<'a> Round<'a> {
         let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
         let failure = call.timed_out(peer);
         match &call.place {
-            Place::Connecting { until, .. } if self.now < *until => self.connect_further(index, failure),
+            CallPlace::Connecting { until, .. } if self.now < *until => self.connect_further(index, failure),
             _ => Err(Problem::Known(failure)),
         }
     }

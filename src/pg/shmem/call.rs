@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 pub const CALLS: usize = 256;
 
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct CallCell {
     /// Zero: the entry is free. Written last.
     database: AtomicU32,
     worker: AtomicI32,
@@ -50,13 +50,13 @@ pub struct CallStatistics {
     pub open: Option<OpenBreaker>,
 }
 
-fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
+fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static CallCell> {
     shared()?.calls.iter().find(|cell| {
         cell.database.load(Ordering::Acquire) == database.to_u32() && cell.worker.load(Ordering::Acquire) == worker
     })
 }
 
-fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
+fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static CallCell> {
     if let Some(cell) = find(database, worker) {
         return Some(cell);
     }
@@ -79,7 +79,7 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
     })
 }
 
-impl Cell {
+impl CallCell {
     fn ended(&self, role: Role) {
         let in_flight = &self.in_flight[role.index()];
         if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
@@ -178,7 +178,7 @@ pub fn forget_database(database: pg_sys::Oid) {
 }
 
 /// What is open in any of them; of the first one, when it is in several.
-fn open(cell: &Cell) -> Option<OpenBreaker> {
+fn open(cell: &CallCell) -> Option<OpenBreaker> {
     cell.open_since.iter().zip(&cell.next_probe_at).find_map(|(since, next_probe)| {
         let since = since.load(Ordering::Acquire);
         let next_probe = next_probe.load(Ordering::Relaxed);
@@ -186,7 +186,7 @@ fn open(cell: &Cell) -> Option<OpenBreaker> {
     })
 }
 
-fn snapshot(cell: &Cell) -> CallStatistics {
+fn snapshot(cell: &CallCell) -> CallStatistics {
     CallStatistics {
         worker: cell.worker.load(Ordering::Acquire),
         in_flight: cell.in_flight.iter().map(|own| own.load(Ordering::Relaxed).max(0)).sum(),

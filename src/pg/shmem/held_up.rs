@@ -39,7 +39,7 @@ impl LockOn {
 /// An execution, and what it waits for.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
-struct Wait {
+struct LockWait {
     /// Zero: the place is free.
     database: u32,
     execution: [u8; 16],
@@ -50,8 +50,8 @@ struct Wait {
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Place {
-    wait: Wait,
+pub(super) struct WaitPlace {
+    wait: LockWait,
     since: i64,
     /// When the engine tried last.
     at: i64,
@@ -67,17 +67,17 @@ pub struct HeldUp {
     pub since: i64,
 }
 
-pub(super) type Places = [Place; PLACES];
+pub(super) type WaitPlaces = [WaitPlace; PLACES];
 
 /// Notes that the engine could not go on with an execution just now.
 pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
     let Some(shared) = shared() else { return };
-    let (wait, now) = (Wait { database: process::database().to_u32(), execution, lock, table }, raw::now_micros());
+    let (wait, now) = (LockWait { database: process::database().to_u32(), execution, lock, table }, raw::now_micros());
     shared.held_up.change(|places| {
-        let own_or_oldest = |place: &&mut Place| if place.wait == wait { i64::MIN } else { place.at };
+        let own_or_oldest = |place: &&mut WaitPlace| if place.wait == wait { i64::MIN } else { place.at };
         if let Some(place) = places.iter_mut().min_by_key(own_or_oldest) {
             let goes_on = place.wait == wait && now - place.at < SHOWN_FOR;
-            *place = Place { wait, since: if goes_on { place.since } else { now }, at: now };
+            *place = WaitPlace { wait, since: if goes_on { place.since } else { now }, at: now };
         }
     });
 }
@@ -86,11 +86,11 @@ pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
 pub fn of(execution: [u8; 16]) -> Vec<HeldUp> {
     let Some(shared) = shared() else { return Vec::new() };
     let (database, now) = (process::database().to_u32(), raw::now_micros());
-    let is_shown = |place: &&Place| {
-        let Place { wait, since, at } = place;
+    let is_shown = |place: &&WaitPlace| {
+        let WaitPlace { wait, since, at } = place;
         wait.database == database && wait.execution == execution && now - at < SHOWN_FOR && at - since >= SHOWN_AFTER
     };
     let places = shared.held_up.read();
     let shown = places.iter().filter(is_shown);
-    shown.map(|Place { wait, since, .. }| HeldUp { lock: wait.lock, table: wait.table, since: *since }).collect()
+    shown.map(|WaitPlace { wait, since, .. }| HeldUp { lock: wait.lock, table: wait.table, since: *since }).collect()
 }

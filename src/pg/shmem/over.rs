@@ -19,10 +19,10 @@ pub enum Kind {
     Messages,
 }
 
-pub(super) type Cells = [[Cell; PLACES]; 2];
+pub(super) type Cells = [[OverCell; PLACES]; 2];
 
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct OverCell {
     /// Database and role; zero: free.
     key: AtomicU64,
     /// The limit that the role has reached.
@@ -57,7 +57,7 @@ pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
     for (role, limit) in over {
         let key = key(database, *role);
         let taken = find(shared, kind, key).or_else(|| {
-            let free = |cell: &&Cell| cell.key.compare_exchange(0, key, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            let free = |cell: &&OverCell| cell.key.compare_exchange(0, key, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             let cell = shared.over[kind as usize].iter().find(free)?;
             shared.over_in_use.fetch_add(1, Ordering::SeqCst);
             Some(cell)
@@ -75,6 +75,6 @@ pub fn clear(database: pg_sys::Oid) {
     set(database, Kind::Messages, &[]);
 }
 
-fn find(shared: &'static Shared, kind: Kind, key: u64) -> Option<&'static Cell> {
+fn find(shared: &'static Shared, kind: Kind, key: u64) -> Option<&'static OverCell> {
     shared.over[kind as usize].iter().find(|cell| cell.key.load(Ordering::SeqCst) == key)
 }

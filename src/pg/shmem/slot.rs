@@ -2,10 +2,11 @@
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
-use super::{Locked, shared, with_lock};
+use super::{UnderLock, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Databases that can have a scheduler at the same time.
 pub const SCHEDULERS: usize = 64;
@@ -24,7 +25,7 @@ pub enum Wakeup {
 
 // Wide because it is a piece of shared memory, whose words are written one by one by whoever knows them.
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct SlotCell {
     /// Zero: the slot is free. Written last at allocation.
     database: AtomicU32,
     role: AtomicU32,
@@ -55,9 +56,12 @@ pub(super) struct Cell {
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
+    next_turn_at: AtomicI64,
+    /// The number of the reason, as `turn::Why` counts them.
+    next_turn_why: AtomicU32,
     last_error_at: AtomicI64,
     /// Length and text.
-    last_error: Locked<(u32, [u8; ERROR_BYTES])>,
+    last_error: UnderLock<(u32, [u8; ERROR_BYTES])>,
 }
 
 /// Runners that a database may have at the same time.
@@ -178,6 +182,9 @@ pub struct SlotStatus {
     pub in_flight: i64,
     pub waiting_calls: i64,
     pub calls_per_second: f64,
+    pub next_turn_at: i64,
+    /// The number of the reason, as `turn::Why` counts them.
+    pub next_turn_why: u32,
     pub last_error: Option<String>,
     pub last_error_at: i64,
 }
@@ -190,7 +197,7 @@ static MINE: AtomicU32 = AtomicU32::new(0);
 pub struct Slot(u8);
 
 impl Slot {
-    fn cell(self) -> &'static Cell {
+    fn cell(self) -> &'static SlotCell {
         // A Slot is only made from shared memory that exists.
         match shared() {
             Some(shared) => &shared.slots[self.0 as usize],
@@ -237,6 +244,7 @@ impl Slot {
             &cell.in_flight,
             &cell.waiting_calls,
             &cell.calls_total,
+            &cell.next_turn_at,
             &cell.last_error_at,
         ] {
             counter.store(0, Ordering::SeqCst);
@@ -360,6 +368,7 @@ impl Slot {
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
+        cell.next_turn_at.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
             super::marks::clear(self);
             super::over::clear(database);
@@ -459,7 +468,8 @@ impl Slot {
         self.set_latch();
     }
 
-    /// Whether the scheduler was asked to leave.
+    /// Whether the process was asked to leave: the engine is switched off, or a statement needs the database for itself. It is ended soon if
+    /// it doesn't.
     pub fn asked_to_leave(self) -> bool {
         self.cell().leave.load(Ordering::SeqCst) != 0
     }
@@ -565,6 +575,12 @@ impl Slot {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
 
+    /// Shows when the next turn is due, and why.
+    pub fn set_next_turn(self, wait: Duration, why: u32) {
+        self.cell().next_turn_at.store(raw::now_micros() + wait.as_micros() as i64, Ordering::Relaxed);
+        self.cell().next_turn_why.store(why, Ordering::Relaxed);
+    }
+
     /// How many calls were handed to the transport.
     pub fn calls_total(self) -> i64 {
         self.cell().calls_total.load(Ordering::Relaxed)
@@ -600,6 +616,8 @@ impl Slot {
             in_flight: cell.in_flight.load(Ordering::Relaxed),
             waiting_calls: cell.waiting_calls.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
+            next_turn_at: cell.next_turn_at.load(Ordering::Relaxed),
+            next_turn_why: cell.next_turn_why.load(Ordering::Relaxed),
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,
         }

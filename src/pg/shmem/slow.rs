@@ -52,17 +52,17 @@ pub struct Mark {
 }
 
 #[repr(C)]
-pub(super) struct Marks([Place; PLACES]);
+pub(super) struct SlowMarks([MarkPlace; PLACES]);
 
 #[repr(C)]
-struct Place {
+struct MarkPlace {
     /// Kind and oid; zero: free. Written last.
     mark: AtomicU64,
     /// By the clock of processes; zero: free.
     since: AtomicI64,
 }
 
-impl Place {
+impl MarkPlace {
     /// The mark that stands here, unless it has expired. A clock that is set back by more than its age ends it.
     fn mark(&self, now: i64) -> Option<Mark> {
         let word = self.mark.load(Ordering::SeqCst);
@@ -76,7 +76,7 @@ fn now() -> i64 {
     raw::now_micros().saturating_add(clock_offset())
 }
 
-fn places(database: pg_sys::Oid) -> Option<&'static [Place]> {
+fn places(database: pg_sys::Oid) -> Option<&'static [MarkPlace]> {
     let slot = Slot::find(database, Role::Scheduler)?;
     Some(&shared()?.slow[slot.index()].0)
 }
@@ -86,7 +86,7 @@ pub fn mark(database: pg_sys::Oid, mark: Mark) {
     let Some(places) = places(database) else { return };
     let now = now();
     let same = places.iter().find(|place| place.mark(now) == Some(mark));
-    let kind = |place: &Place| place.mark(now).map(|mark| mark.kind as u32);
+    let kind = |place: &MarkPlace| place.mark(now).map(|mark| mark.kind as u32);
     let least = || places.iter().min_by_key(|place| (kind(place), place.since.load(Ordering::SeqCst)));
     if let Some(place) = same.or_else(least) {
         place.mark.store(0, Ordering::SeqCst);

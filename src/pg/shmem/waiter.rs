@@ -47,7 +47,7 @@ const TIMES: u32 = 8;
 const NO_SHARDS: u32 = u32::MAX;
 
 #[repr(C)]
-pub(super) struct Cell {
+pub(super) struct WaiterCell {
     word: AtomicU32,
     database: AtomicU32,
     key: [AtomicU64; 2],
@@ -64,7 +64,7 @@ struct Line {
 }
 
 /// A call that sessions may wait for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NewCall {
     pub shard: i16,
     pub is_due: bool,
@@ -79,7 +79,7 @@ impl Line {
 
 /// Bytes of all places.
 pub(super) fn size() -> usize {
-    count() * size_of::<Cell>()
+    count() * size_of::<WaiterCell>()
 }
 
 /// How many places there are. Known when libraries may ask for shared memory.
@@ -94,7 +94,7 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
     [(whole >> 64) as u64, whole as u64]
 }
 
-impl Cell {
+impl WaiterCell {
     /// The word of a place that is taken, and what for: as it was at one moment, if the word is still the same when it is exchanged.
     fn read(&self) -> Option<(u32, Line)> {
         let word = self.word.load(Ordering::SeqCst);
@@ -115,7 +115,7 @@ impl Cell {
 
 impl Shared {
     /// The places that have ever been taken.
-    fn used(&self) -> &[Cell] {
+    fn used(&self) -> &[WaiterCell] {
         &self.waiters()[..self.waiters_until.load(Ordering::SeqCst) as usize]
     }
 
@@ -133,7 +133,7 @@ impl Shared {
 
     /// The places of a line.
     fn of_line(&self, line: Line) -> impl DoubleEndedIterator<Item = (usize, u32)> {
-        let of_line = move |(index, cell): (usize, &Cell)| {
+        let of_line = move |(index, cell): (usize, &WaiterCell)| {
             let (word, its) = cell.read()?;
             (its == line).then_some((index, word))
         };
@@ -169,7 +169,7 @@ pub(crate) fn take(database: pg_sys::Oid, key: &[u8; 16], shards: Option<(i16, i
     Some(first + nth)
 }
 
-fn at<T>(index: usize, body: impl FnOnce(&'static Shared, &'static Cell) -> T) -> Option<T> {
+fn at<T>(index: usize, body: impl FnOnce(&'static Shared, &'static WaiterCell) -> T) -> Option<T> {
     let shared = shared()?;
     Some(body(shared, shared.waiters().get(index)?))
 }
@@ -186,7 +186,7 @@ pub(crate) fn served(index: usize) {
 
 /// Whether the session of this place looks for what no commit tells of.
 pub(crate) fn watches(index: usize) -> bool {
-    let is_first = |shared: &'static Shared, cell: &'static Cell| {
+    let is_first = |shared: &'static Shared, cell: &'static WaiterCell| {
         let first = cell.read().and_then(|(_, line)| shared.of_line(line).next());
         first.is_none_or(|(first, _)| first >= index)
     };
@@ -241,7 +241,7 @@ pub(crate) fn wake(database: pg_sys::Oid, keys: Option<&BTreeSet<[u8; 16]>>) {
 /// To be called after the commit.
 pub(crate) fn wake_for_calls(database: pg_sys::Oid, key: &[u8; 16], calls: &[NewCall]) {
     let Some(shared) = in_use() else { return };
-    let waits = |(index, cell): (usize, &Cell)| {
+    let waits = |(index, cell): (usize, &WaiterCell)| {
         let (word, line) = cell.read()?;
         (line.database == database.to_u32() && line.key == *key).then_some((index, word, line))
     };

@@ -47,18 +47,13 @@ const EXECUTION: &str = "execution_id";
 /// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
 /// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
 fn differences<T: Table>(of: &str) -> String {
-    differences_in::<T>(of, T::COMPARED)
-}
-
-/// The same, of these columns at most.
-fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     let row = |relation: &str| {
         let member = |name: &&str| match is_moment::<T>(name) {
             true => format!("'{name}', EXTRACT(epoch FROM {relation}.{name}) * 1000000"),
             false => format!("'{name}', {relation}.{name}"),
         };
         let key = T::KEY.iter().filter(|name| **name != of).map(member).collect::<Vec<_>>().join(", ");
-        let fields = compared.iter().map(member).collect::<Vec<_>>().join(", ");
+        let fields = T::COMPARED.iter().map(member).collect::<Vec<_>>().join(", ");
         format!("SELECT jsonb_build_object({key}) AS key, jsonb_build_object({fields}) AS fields")
     };
     let (expected, found, execution) = (row("v"), row("t"), T::COLUMNS.len() + 1);

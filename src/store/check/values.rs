@@ -3,9 +3,10 @@
 use super::Check;
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, value};
-use crate::pg::spi::{Row, Statement};
+use crate::pg::spi::Statement;
 use crate::store::history;
-use crate::store::table::statements;
+use crate::store::table::{Gives, statements};
+use xdb_engine::ExecutionId;
 
 /// What is wrong with rows: a condition, and what to say where it holds, both as SQL. Gives the `key` of the row, as a JSON
 /// object, and the `problems`.
@@ -85,7 +86,8 @@ statements! {
     LATEST = "SELECT l.execution_id::text AS latest, o.execution_id IS NULL AS is_none, \
             o.process_id <> p.process_id AS is_another \
         FROM xdb.process_execution AS p LEFT JOIN xdb.latest_execution AS l USING (process_id) \
-        LEFT JOIN xdb.process_execution AS o ON o.execution_id = l.execution_id WHERE p.execution_id = $1";
+        LEFT JOIN xdb.process_execution AS o ON o.execution_id = l.execution_id WHERE p.execution_id = $1"
+        => fn latest(id: ExecutionId) -> Option<(Option<String>, bool, Option<bool>)>;
     // A path instead of functions that fail on what is no array.
     SURROUNDINGS = wrong("", &[
             ("p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y \
@@ -97,7 +99,8 @@ statements! {
              "'process_execution: attribute_keys do not fit the tables of its mapping_id'"),
             ("EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id)",
              "'purged: should not be there: the execution is'"),
-        ]) + "FROM xdb.process_execution AS p WHERE p.execution_id = $1";
+        ]) + "FROM xdb.process_execution AS p WHERE p.execution_id = $1"
+        => fn surroundings(id: ExecutionId) -> Option<(String, Vec<String>)>;
 }
 
 impl Check<'_> {
@@ -112,8 +115,8 @@ impl Check<'_> {
     /// `more` are the parameters behind the execution.
     fn rules(&mut self, table: &str, statement: &'static Statement, more: &[Param]) -> Result<()> {
         let params = [&[value(self.id)], more].concat();
-        let read = |row: &Row| Ok((row.get::<String>("key")?, row.get::<Vec<String>>("problems")?));
-        for (key, problems) in self.spi.rows(statement, &params, read)? {
+        let found: Vec<(String, Vec<String>)> = Gives::of(self.spi, statement, &params)?;
+        for (key, problems) in found {
             let place = if key == "{}" { table.to_owned() } else { format!("{table} {key}") };
             self.problems.extend(problems.iter().map(|what| format!("{place}: {what}")));
         }
@@ -127,11 +130,7 @@ impl Check<'_> {
     /// The execution's place among what it does not own.
     pub(super) fn surroundings(&mut self, running: bool, has_history: bool) -> Result<()> {
         let id = self.id.to_string();
-        let latest = self.one(&LATEST, |row| {
-            let latest: Option<String> = row.get("latest")?;
-            Ok((latest, row.get::<bool>("is_none")?, row.get::<Option<bool>>("is_another")?))
-        })?;
-        match latest {
+        match latest(self.spi, self.id)? {
             Some((Some(latest), false, Some(false))) if latest == id || !running => {}
             Some((None, ..)) | None => self.problem("latest_execution: is missing"),
             Some((Some(latest), true, _)) => {
@@ -147,8 +146,8 @@ impl Check<'_> {
                 self.problem(format!("history_event: there are {events}, and no history is kept"));
             }
         }
-        let found = self.one(&SURROUNDINGS, |row| row.get::<Vec<String>>("problems"))?;
-        self.problems.extend(found.into_iter().flatten());
+        let found = surroundings(self.spi, self.id)?;
+        self.problems.extend(found.into_iter().flat_map(|(_, problems)| problems));
         Ok(())
     }
 }

@@ -10,15 +10,16 @@
 //! answered by functions too are called in the same transaction, for some milliseconds if others wait: one that fails there is
 //! undone, and claimed like any other, so that its attempts count.
 
-use super::super::claim::Paused;
+use super::super::owners::why_unfit;
 use super::super::role::function_runners;
 use super::*;
-use crate::calls::{Attempt, of_function};
+use crate::calls::{Loads, Maker, OutgoingCall, Verdict, of_function};
+use crate::guc;
 use crate::pg::identity::clean_session;
 use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
-use crate::store::app_tables::{defer_nothing, object};
+use crate::store::app_tables::defer_nothing;
 use crate::store::attribute::{Found, Size};
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
@@ -34,28 +35,11 @@ const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 /// must not keep the others' locks.
 const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
-/// Why a call was undone.
-enum Undone {
-    /// It was an attempt.
-    Failed(Failure, Further),
-    /// Somebody publishes to the process, which is to close: with the condition that there are no messages, or without.
-    Closing(bool),
-    /// It is made again later, and was no attempt.
-    Later(ItemOutcome),
-    /// There is nothing more to be called.
-    Over,
-}
+/// What became of a call that is undone: it was an attempt, or is made again later, or there is nothing more to be called.
+type Undone = Outcome<ItemOutcome>;
 
-impl Undone {
-    fn invalid(what: String) -> Self {
-        Self::Failed(Failure { status: None, ..invalid_answer(what) }, Further::ByPolicy)
-    }
-
-    fn rejected(rejection: &Rejection, answered: &Answered) -> Self {
-        let (failure, further) = rejected_answer(rejection);
-        Self::Failed(answered.warn(Failure { status: None, ..failure }), further)
-    }
-}
+/// There is nothing more to be called.
+const OVER: Undone = Undone::Over(Rejection::Stale);
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
@@ -68,7 +52,7 @@ fn raised(error: &PgError) -> Failure {
 impl Decider<'_, '_, '_> {
     /// Makes a call that a function answers, and what follows from it at once.
     pub(super) fn call_function(&mut self, number: usize, record: &CallRecord) -> Result<()> {
-        if self.turn.paused || self.is_paused(record.key.0) {
+        if self.turn.paused || !self.may_be_called(record)? {
             self.give_back(number, record.key);
             return Ok(());
         }
@@ -86,11 +70,11 @@ impl Decider<'_, '_, '_> {
         match self.make(record)? {
             None => self.go_on(record.key.0),
             Some(Undone::Failed(failure, further)) => {
-                let failed = calls::failed(record, failure.clone(), further);
+                let failed = record.as_attempt().failed(failure.clone(), further);
                 let item = Item::Answer(record.clone(), Answered::Failed(failure, further));
                 self.decide(number, &item, failed, false)
             }
-            Some(Undone::Closing(conditional)) => {
+            Some(Undone::Closing { conditional }) => {
                 self.decided.still_closing.push((record.key.0, conditional));
                 self.decided.outcomes[number] = ItemOutcome::Locked;
                 Ok(())
@@ -103,7 +87,7 @@ impl Decider<'_, '_, '_> {
                 self.decided.outcomes[number] = outcome;
                 Ok(())
             }
-            Some(Undone::Over) => Ok(()),
+            Some(Undone::Over(_) | Undone::Applied | Undone::Repeat) => Ok(()),
         }
     }
 
@@ -112,11 +96,13 @@ impl Decider<'_, '_, '_> {
         self.called_first.is_some_and(|first| first != id)
     }
 
-    /// Whether the process or its type is paused: what was leased before, and has not begun, is held.
-    fn is_paused(&self, id: ExecutionId) -> bool {
-        let Some(loaded) = self.decided.executions.get(&id) else { return false };
-        let process_type = loaded.meta.process_type.as_ref();
-        process_type.is_some_and(|process_type| Paused::of(loaded, process_type, self.decided.now).is_some())
+    /// Whether a function answers the call now. Claiming says what becomes of one that was leased before, and is not to begin.
+    fn may_be_called(&self, record: &CallRecord) -> Result<bool> {
+        let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(true) };
+        let Some(state) = loaded.execution.states.get(&record.key.1) else { return Ok(true) };
+        let owner = why_unfit(loaded.meta.owner, &loaded.meta.owner_name)?;
+        let verdict = self.app.verdict(loaded, state, record.api, owner.as_ref(), self.decided.now);
+        Ok(verdict == (Maker::Function, Verdict::MayBeMade))
     }
 
     fn give_back(&mut self, number: usize, key: StateKey) {
@@ -128,26 +114,26 @@ impl Decider<'_, '_, '_> {
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
-            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful && !self.is_paused(id);
+            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful;
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
-            if self.make(&next)?.is_some() {
+            if !self.may_be_called(&next)? || self.make(&next)?.is_some() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// A call that has become due in this turn, and that a function answers.
+    /// A call that has become due in this turn, and that a function answers if it may be made.
     fn next_call(&self, id: ExecutionId) -> Option<CallRecord> {
         let (now, loaded) = (self.decided.now, self.decided.executions.get(&id)?);
-        let process_type = loaded.meta.process_type.as_ref()?;
         let running = loaded.execution.is_running();
         let mut states = loaded.execution.states.iter().filter(|(_, state)| running && loaded.has_changed(state));
+        let definition = loaded.meta.definition();
         states.find_map(|(seq, state)| {
             let (api, call) = state.current_call()?;
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
-            let function = process_type.definition.function_of(&state.id.state_id, api)?;
-            (is_first && !function.is_empty() && !self.app.is_deadly_function(function))
+            let is_answered = is_first && definition.function_of(&state.id.state_id, api).is_some();
+            is_answered
                 .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
@@ -176,9 +162,9 @@ impl Decider<'_, '_, '_> {
     fn made(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
         let (spi, id) = (self.turn.spi, record.key.0);
         self.app.next_item();
-        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Some(Undone::Over)) };
+        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Some(OVER)) };
         let (meta, definition) = (loaded.meta.clone(), loaded.meta.definition());
-        let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(Undone::Over)) };
+        let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(OVER)) };
         let Some(name) = definition.function_of(&state.id.state_id, record.api) else {
             // It was registered otherwise meanwhile.
             return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
@@ -213,9 +199,6 @@ impl Decider<'_, '_, '_> {
         if let Answered::Failed(failure, further) = answered {
             return Ok(Some(Undone::Failed(failure, further)));
         }
-        if definition.strict_answers && !answered.warnings().is_empty() {
-            return Ok(Some(Undone::invalid(answered.warnings().join("; "))));
-        }
         self.applied(record, &answered, size)
     }
 
@@ -227,13 +210,14 @@ impl Decider<'_, '_, '_> {
         config: &StateConfig,
     ) -> Result<std::result::Result<(String, Size), Undone>> {
         let id = record.key.0;
-        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Err(Undone::Over)) };
-        let wanted = config.load_local(record.api);
+        let loaded = self.decided.executions.get(&id).filter(|_| state.call(record.api).is_some());
+        let Some(loaded) = loaded else { return Ok(Err(OVER)) };
+        let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
             Found::All(size, all) => (size, all.clone()),
             Found::TooLarge(size) => {
-                let failure = calls::request_too_large(&attribute::too_large(size));
+                let failure = calls::too_large(&attribute::too_large(size).message);
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
             Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
@@ -244,30 +228,23 @@ impl Decider<'_, '_, '_> {
                 local.extend(attributes.iter().map(|(key, value)| (key.clone(), value.as_str().to_owned())));
             }
         }
-        let members = local.iter().filter(|(key, _)| wanted.wants(key));
-        let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
-        let loading = config.load_global(record.api);
-        let global = match self.app.load(&loaded.meta, &loading, loading.lock_type)? {
+        let global = match self.app.load(&loaded.meta, &loads.global, loads.global.lock_type)?.into() {
             Used::Done(object) => object,
-            Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked(relation) => return Ok(Err(Undone::Later(ItemOutcome::RowLocked(relation)))),
-            Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
-            Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
+            Used::Refused(failure) => return Ok(Err(Undone::Failed(failure, Further::ByPolicy))),
+            Used::Later(outcome) => return Ok(Err(Undone::Later(outcome))),
         };
-        let Some((_, current)) = state.current_call() else { return Ok(Err(Undone::Over)) };
-        let attempt = Attempt::of(loaded, state, record, config.timeout(record.api))?;
-        let body = attempt.body(current, &global, &members);
-        if let Err(error) = calls::check_size(body.payload_bytes()) {
-            return Ok(Err(Undone::Failed(calls::request_too_large(&error), Further::ByPolicy)));
+        let attributes = calls::attributes(&loads, global, local.iter())?;
+        let origin = calls::origin(loaded)?;
+        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), config.timeout(record.api));
+        match outgoing.request(&attributes, guc::max_request_bytes()) {
+            Ok(request) => Ok(Ok((calls::body(&request)?, size))),
+            Err(refusal) => Ok(Err(Undone::Failed(calls::too_large(&refusal.message), Further::ByPolicy))),
         }
-        crate::pg::memory::room_for(body.payload_bytes())?;
-        Ok(Ok((body.encode(), size)))
     }
 
-    /// Decides about an answer and applies it, users' tables and functions first.
-    // Long because it is what `decide` does for all others, in one go.
+    /// Applies an answer, or says why it has to be undone.
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
-        let (turn, now, id) = (self.turn, self.decided.now, record.key.0);
+        let (spi, id) = (self.turn.spi, record.key.0);
         let mut queues = queue::QueueDemand::new();
         // Calls come one after the other in a transaction: each takes what those before have left.
         let of = self.decided.executions.get(&id);
@@ -276,53 +253,24 @@ impl Decider<'_, '_, '_> {
             *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
         let with_id: Vec<_> = inbox::ids_of(id, answered.publishes()).collect();
-        queue::queues(turn.spi, &mut self.decided.executions, &queues)?;
-        inbox::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
-        let command = answered.command(record);
-        let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
-        loaded.prepare(turn.spi, &command)?;
-        let mut events = match loaded.decide(&command, now, random()) {
-            Ok(events) => events,
-            Err(Rejection::Stale | Rejection::NotRunning(_)) => return Ok(Some(Undone::Over)),
-            Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
-        };
-        if let Some(why) = attribute::refusal_of(turn.spi, id, Some(size), &events)? {
-            return Ok(Some(Undone::invalid(why.message.clone())));
+        queue::queues(spi, &mut self.decided.executions, &queues)?;
+        inbox::message_ids(spi, &mut self.decided.executions, &with_id)?;
+        let record = CallRecord { local_size: size, ..record.clone() };
+        let close = Close::AtOnce;
+        let mut deciding = Deciding { decider: self, id, item: None, record: Some(&record), offered: None, close };
+        match xdb_calls::apply(&mut deciding, &answered.command(record.as_attempt()))? {
+            Outcome::Applied => Ok(None),
+            Outcome::Failed(failure, further) => Ok(Some(Undone::Failed(Failure { status: None, ..failure }, further))),
+            undone => Ok(Some(undone)),
         }
-        if Event::closes(&events) {
-            let conditional = is_conditional_close(&command);
-            match self.close_with(id, conditional)? {
-                None => {}
-                undone => return Ok(undone),
-            }
-            let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
-            events = match loaded.decide(&command, now, random()) {
-                Ok(events) => events,
-                Err(rejection) => return Ok(Some(Undone::rejected(&rejection, answered))),
-            };
-        }
-        let item = Item::Answer(record.clone(), answered.clone());
-        match self.write_tables(&item, &command, &events)? {
-            Used::Done(()) => {}
-            Used::Busy(relation) => return Ok(Some(Undone::Later(ItemOutcome::TableBusy(relation)))),
-            Used::Locked(relation) => return Ok(Some(Undone::Later(ItemOutcome::RowLocked(relation)))),
-            Used::OverBudget => return Ok(Some(Undone::Later(ItemOutcome::OverBudget))),
-            Used::Refused(error) => {
-                return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
-            }
-        }
-        if let Some(loaded) = self.decided.executions.get_mut(&id) {
-            loaded.apply(events, now)?;
-        }
-        Ok(None)
     }
 
     /// Takes the lock that a close needs, and loads what it looks at. It waits for nobody: what the function has done would be locked
     /// as long.
-    fn close_with(&mut self, id: ExecutionId, conditional: bool) -> Result<Option<Undone>> {
+    pub(super) fn lock_one_for_close(&mut self, id: ExecutionId, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
         let (turn, ids) = (self.turn, [id]);
         if execution::lock_for_close(turn.spi, &ids)?.is_empty() {
-            return Ok(Some(Undone::Closing(conditional)));
+            return Ok(CloseLock::Missing);
         }
         state::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
         if conditional {
@@ -331,9 +279,9 @@ impl Decider<'_, '_, '_> {
             let found = inbox::arrivals(turn.spi, of.as_slice())?;
             let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
             if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
-                return Ok(Some(Undone::Later(ItemOutcome::Behind)));
+                return Ok(CloseLock::Later(ItemOutcome::Behind));
             }
         }
-        Ok(None)
+        Ok(CloseLock::Taken)
     }
 }

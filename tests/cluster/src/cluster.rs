@@ -558,10 +558,20 @@ pub fn limit_files(pid: i32, limit: u64) -> u64 {
 
 /// From now on a running process can have so many bytes of addresses more than it has.
 pub fn limit_memory(pid: i32, more: u64) {
+    prlimit(pid, &[&format!("--as={}:", size(pid, "VmSize") + more)]);
+}
+
+/// The same for memory that the process alone may write: what the system promises, and counts under strict overcommit.
+pub fn limit_promised_memory(pid: i32, more: u64) {
+    prlimit(pid, &[&format!("--data={}:", size(pid, "VmData") + more)]);
+}
+
+/// What a process has of this kind of memory, in bytes.
+pub fn size(pid: i32, kind: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("it has a size");
+    let line = status.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':')).expect("it has a size");
     let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    prlimit(pid, &[&format!("--as={}:", kilobytes * 1024 + more)]);
+    kilobytes * 1024
 }
 
 /// The system's own tool, as the server's user: the tests' may not be allowed to.

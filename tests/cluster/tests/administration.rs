@@ -101,6 +101,35 @@ fn the_backlog_is_counted_when_it_is_looked_at() {
 }
 
 #[test]
+#[ignore = "needs the build for tests"]
+fn the_next_turn_is_shown_and_logged_with_its_reason() {
+    // So nothing but what is due gives the engine a turn.
+    let options = ClusterOptions::default().set("xdb.test_poll_interval", "1h").set("log_min_messages", "debug1");
+    let app = App::alone("admin_next_turn", options);
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let mut shows = |why: &str, minutes: u32| {
+        let next = format!(
+            "SELECT next_turn_why = '{why}' AND next_turn_at BETWEEN clock_timestamp() + interval '{} minutes'
+                    AND clock_timestamp() + interval '{minutes} minutes' FROM xdb.status()",
+            minutes - 1
+        );
+        wait_until(&format!("the next turn is for {why}"), 10, || superuser.one::<bool>(&next));
+        let is_logged = |line: &str| line.contains("xdb: the next turn is due in ") && line.ends_with(why);
+        wait_until("that is in the log", 10, || app.cluster().log().lines().any(is_logged));
+    };
+    shows("poll", 60);
+    db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '30 minutes')");
+    shows("calls", 30);
+    app.superuser().run("SELECT xdb.pause_process_type('one', until => now() + interval '20 minutes')");
+    shows("pauses", 20);
+    db.run("SELECT xdb.pause_process('later', until => now() + interval '10 minutes')");
+    shows("timers", 10);
+    app.done(&[]);
+}
+
+#[test]
 fn a_pause_lets_answers_in_flight_be_applied() {
     let (app, worker) = application("admin_in_flight");
     worker.misbehave(|_| Reply::hang(force_complete(json!("in flight"))));

@@ -132,7 +132,7 @@ fn what_is_changed_by_hand_behind_a_snapshot_is_found() {
         ("UPDATE xdb.process_execution SET next_state = 9 WHERE $OWN", "next_state"),
         ("UPDATE xdb.process_execution SET history_limit = 0 WHERE $OWN", "history_event"),
         (
-            "UPDATE xdb.history_event SET details = jsonb_set(details, '{nextState}', '1') WHERE $OWN AND event_type = 'Snapshot'",
+            "UPDATE xdb.history_event SET details = jsonb_set(details, '{execution,nextState}', '1') WHERE $OWN AND event_type = 'Snapshot'",
             "next_state",
         ),
         ("DELETE FROM xdb.history_event WHERE $OWN AND event_type = 'Snapshot'", "history_event"),

@@ -434,6 +434,69 @@ fn an_rpc_that_waits_for_a_row_or_a_process_obeys_its_caller() {
     app.done(&[]);
 }
 
+/// A pause ends late, locks are held, and the worker does not answer: with a timeout for each of them it would take three times as long.
+#[test]
+fn the_waits_of_an_rpc_and_its_call_have_one_deadline() {
+    let hanging = |call: &Call| match call.target() {
+        "slow" => Reply::hang(add(call)),
+        _ => add(call).into(),
+    };
+    let (app, worker) = application("locks_rpc_deadline", hanging);
+    let (mut holding, mut superuser) = (app.db(), app.superuser());
+    let row_held = "UPDATE counters SET n = n + 10";
+    let process_held = r#"SELECT xdb.set_local_attributes('asked', '{"k": 1}')"#;
+    for (held, ends_at, code) in [
+        (row_held, Some(4), codes::WORKER_FAILED),
+        (row_held, None, codes::LOCKS_NOT_GRANTED),
+        (process_held, None, codes::LOCKS_NOT_GRANTED),
+    ] {
+        holding.run("SELECT xdb.pause_process('asked', until => now() + interval '2 s')");
+        holding.run("BEGIN");
+        holding.run(held);
+        let mut asking = app.db();
+        let pid: i32 = asking.one("SELECT pg_backend_pid()");
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let asks = scope.spawn(move || {
+                timed(|| asking.refused(code, "SELECT xdb.invoke_rpc('asked', 'slow', timeout => '6 s')"))
+            });
+            if let Some(seconds) = ends_at {
+                let locked = format!("pg_locks WHERE pid = {pid} AND NOT granted");
+                wait_until("it waits for the lock", 5, || superuser.count(&locked) == 1);
+                wait_until("it has waited", 5, || begun.elapsed() > Duration::from_secs(seconds));
+                holding.run("ROLLBACK");
+            }
+            let (took, error) = asks.join().expect("no panic");
+            let bounds = Duration::from_millis(5900)..Duration::from_millis(7500);
+            assert!(bounds.contains(&took), "{held}: {took:?}: {error:?}");
+            assert!(error.detail.contains("s for the end of a pause"), "{error:?}");
+            assert_eq!(error.detail.contains("s for locks and"), ends_at.is_some(), "{error:?}");
+        });
+        holding.run("ROLLBACK");
+    }
+    let told: Vec<_> = worker.calls().iter().map(|call| call.body["context"]["timeoutSeconds"].as_f64()).collect();
+    assert!(matches!(told[..], [Some(seconds)] if seconds > 0.0 && seconds < 3.0), "{told:?}");
+    worker.release();
+    app.done(&[]);
+}
+
+#[test]
+fn the_timeout_of_an_rpc_covers_the_wait_for_its_idempotency_key() {
+    let (app, worker) = application("locks_rpc_key", adding);
+    let (mut first, mut second) = (app.db(), app.db());
+    let add = "SELECT xdb.invoke_rpc('asked', 'add', timeout => '500 ms', idempotency_key => 'k')";
+    first.run("BEGIN");
+    assert_eq!(first.json(add), 1);
+    second.run("SET statement_timeout = '10 s'");
+    let (took, error) = timed(|| second.refused(codes::LOCKS_NOT_GRANTED, add));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(error.detail.contains("idempotency key \"k\""), "{error:?}");
+    first.run("COMMIT");
+    assert_eq!(second.json(add), 1);
+    assert_eq!(worker.count(|call| call.api == Api::Rpc), 1);
+    app.done(&[]);
+}
+
 #[test]
 fn who_holds_the_row_and_asks_gets_what_a_state_has() {
     let (app, worker) = application("locks_rpc_yield", states_hang);

@@ -1,6 +1,6 @@
 //! No size of anything ends a process of the server, and memory that is not there is an error of whoever needs it.
 
-use xdb_cluster_tests::cluster::limit_memory;
+use xdb_cluster_tests::cluster::{limit_memory, limit_promised_memory, size};
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::log;
 use xdb_cluster_tests::prelude::*;
@@ -209,8 +209,45 @@ fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
 }
 
 #[test]
+fn a_session_keeps_no_memory_in_reserve() {
+    let app = App::new("memory_reserve");
+    let worker = app.worker(|_| Reply::hang(output(json!(null))));
+    app.register("asked", &Definition::starting_with("Only").waiting_step("Only").rpc("ask", json!({})));
+    app.pause();
+    app.db().start("p", "asked").go();
+    let mut db = app.db();
+    let pid: i32 = db.one("SELECT pg_backend_pid()");
+    let promised = || size(pid, "VmData");
+    let before = promised();
+    db.run("SELECT xdb.get_local_attributes('p')");
+    let after = promised();
+    assert!(after < before + 3 * MB, "{before} bytes before the first call, and {after} after it");
+    // While it holds something large it has a reserve, and not afterwards.
+    std::thread::scope(|scope| {
+        let input = json!("x".repeat(300_000));
+        let asking = scope.spawn(|| db.rpc("p", "ask", input));
+        worker.wait_for("the call", 10, |call| call.api == Api::Rpc);
+        let meanwhile = promised();
+        worker.release();
+        asking.join().expect("no panic");
+        let after = promised();
+        assert!(after + 4 * MB <= meanwhile, "{meanwhile} bytes meanwhile, and {after} after it");
+    });
+    app.done(&[]);
+}
+
+#[test]
 fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
-    let app = App::alone("memory_rpc", ClusterOptions::default());
+    with_hardly_any_memory("memory_rpc", limit_memory);
+}
+
+#[test]
+fn a_session_with_hardly_any_promised_memory_makes_its_rpc_or_says_why_not() {
+    with_hardly_any_memory("memory_rpc_promised", limit_promised_memory);
+}
+
+fn with_hardly_any_memory(name: &str, limit: fn(i32, u64)) {
+    let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|_| output(json!("done")));
     // By its name, so that it is looked up as well: in a thread of its own.
     let by_name = worker.url().replace("127.0.0.1", "localhost");
@@ -223,7 +260,7 @@ fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
         let mut db = app.db();
         let pid: i32 = db.one("SELECT pg_backend_pid()");
         db.run("SELECT * FROM xdb.get_local_attributes('p')");
-        limit_memory(pid, step * MB / 50);
+        limit(pid, step * MB / 50);
         match db.try_run("SELECT xdb.invoke_rpc('p', 'ask', timeout => '100 ms')") {
             Ok(()) => done += 1,
             Err(error) => assert!(

@@ -142,8 +142,7 @@ fn databases_of_any_name_can_be_named() {
     };
     run(r#""com,ma" , "quo""te"," outer ""#, &["com,ma", "quo\"te", " outer "]);
     run(r#""Capitals", PLAIN"#, &["Capitals", "plain"]);
-    // Without quotes a name means what it meant before lists had any, and what it means in SQL.
-    run("Capitals, with blank,", &["Capitals", "with blank"]);
+    run(r#""Capitals", "with blank""#, &["Capitals", "with blank"]);
     run("PLAIN", &["plain"]);
     run(r#"plain, "Capitals"#, &[]);
     wait_until("the log says why", 10, || app.cluster().log().contains("xdb.databases can't be read"));

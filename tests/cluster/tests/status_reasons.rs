@@ -24,9 +24,13 @@ fn what_people_have_set_is_named() {
     says(&mut superuser, "running", "");
     let cluster = app.cluster();
     let mut elsewhere = cluster.superuser();
+    let next_turn =
+        "SELECT concat_ws(' ', next_turn_why, next_turn_at <= clock_timestamp() + interval '1 s') FROM xdb.status()";
+    wait_until("the engine has nothing to do", 10, || superuser.text(next_turn) == "poll t");
 
     cluster.set("xdb.enabled", "off");
     says(&mut superuser, "stopped", "xdb.enabled is off");
+    assert_eq!(superuser.text(next_turn), "", "no turn follows");
     cluster.set("xdb.enabled", "on");
     says(&mut superuser, "running", "");
 

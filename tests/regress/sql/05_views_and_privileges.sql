@@ -88,9 +88,9 @@ SET ROLE golden_bob;
 -- Every role that uses XDB may know how the engine is doing. Figures are those of all processes, and for operators and pg_monitor.
 SELECT state, engine_pid IS NOT NULL AS engine, started_at IS NOT NULL AS started, reason FROM xdb.status();
 SELECT in_flight, backlog, oldest_due, calls_per_second, epoch, slow_objects, last_error, last_error_at, runners,
-    runner_error, ownerless_processes FROM xdb.status();
+    runner_error, ownerless_processes, next_turn_at, next_turn_why FROM xdb.status();
 SET ROLE golden_admin;
-SELECT state, in_flight, backlog IS NOT NULL AS backlog, epoch IS NOT NULL AS epoch, slow_objects, runners, ownerless_processes FROM xdb.status();
+SELECT state, in_flight, backlog IS NOT NULL AS backlog, epoch IS NOT NULL AS epoch, slow_objects, runners, ownerless_processes, next_turn_at IS NOT NULL AS next_turn FROM xdb.status();
 SET ROLE pg_monitor;
 SELECT state, backlog IS NOT NULL AS backlog, epoch IS NOT NULL AS epoch FROM xdb.status();
 SET ROLE golden_bob;

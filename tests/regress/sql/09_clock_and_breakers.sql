@@ -4,7 +4,7 @@ SELECT context, vartype, boot_val FROM pg_settings WHERE name = 'xdb.now';
 
 -- A distance, and nothing else.
 ALTER SYSTEM SET xdb.now = 'tomorrow';
-ALTER SYSTEM SET xdb.now = '3';
+ALTER SYSTEM SET xdb.now = '3 tomorrows';
 ALTER SYSTEM SET xdb.now = '1 month';
 ALTER SYSTEM SET xdb.now = '2027-01-01 00:00:00+00';
 ALTER SYSTEM SET xdb.now = '40000 days';

@@ -7,25 +7,34 @@ use xdb_sim::Simulator;
 /// 2027-01-01T00:00:00Z
 pub const BEGINNING: Timestamp = Timestamp(1_798_761_600_000_000);
 
-pub struct Sim(pub Simulator);
+pub struct Sim {
+    pub simulator: Simulator,
+    /// Process id and execution id of each start.
+    started: Vec<(Value, Value)>,
+}
 
 impl Sim {
     /// With one process type, `P`, that has this definition.
     pub fn of(definition: Value) -> Self {
-        let mut sim = Self(Simulator::new(BEGINNING));
+        let mut sim = Self { simulator: Simulator::new(BEGINNING), started: Vec::new() };
         sim.ask("register", json!({"process_type": "P", "definition": definition}));
         sim
     }
 
     fn say(&mut self, command: &str, arguments: Value) -> Value {
         let line = json!({command: arguments}).to_string();
-        serde_json::from_str(&self.0.line(&line)).unwrap()
+        serde_json::from_str(&self.simulator.line(&line)).unwrap()
     }
 
     /// A command that is carried out.
     pub fn ask(&mut self, command: &str, arguments: Value) -> Value {
+        let process_id = arguments.get("process_id").cloned();
         let mut reply = self.say(command, arguments);
         assert!(reply.get("error").is_none(), "{command}: {reply}");
+        if command == "start" {
+            let id = reply["result"].clone();
+            self.started.push((process_id.unwrap_or_else(|| id.clone()), id));
+        }
         reply["result"].take()
     }
 
@@ -88,8 +97,9 @@ impl Sim {
         self.ask("advance", json!({"by": seconds}))
     }
 
-    pub fn seconds(&self) -> f64 {
-        self.0.now().since(BEGINNING) as f64 / 1e6
+    pub fn seconds(&mut self) -> f64 {
+        let now = self.advance(0.0)["now"].take();
+        xdb_protocol::parse_moment(now.as_str().unwrap()).unwrap().since(BEGINNING) as f64 / 1e6
     }
 
     pub fn describe(&mut self, process_id: &str) -> Value {
@@ -107,8 +117,11 @@ impl Sim {
     }
 
     /// All executions are what their histories say.
-    pub fn is_sound(&self) {
-        assert_eq!(self.0.check_all(), Default::default());
+    pub fn is_sound(&mut self) {
+        for (process_id, execution) in self.started.clone() {
+            let problems = self.ask("check", json!({"process_id": process_id, "execution_id": execution}));
+            assert_eq!(problems, json!([]), "{process_id}");
+        }
     }
 }
 

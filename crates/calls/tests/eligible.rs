@@ -1,0 +1,214 @@
+//! May a call be made now? Each verdict, for each who asks, and the order of the checks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xdb_calls::*;
+use xdb_engine::*;
+
+const NOW: Timestamp = Timestamp(1_000_000_000);
+const PULLS: Asker = Asker::PullWorker(7);
+const ASKERS: [Asker; 4] = [Asker::Scheduler, Asker::Runner, PULLS, Asker::Session];
+const GONE: Unfit = Unfit { why: "the role is gone", for_good: true };
+const SUPERUSER: Unfit = Unfit { why: "the role is a superuser", for_good: false };
+
+/// What the facts of a call are made of.
+struct World {
+    execution: Execution,
+    definition: Option<Definition>,
+    worker: TypeWorker,
+    type_pause: Option<Pause>,
+    owner: Option<Unfit>,
+    tables: Marked,
+}
+
+fn pause(until: Option<i64>) -> Pause {
+    Pause { mode: PauseMode::Wait, until: until.map(Timestamp), reason: None }
+}
+
+impl World {
+    /// A state that is called by a worker, and that nothing keeps from it.
+    fn new(worker: TypeWorker) -> Self {
+        let state = StateExecution {
+            seq: StateSeq(1),
+            id: StateExecutionId { state_id: "A".to_owned(), number: 1 },
+            input: None,
+            config: None,
+            recovery: None,
+            started_at: NOW,
+            ended_at: None,
+            phase: Phase::Execute { call: CallState::default(), results: None },
+        };
+        let mut execution = Execution::new(ExecutionId([1; 16]));
+        execution.states.insert(StateSeq(1), Arc::new(state));
+        let states = BTreeMap::from([("A".to_owned(), StateConfig::default())]);
+        let definition = Some(Definition { states, ..Definition::default() });
+        Self { execution, definition, worker, type_pause: None, owner: None, tables: Marked::Not }
+    }
+
+    fn with_function() -> Self {
+        let mut world = Self::new(TypeWorker::Called);
+        world.options().execute_function = Some("app.a".to_owned());
+        world
+    }
+
+    fn options(&mut self) -> &mut StateConfig {
+        self.definition.as_mut().unwrap().states.get_mut("A").unwrap()
+    }
+
+    fn facts<'a>(&'a self, called: CallOf<'a>) -> Facts<'a> {
+        let definition = self.definition.as_ref();
+        let pause = self.type_pause.as_ref();
+        let registered = definition.map(|definition| TypeFacts { definition, worker: self.worker, pause });
+        let facts = Facts::new(&self.execution, called, registered, NOW);
+        Facts { owner: self.owner.as_ref(), tables: self.tables, ..facts }
+    }
+
+    fn judged(&self, asker: Asker) -> (Maker, Verdict<'_>) {
+        let state = &self.execution.states[&StateSeq(1)];
+        eligible(asker, &self.facts(CallOf::State(state, Api::Execute)))
+    }
+
+    fn verdict(&self, asker: Asker) -> Verdict<'_> {
+        self.judged(asker).1
+    }
+}
+
+/// Who makes a call if nothing keeps it: a session stands for RPCs, which it makes if the engine would make a state's call.
+#[test]
+fn each_call_has_one_maker() {
+    let slow = |worker| World { tables: Marked::Slow, ..World::new(worker) };
+    let (called, pulled) = (Maker::Worker { is_slow: false }, Maker::PullWorker(7));
+    let cases = [
+        (World::new(TypeWorker::Called), called, vec![Asker::Scheduler, Asker::Session]),
+        (slow(TypeWorker::Called), Maker::Worker { is_slow: true }, vec![Asker::Runner, Asker::Session]),
+        (World::new(TypeWorker::Pulls(7)), pulled, vec![PULLS]),
+        (slow(TypeWorker::Pulls(7)), pulled, vec![PULLS]),
+        (World::new(TypeWorker::Pulls(8)), Maker::PullWorker(8), vec![Asker::PullWorker(8)]),
+        (World::with_function(), Maker::Function, vec![Asker::Runner, Asker::Session]),
+    ];
+    for (world, maker, makes) in cases {
+        for asker in ASKERS.into_iter().chain([Asker::PullWorker(8)]) {
+            let expected = if makes.contains(&asker) { Verdict::MayBeMade } else { Verdict::Elsewhere };
+            assert_eq!(world.judged(asker), (maker, expected), "{asker:?}, {maker:?}");
+        }
+    }
+}
+
+#[test]
+fn calls_of_a_type_that_is_not_registered_have_no_maker() {
+    let mut world = World::new(TypeWorker::Called);
+    world.definition = None;
+    world.execution.pause = Some(pause(None));
+    for asker in ASKERS {
+        assert_eq!(world.judged(asker), (Maker::Unregistered, Verdict::Elsewhere));
+    }
+}
+
+#[test]
+fn a_pause_holds_calls() {
+    let mut world = World::new(TypeWorker::Called);
+    world.type_pause = Some(pause(Some(NOW.0 + 1)));
+    let of_type = pause(Some(NOW.0 + 1));
+    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Type(&of_type)));
+    world.execution.pause = Some(pause(None));
+    let own = pause(None);
+    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Process(&own)), "its own comes first");
+}
+
+#[test]
+fn a_pause_of_a_type_ends_by_itself_and_that_of_a_process_by_a_timer() {
+    let mut world = World::new(TypeWorker::Called);
+    world.type_pause = Some(pause(Some(NOW.0)));
+    assert_eq!(world.verdict(Asker::Scheduler), Verdict::MayBeMade);
+    world.execution.pause = Some(pause(Some(NOW.0)));
+    assert!(matches!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Process(_))));
+    assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade, "an RPC does not wait for the timer");
+}
+
+#[test]
+fn the_pause_of_a_type_is_nothing_to_a_closed_process() {
+    let mut world = World::new(TypeWorker::Called);
+    world.type_pause = Some(pause(None));
+    world.execution.status = ProcessStatus::Completed;
+    assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade);
+}
+
+/// The engine's processes hold what they find, and a pull worker's sessions what they claim.
+#[test]
+fn each_asker_holds_the_calls_that_it_claims() {
+    let paused = |world: World| World { type_pause: Some(pause(None)), ..world };
+    let is_held = |world: &World, asker| matches!(world.verdict(asker), Verdict::Held(_));
+    let function = paused(World::with_function());
+    let pulled = paused(World::new(TypeWorker::Pulls(7)));
+    assert_eq!(ASKERS.map(|asker| is_held(&function, asker)), [true, true, false, true]);
+    assert_eq!(ASKERS.map(|asker| is_held(&pulled, asker)), [false, false, true, false]);
+}
+
+#[test]
+fn a_table_that_has_ended_a_process_is_waited_for() {
+    let deadly = |world: World| World { tables: Marked::Deadly, ..world };
+    let called = deadly(World::new(TypeWorker::Called));
+    assert_eq!(called.verdict(Asker::Scheduler), Verdict::Elsewhere);
+    assert_eq!(called.verdict(Asker::Runner), Verdict::Waits(Reason::DeadlyTable));
+    assert_eq!(deadly(World::with_function()).verdict(Asker::Runner), Verdict::Waits(Reason::DeadlyTable));
+}
+
+#[test]
+fn an_owner_that_may_not_own_processes_fails_the_attempt_or_the_process() {
+    let owned = |owner| World { owner: Some(owner), ..World::new(TypeWorker::Called) };
+    assert_eq!(owned(GONE).verdict(Asker::Scheduler), Verdict::Closes(GONE.why));
+    let failure = Failure { detail: SUPERUSER.why.to_owned(), ..Failure::default() };
+    assert_eq!(owned(SUPERUSER).verdict(Asker::Scheduler), Verdict::Fails(failure, Further::ByPolicy));
+}
+
+#[test]
+fn what_is_not_registered_fails_the_attempt() {
+    let fails = |world: &World, asker, what: &str| match world.verdict(asker) {
+        Verdict::Fails(failure, Further::WhenRegistered) => assert_eq!(failure.detail, what),
+        other => panic!("{other:?}"),
+    };
+    let mut unlisted = World::new(TypeWorker::Called);
+    unlisted.definition.as_mut().unwrap().states.clear();
+    fails(&unlisted, Asker::Scheduler, "unknown state \"A\": the process type does not list it");
+    unlisted.worker = TypeWorker::Pulls(7);
+    fails(&unlisted, PULLS, "unknown state \"A\": the process type does not list it");
+    // Without a worker the runners find out.
+    unlisted.worker = TypeWorker::None;
+    fails(&unlisted, Asker::Runner, "unknown state \"A\": the process type does not list it");
+    let none = World::new(TypeWorker::None);
+    fails(&none, Asker::Runner, "state \"A\" has no executeFunction, and its process type no worker");
+    assert_eq!(none.verdict(Asker::Scheduler), Verdict::Elsewhere);
+    assert_eq!(none.verdict(PULLS), Verdict::Elsewhere);
+    let rpc = eligible(Asker::Session, &none.facts(CallOf::Rpc(None))).1;
+    assert!(matches!(rpc, Verdict::Fails(_, Further::WhenRegistered)));
+    assert_eq!(eligible(Asker::Session, &none.facts(CallOf::Rpc(Some("app.rpc")))).1, Verdict::MayBeMade);
+}
+
+/// Everything is wrong at once, and is mended in the order in which it is found.
+#[test]
+fn the_order_of_the_checks() {
+    let mut world = World { owner: Some(GONE), tables: Marked::Deadly, ..World::new(TypeWorker::Pulls(8)) };
+    world.definition.as_mut().unwrap().states.clear();
+    world.type_pause = Some(pause(None));
+    world.execution.pause = Some(pause(None));
+    let verdict =
+        |world: &World| format!("{:?}", world.verdict(Asker::Scheduler)).split('(').next().unwrap().to_owned();
+    let definition = world.definition.take();
+    assert_eq!(world.judged(Asker::Scheduler), (Maker::Unregistered, Verdict::Elsewhere));
+    world.definition = definition;
+    assert_eq!(world.judged(Asker::Scheduler), (Maker::PullWorker(8), Verdict::Elsewhere));
+    world.worker = TypeWorker::Called;
+    assert_eq!(verdict(&world), "Held");
+    (world.type_pause, world.execution.pause) = (None, None);
+    assert_eq!(verdict(&world), "Elsewhere");
+    let of_runner = format!("{:?}", world.verdict(Asker::Runner));
+    assert_eq!(of_runner, "Waits(DeadlyTable)");
+    world.tables = Marked::Not;
+    assert_eq!(verdict(&world), "Closes");
+    world.owner = Some(SUPERUSER);
+    assert!(format!("{:?}", world.verdict(Asker::Scheduler)).contains(SUPERUSER.why));
+    world.owner = None;
+    assert!(format!("{:?}", world.verdict(Asker::Scheduler)).contains("unknown state"));
+    world.definition.as_mut().unwrap().states.insert("A".to_owned(), StateConfig::default());
+    assert_eq!(verdict(&world), "MayBeMade");
+}

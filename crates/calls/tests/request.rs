@@ -1,0 +1,148 @@
+//! What is sent: the identity of a call, its attributes, and the bound on its size.
+
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration as Std;
+use xdb_calls::*;
+use xdb_engine::*;
+
+const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
+const MOST: usize = 1000;
+
+fn execution(phase: Phase) -> Execution {
+    let mut execution = Execution::new(ExecutionId([0x12; 16]));
+    execution.process_id = "order-1".to_owned();
+    execution.process_type = "Order".to_owned();
+    let state = StateExecution {
+        seq: StateSeq(1),
+        id: StateExecutionId { state_id: "Pay".to_owned(), number: 2 },
+        input: Some(Json::from_trusted("[1.50]")),
+        config: None,
+        recovery: None,
+        started_at: NOW,
+        ended_at: None,
+        phase,
+    };
+    execution.states.insert(StateSeq(1), Arc::new(state));
+    execution
+}
+
+fn at_execute() -> Execution {
+    execution(Phase::Execute { call: CallState { generation: 3, ..CallState::default() }, results: None })
+}
+
+fn origin(execution: &Execution) -> Origin<'_> {
+    Origin { execution, owner: Some("alice".to_owned()), database: "app".into(), shard: Some(5) }
+}
+
+fn loading(policy: LoadPolicy, lock_type: LockType) -> Loading {
+    Loading { policy, names: vec!["a".to_owned()], lock_type }
+}
+
+fn attributes(local: Loading) -> Attributes {
+    let loads = Loads { global: loading(LoadPolicy::All, LockType::NoLocking), local };
+    loads.attributes("{\"g\": 1}".to_owned(), [("a", "\"x\""), ("b", "2")].into_iter())
+}
+
+fn attempt(api: Api) -> Attempt {
+    Attempt { seq: StateSeq(1), api, number: 4, first_at: NOW }
+}
+
+fn parsed(body: &str) -> Value {
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
+
+#[test]
+fn the_request_of_a_state() {
+    let execution = at_execute();
+    let origin = origin(&execution);
+    let state = &execution.states[&StateSeq(1)];
+    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(30.0));
+    let attributes = attributes(loading(LoadPolicy::Partial, LockType::NoLocking));
+    let request = call.request(&attributes, MOST).unwrap();
+    assert_eq!(call.id, "12121212-1212-1212-1212-121212121212/Pay-2/execute");
+    assert_eq!(request.key(), format!("{}/3", call.id));
+    assert_eq!((request.path, request.timeout()), (xdb_protocol::EXECUTE_PATH, Std::from_secs(30)));
+    let body = parsed(&request.encode());
+    let context = &body["context"];
+    assert_eq!([&context["owner"], &context["database"], &context["processId"]], ["alice", "app", "order-1"]);
+    assert_eq!([&context["attempt"], &context["shard"], &context["timeoutSeconds"]], [4, 5, 30]);
+    assert_eq!(body["loadedGlobalAttributes"], json!({"g": 1}));
+    assert_eq!(body["loadedLocalAttributes"], json!({"a": "x"}), "only what is wanted");
+    assert!(body["commandResults"].is_object(), "execute is told that nothing was waited for");
+    assert_eq!(context["stateExecutionId"], "Pay-2");
+}
+
+#[test]
+fn wait_until_is_told_of_no_results() {
+    let execution = execution(Phase::WaitUntil(CallState::default()));
+    let origin = origin(&execution);
+    let state = &execution.states[&StateSeq(1)];
+    let call = OutgoingCall::of_state(&origin, state, attempt(Api::WaitUntil), Duration::from_seconds(1.0));
+    let attributes = attributes(Loading::default());
+    let request = call.request(&attributes, MOST).unwrap();
+    assert_eq!(request.path, xdb_protocol::WAIT_UNTIL_PATH);
+    assert!(call.id.ends_with("/wait-until"));
+    assert!(parsed(&request.encode()).get("commandResults").is_none());
+}
+
+#[test]
+fn the_request_of_an_rpc() {
+    let execution = at_execute();
+    let origin = origin(&execution);
+    let input = Json::from_trusted("true");
+    let call = OutgoingCall::of_rpc(&origin, ("approve", Some(&input)), "k 1", NOW, Std::from_millis(1500));
+    let attributes = attributes(Loading::default());
+    let request = call.request(&attributes, MOST).unwrap();
+    assert_eq!(call.id, "12121212-1212-1212-1212-121212121212/rpc/approve/k%201");
+    assert_eq!((request.path, request.key()), (xdb_protocol::RPC_PATH, format!("{}/0", call.id)));
+    let body = parsed(&request.encode());
+    assert_eq!((&body["rpcName"], &body["input"]), (&json!("approve"), &json!(true)));
+    assert_eq!((&body["context"]["attempt"], &body["context"]["timeoutSeconds"]), (&json!(1), &json!(1.5)));
+    assert!(body["context"].get("stateExecutionId").is_none());
+}
+
+/// An attempt that loads other values under locks is another request.
+#[test]
+fn locked_values_are_part_of_the_key() {
+    let execution = at_execute();
+    let origin = origin(&execution);
+    let state = &execution.states[&StateSeq(1)];
+    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(1.0));
+    let key = |lock_type, value| {
+        let loads = Loads { global: loading(LoadPolicy::None, lock_type), local: loading(LoadPolicy::All, lock_type) };
+        let attributes = loads.attributes("{}".to_owned(), [("a", value)].into_iter());
+        call.request(&attributes, MOST).unwrap().key()
+    };
+    assert_eq!(key(LockType::NoLocking, "1"), key(LockType::NoLocking, "2"));
+    assert_eq!(key(LockType::Share, "1"), key(LockType::Share, "1"));
+    assert_ne!(key(LockType::Share, "1"), key(LockType::Share, "2"));
+}
+
+#[test]
+fn a_request_that_is_too_large_is_refused() {
+    let execution = at_execute();
+    let origin = origin(&execution);
+    let state = &execution.states[&StateSeq(1)];
+    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(1.0));
+    let attributes = attributes(loading(LoadPolicy::All, LockType::NoLocking));
+    let bytes = call.request(&attributes, MOST).unwrap().bytes;
+    assert!(call.request(&attributes, bytes).is_ok());
+    let refusal = call.request(&attributes, bytes - 1).unwrap_err();
+    let what = format!("what the call would send has {bytes} bytes, and xdb.max_request_size is {}", bytes - 1);
+    assert_eq!((refusal.sqlstate(), refusal.message.as_str()), ("XD015", what.as_str()));
+    assert_eq!(too_large(&refusal.message).error_type.as_deref(), Some("RequestTooLarge"));
+}
+
+/// With the policy ALL a new attribute is a change; without a lock nothing is.
+#[test]
+fn versions_of_what_is_locked() {
+    let versions = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
+    let names = |policy, lock_type| {
+        let versions = versions.iter().map(|(name, version)| (name, version));
+        versions_of(&loading(policy, lock_type), versions).into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(names(LoadPolicy::All, LockType::Share), ["a", "b"]);
+    assert_eq!(names(LoadPolicy::Partial, LockType::Exclusive), ["a"]);
+    assert!(names(LoadPolicy::All, LockType::NoLocking).is_empty());
+}

@@ -1,0 +1,15 @@
+//! What is large waits, what is small goes.
+
+use xdb_sched::bytes::*;
+
+#[test]
+fn what_is_small_always_goes_and_of_what_is_large_the_first_and_more_while_there_is_room() {
+    let mut budget = ByteBudget::default();
+    assert!(budget.take(LARGE) && budget.take(10 * OF_A_PHASE), "the first, whatever its size");
+    assert!(!budget.take(LARGE + 1) && budget.take(LARGE));
+    let mut budget = ByteBudget::default();
+    let half = OF_A_PHASE / 2 + 1;
+    assert!(budget.take(half) && budget.take(half) && !budget.take(half) && budget.is_spent());
+    let mut nothing_large = ByteBudget::of(false);
+    assert!(nothing_large.take(LARGE) && !nothing_large.take(LARGE + 1));
+}
