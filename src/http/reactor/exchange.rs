@@ -115,11 +115,9 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
 }
 
 /// The head of a request, and what reads the answer.
-fn write(
-    message: http::Request<()>,
-    body: usize,
-    space: &mut [u8],
-) -> Result<Option<(Vec<u8>, Call<RecvResponse>)>, Error> {
+type WrittenHead = (Vec<u8>, Call<RecvResponse>);
+
+fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Option<WrittenHead>, Error> {
     let mut call = Call::new(message)?.proceed();
     let mut head = Vec::with_capacity(512);
     while !call.can_proceed() {
