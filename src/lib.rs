@@ -1,22 +1,23 @@
 //! XDB: durable processes inside Postgres.
 //!
-//! The rooms, from the top down; imports go downwards only:
+//! The rooms, from the top down. Imports go downwards only.
 //!
 //! | room | what lives there |
 //! |---|---|
 //! | [`api`] | the SQL functions: parse, call, return |
-//! | [`scheduler`] | the engine's processes: launcher, schedulers, maintenance |
-//! | [`turn`] | one turn of a scheduler, as a pipeline of values |
-//! | [`calls`] | a call as a value: request from an execution, answer to a command |
-//! | [`store`] | all SQL on the system tables, and what is made for users' tables |
-//! | [`pg`] | what touches the server process: everything `unsafe` |
-//! | [`http`] | calls to workers. Knows nothing of Postgres |
-//! | [`transport`] | what goes to a transport such as [`http`], and what comes back |
+//! | [`scheduler`] | the engine's processes: launcher, schedulers, runners, maintenance |
+//! | [`turn`] | one turn of a scheduler or runner, as a pipeline of values |
+//! | [`calls`] | a call as a value: a request from an execution, a command from an answer |
+//! | [`store`] | all SQL on the system tables, and the SQL made for the application's tables |
+//! | [`pg`] | everything that touches the server process: all `unsafe` code |
+//! | [`http`] | the transport to HTTP workers. It knows nothing of Postgres |
+//! | [`transport`] | the values that a transport such as [`http`] takes and gives back |
 //!
-//! [`error`], [`guc`] and [`clock`] stand between [`store`] and [`pg`], beside each other. `scripts/lint rooms` holds all this.
+//! [`error`], [`guc`] and [`clock`] lie between [`store`] and [`pg`], beside each other. `scripts/lint rooms` checks
+//! the order.
 //!
-//! What is decided, and why, is in the crates `xdb-engine` and `xdb-protocol`; what a scheduler keeps in memory, in
-//! `xdb-sched`. None of them knows Postgres.
+//! The crates `xdb-engine` and `xdb-protocol` hold the decisions. The crate `xdb-sched` holds what a scheduler keeps in
+//! memory. None of these crates knows Postgres.
 
 mod api;
 mod calls;
@@ -32,7 +33,8 @@ mod turn;
 
 ::pgrx::pg_module_magic!(name, version);
 
-// What a new installation runs. scripts/lib.sh reads this list: each update runs all of sql/always, in the same order.
+// The scripts of a new installation. scripts/lib.sh reads this list. Each update runs all of sql/always, in the same
+// order.
 pgrx::extension_sql_file!("../sql/once/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!("../sql/once/registrations.sql", name = "registrations", requires = ["schema"]);
 pgrx::extension_sql_file!("../sql/once/tables.sql", name = "tables", requires = ["registrations"]);
@@ -43,7 +45,8 @@ pgrx::extension_sql_file!("../sql/always/views.sql", name = "views", requires = 
 pgrx::extension_sql_file!("../sql/always/policies.sql", name = "policies", requires = ["views"]);
 pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", requires = ["policies"], finalize);
 
-/// Called when a process loads the library.
+/// Defines the settings in each process that loads the library. At server start it also registers shared memory, the
+/// utility hook and the launcher.
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     guc::define();

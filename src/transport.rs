@@ -1,57 +1,58 @@
-//! The seam to whatever carries calls to workers: a [`Request`] goes in, and one [`Reply`] comes out.
+//! The interface to a transport, which carries calls to workers: a [`Request`] goes in, and one [`Reply`] comes out.
 //!
-//! Who makes a call and who carries it know these values, and not each other. A transport takes requests without waiting for
-//! them, and gives back each of them once, whatever happens to it. It is chosen where it is made: in the scheduler's loop, and
-//! in a session's RPCs.
+//! The code that makes calls and the transports know these values, and not each other. A transport takes requests
+//! without waiting. It gives back exactly one reply for each request, also after a failure. The scheduler's loop and a
+//! session's RPC code each choose their transport.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call to a worker.
+/// A call to a worker. The code that makes the call writes it; the transport reads it.
 #[derive(Clone)]
 pub struct Request {
-    /// Given back with what came of it.
+    /// Chosen by the caller. The reply has the same tag.
     pub tag: u64,
     /// The URL of the worker with the path of the call.
     pub url: String,
-    /// What goes with the body, by name. A transport adds what it needs itself.
+    /// Headers of the request: name and value. A transport adds those of its protocol.
     pub headers: Vec<(String, String)>,
-    /// JSON.
+    /// JSON text.
     pub body: Vec<u8>,
-    /// For everything from the submission to the last byte of the answer.
+    /// Time limit from the submission to the last byte of the answer.
     pub timeout: Duration,
-    /// Each signs the request, which then needs an `Idempotency-Key` among its headers. None: it is not signed.
+    /// Each secret adds a signature to the request, which then needs an `Idempotency-Key` among its headers. Empty: the
+    /// request is not signed.
     pub secrets: Arc<[String]>,
 }
 
-/// A call that is over.
+/// The end of a call. The transport writes it; the code that made the call reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The tag of the request.
     pub tag: u64,
-    /// What came of it.
+    /// The answer, or why there is none.
     pub outcome: Outcome,
-    /// From the moment that the call was taken up; zero for one that never was.
+    /// Time since the transport began the call. Zero if it never began.
     pub elapsed: Duration,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The worker answered, with whatever status.
+    /// The worker answered, with any status.
     Answer {
-        /// One of the worker protocol, as the worker gives it: 200 is success.
+        /// The HTTP status. 200 means success.
         status: u16,
-        /// Seconds that the worker wants callers to wait.
+        /// Seconds that the worker asks callers to wait.
         retry_after: Option<u64>,
         /// The whole body.
         body: Vec<u8>,
     },
     /// There is no answer.
     Failed {
-        /// For a program.
+        /// The kind of failure, for code.
         kind: FailureKind,
-        /// For a person. Never holds header values or secrets.
+        /// The failure in words, for people. Never contains header values or secrets.
         message: String,
     },
 }
@@ -59,27 +60,27 @@ pub enum Outcome {
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The address, a header or the secret can't be used: no attempt will be better until it is changed.
+    /// The address, a header or the secret is invalid. Retries fail too until it is changed.
     Invalid,
-    /// The name or its address is not permitted by the setting.
+    /// The setting `xdb.allowed_worker_hosts` does not allow the name or its address.
     Refused,
     /// The name was not found, or no address of it accepted a connection.
     Connect,
-    /// The time of the call was over before there was a connection.
+    /// The timeout passed before there was a connection.
     ConnectTimeout,
-    /// The time of the call was over after it was connected, or before there was any to try it in.
+    /// The timeout passed after the connection was made, or before an attempt could begin.
     Timeout,
     /// The answer is larger than the limit.
     TooLarge,
-    /// The answer has a `Content-Encoding`, which the engine does not read.
+    /// The answer has a `Content-Encoding`. The engine reads only plain answers.
     Encoded,
-    /// The connection broke, or what came back is no answer.
+    /// The connection broke, or the bytes received are not a valid answer.
     Transport,
-    /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
-    /// The worker has never heard of it, and nothing is known of the worker.
+    /// The engine lacked a resource of its own, for instance descriptors, until the timeout. The worker did not receive
+    /// the call, so this failure says nothing about the worker.
     NotTried,
-    /// Who had made the call has no use for it any more: its connection was closed.
+    /// The code that made the call cancelled it, and its connection was closed.
     Cancelled,
-    /// The code of the call panicked.
+    /// The code that carries the call panicked.
     Panic,
 }

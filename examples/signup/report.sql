@@ -1,4 +1,4 @@
--- What can be seen afterwards, with ordinary SQL, as the application's role.
+-- Shows the results of the sign-ups, with ordinary SQL, as the application's role.
 
 \pset footer off
 \pset border 1

@@ -1,14 +1,14 @@
--- Run once, as superuser, in the database of the application.
--- What the worker is and where, `python -m xdb sql` says: see scripts/demo.
+-- Creates the role and the tables of the application. Run once, as a superuser, in the database of the application.
+-- The worker and the process type are registered with the output of `python -m xdb sql`: see scripts/demo.
 
 CREATE EXTENSION IF NOT EXISTS xdb;
 
--- The application's role is an ordinary one: its processes can do what it can do, and no more.
+-- The application's role is an ordinary one. Its processes have the rights of this role, and no more.
 CREATE ROLE app LOGIN;
 SELECT xdb.grant_usage('app');
 
--- The application's own tables. `users` holds what the process reads and writes,
--- `invitations` is something else that the application does in the same transaction.
+-- The application's own tables. The process reads and writes `users`.
+-- The application inserts a row into `invitations` in the transaction that starts the process.
 CREATE TABLE users (
     user_id text PRIMARY KEY,
     form    jsonb NOT NULL,

@@ -1,5 +1,5 @@
--- What the application does when somebody signs up: its own row and the process, both or neither.
--- The psql variables name, email and campaign belong to the one who signs up.
+-- What the application does when a user signs up: its own row and the process, both or neither.
+-- The psql variables name, email and campaign are those of the user.
 
 BEGIN;
 INSERT INTO invitations (user_id, campaign) VALUES (:'name', :'campaign');

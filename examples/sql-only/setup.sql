@@ -1,4 +1,4 @@
--- An order that is handled by functions of the database alone: no worker, no HTTP. Run by a superuser, once.
+-- Functions of the database handle an order: there is no worker and no HTTP. Run once, as a superuser.
 \set ON_ERROR_STOP on
 CREATE ROLE app LOGIN;
 CREATE EXTENSION xdb;
@@ -14,7 +14,8 @@ CREATE TABLE shop.orders (
 INSERT INTO shop.stock VALUES ('teapot', 3), ('cup', 20);
 INSERT INTO shop.account VALUES ('alice', 100), ('bob', 10);
 
--- A state's function gets what a worker would get, and gives what a worker would give. Its writes and its answer are one transaction.
+-- The function of a state gets the request that a worker would get, and returns the answer that a worker would send.
+-- Its writes and its answer are one transaction.
 CREATE FUNCTION shop.reserve(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     o CONSTANT shop.orders := (SELECT orders FROM shop.orders WHERE id = request->'context'->>'processId');
@@ -24,7 +25,7 @@ BEGIN
     RETURN '{"stateDecision": {"nextStates": [{"stateId": "Charge"}]}}';
 END $$;
 
--- A constraint that refuses is an error like any other: the attempt has failed, and what it wrote is undone.
+-- If a constraint refuses the update, the attempt fails, and the function's writes are rolled back.
 CREATE FUNCTION shop.charge(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     o CONSTANT shop.orders := (SELECT orders FROM shop.orders WHERE id = request->'context'->>'processId');
@@ -34,7 +35,7 @@ BEGIN
     RETURN '{"stateDecision": {"nextStates": [{"stateId": "Ship"}]}}';
 END $$;
 
--- Where the retries of Charge are spent, the process goes here and gives back what it has reserved.
+-- When the retries of Charge are spent, the state Release runs. It returns what was reserved to the stock.
 CREATE FUNCTION shop.release(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     o CONSTANT shop.orders := (SELECT orders FROM shop.orders WHERE id = request->'context'->>'processId');
@@ -45,7 +46,7 @@ BEGIN
         'closeType', 'FORCE_FAIL_PROCESS', 'closeInput', request->'context'->'recoverFromError'->'detail')));
 END $$;
 
--- It waits until somebody says that the parcel has left, or a day is over.
+-- Waits for a message that the parcel has left, or for a day.
 CREATE FUNCTION shop.await_parcel(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT '{"commandRequest": {"waitingType": "AnyOfCompletion",
         "timerCommands": [{"commandId": "patience", "delayInSeconds": 86400}],
@@ -56,7 +57,7 @@ CREATE FUNCTION shop.ship(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BE
     RETURN '{"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": "thank you"}}}';
 END $$;
 
--- An RPC's function is called in the caller's transaction.
+-- The function of an RPC runs in the caller's transaction.
 CREATE FUNCTION shop.status(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT jsonb_build_object('output', (SELECT status FROM shop.orders WHERE id = request->'context'->>'processId')) $$;
 

@@ -1,76 +1,78 @@
--- The SQL surface. Every function that waits, calls or writes is VOLATILE, runs as its caller, and is native.
+-- The SQL functions. Each function that waits, calls or writes is VOLATILE, runs as its caller, and is native code.
+--
+-- Limitations: a new function also needs its name in src/api/mod.rs, and in a list of xdb.grant_usage below.
 
 CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text DEFAULT NULL, headers jsonb DEFAULT NULL,
     max_concurrency int DEFAULT 96, role text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_worker';
-COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer, text) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls; with url NULL, that members of the role fetch the calls.';
+COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer, text) IS 'Registers a worker, or changes it. With url NULL it is a pull worker: members of role claim its calls. XD017 if the host of the URL is not allowed, 42501 if the worker belongs to another role.';
 
 CREATE OR REPLACE FUNCTION xdb.set_worker_secret(name text, secret text, second_secret text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_worker_secret';
-COMMENT ON FUNCTION xdb.set_worker_secret(text, text, text) IS 'Has the calls to a worker signed with this secret, or with two while one takes the place of the other.';
+COMMENT ON FUNCTION xdb.set_worker_secret(text, text, text) IS 'Replaces the secrets that sign the calls to a worker. With two secrets, each call is signed with both; with NULL as the first one, calls are not signed. XD005 if the worker does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.unregister_worker(name text) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_unregister_worker';
-COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while a process type uses it.';
+COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Deletes a worker. XD018 while a process type uses it, XD005 if it does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.register_process_type(process_type text, worker text, definition jsonb) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_process_type';
-COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type with its worker and definition, or replaces it. Running executions use the new states, options and RPCs from their next call; attribute mapping and timeout stay as at their start.';
+COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type, or replaces it. Running executions use the new states, options and RPCs from their next call; their mapped tables and timeout stay as at their start. XD008 if the definition is invalid, XD005 if the worker does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.unregister_process_type(process_type text) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_unregister_process_type';
-COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Removes a process type. Refused while executions of it run.';
+COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Deletes a process type. XD018 while executions of it run, XD002 if it does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.start_process(process_id text, process_type text, input jsonb DEFAULT NULL,
     global_attribute_pk text DEFAULT NULL, global_attributes jsonb DEFAULT NULL,
     local_attributes jsonb DEFAULT NULL, id_reuse_policy text DEFAULT 'ALLOW_IF_NO_RUNNING',
     timeout interval DEFAULT NULL, start_at timestamptz DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS uuid
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_process';
-COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction and returns the id of its execution. Its owner is the current user.';
+COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction, and returns the id of its execution. The current user becomes the owner. XD002 if the type is not registered, XD006 if id_reuse_policy refuses the id.';
 
 CREATE OR REPLACE FUNCTION xdb.start_processes(processes jsonb) RETURNS SETOF uuid
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_processes';
-COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction: an array of objects whose keys are the parameters of xdb.start_process. Returns the ids of the executions, in the order of the array.';
+COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction, all or none. Each object of the array has the parameters of xdb.start_process as its keys. Returns the ids of the executions, in the order of the array.';
 
 CREATE OR REPLACE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input jsonb DEFAULT NULL,
     timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
-COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output. timeout bounds all waits before the answer together: for the end of a pause, for locks, for the worker.';
+COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction, and returns its output. timeout bounds all waits before the answer together: for the end of a pause (XD023), for locks (XD020), for the worker (XD010).';
 
 CREATE OR REPLACE FUNCTION xdb.claim_calls(worker text, max_calls int DEFAULT 1, wait interval DEFAULT '0',
     lease interval DEFAULT NULL, shards int4range DEFAULT NULL)
     RETURNS TABLE (token text, call_id text, api text, request jsonb, lease_until timestamptz)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_claim_calls';
-COMMENT ON FUNCTION xdb.claim_calls(text, int, interval, interval, int4range) IS 'Fetches due calls of a worker without URL, under leases that count when the transaction commits; waits for the first one at most for wait. For members of the worker''s role.';
+COMMENT ON FUNCTION xdb.claim_calls(text, int, interval, interval, int4range) IS 'Claims due calls of a pull worker, each with a lease, and waits at most wait for the first one. The claim counts when the transaction commits. For members of the worker''s role (42501); XD026 if the worker has a URL.';
 
 CREATE OR REPLACE FUNCTION xdb.complete_call(token text, answer jsonb) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_complete_call';
-COMMENT ON FUNCTION xdb.complete_call(text, jsonb) IS 'Applies the answer to a call that xdb.claim_calls() gave, in the caller''s transaction: what else that does counts if the answer does.';
+COMMENT ON FUNCTION xdb.complete_call(text, jsonb) IS 'Applies the answer to a claimed call in the caller''s transaction. What this transaction writes is committed with the answer, or not at all. XD025 if the lease was lost, XD010 if the answer can''t be applied.';
 
 CREATE OR REPLACE FUNCTION xdb.fail_call(token text, failure jsonb DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_fail_call';
-COMMENT ON FUNCTION xdb.fail_call(text, jsonb) IS 'Fails the attempt of a call that xdb.claim_calls() gave: {"errorType", "detail", "retryAfterSeconds", "final"}. Without a failure gives it back: the same attempt is made again.';
+COMMENT ON FUNCTION xdb.fail_call(text, jsonb) IS 'Fails the attempt of a claimed call: {"errorType", "detail", "retryAfterSeconds", "final"}, all optional. Without failure, the call is given back, and the same attempt is due again at once. XD025 if the lease was lost.';
 
 CREATE OR REPLACE FUNCTION xdb.extend_call(token text, lease interval) RETURNS timestamptz
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_extend_call';
-COMMENT ON FUNCTION xdb.extend_call(text, interval) IS 'Has the lease of a call that xdb.claim_calls() gave end so long after now, and returns when.';
+COMMENT ON FUNCTION xdb.extend_call(text, interval) IS 'Extends the lease of a claimed call to now() + lease. Returns the new end. XD025 if the lease was lost.';
 
 CREATE OR REPLACE FUNCTION xdb.publish(process_id text, queue_name text, message jsonb DEFAULT NULL,
     message_id text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish';
-COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process in the caller''s transaction. A message_id that was used before in the queue is ignored.';
+COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process, in the caller''s transaction. A message_id that was used in this queue of this execution is ignored. XD007 if the process is not running, XD004 if its type does not list the queue, XD029 if the queue is full.';
 
 CREATE OR REPLACE FUNCTION xdb.publish_global(queue_name text, message jsonb DEFAULT NULL, key text DEFAULT NULL,
     message_id text DEFAULT NULL, ttl interval DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish_global';
-COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the same role has used in the queue within xdb.retention is ignored; after the ttl nobody can take the message any more.';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue, in the caller''s transaction. A message_id that the same role has used in this queue is ignored, while that message exists and for xdb.retention. After ttl, a message that no step has consumed is deleted. XD029 if the quota of the role is used up.';
 
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';
-COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
+COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process: TERMINATE makes it TERMINATED, FAIL makes it FAILED. The reason is kept. XD007 if the process is closed already.';
 
--- For an array of process ids: a row for each element, in their order. If a process is refused, its row has the error, and none is raised.
+-- For an array of process ids: a row for each element, in their order. A refused process has the error in its row.
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_ids text[], stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL)
     RETURNS TABLE (process_id text, stopped boolean, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process_many';
@@ -78,121 +80,121 @@ COMMENT ON FUNCTION xdb.stop_process(text[], text, text) IS 'Stops many running 
 
 CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
-COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, who holds it up, last failure and results of a process.';
+COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'What a process does, what it waits for and since when, which locks of other sessions hold it up, what failed last, and its results. XD001 if the process does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_process';
-COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for the timeout, and returns {"status", "result", "results", "timedOut"}.';
+COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for timeout. Returns {"status", "result", "results", "timedOut"}. XD014 in a transaction that has itself started, stopped or published something.';
 
 CREATE OR REPLACE FUNCTION xdb.wait_for_state(process_id text, state_execution_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_state';
-COMMENT ON FUNCTION xdb.wait_for_state(text, text, interval, uuid) IS 'Waits until a state execution has ended, at most for the timeout, and returns {"status", "processStatus", "timedOut"}. When the process closes first, status is null if there never was such a state execution.';
+COMMENT ON FUNCTION xdb.wait_for_state(text, text, interval, uuid) IS 'Waits until a step has ended or its process has closed, at most for timeout. Returns {"status", "processStatus", "timedOut"}; status is null if the execution has had no such step. XD014 as for xdb.wait_for_process.';
 
 CREATE OR REPLACE FUNCTION xdb.set_local_attributes(process_id text, attributes jsonb, execution_id uuid DEFAULT NULL)
     RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_local_attributes';
-COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local attributes of a running process, {key: value}, in the caller''s transaction.';
+COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local attributes of a running process, {key: value}, in the caller''s transaction. Other attributes keep their values. XD007 if the process is not running, XD009 for a key that its type does not list.';
 
 CREATE OR REPLACE FUNCTION xdb.skip_timer(process_id text, state_execution_id text, command_id text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer';
-COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that a state execution waits for count as completed, with the status SKIPPED_COMMAND: the one with the command id, or the one that would fire first.';
+COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Completes a timer that a step waits for, with the status SKIPPED_COMMAND: the one with this command_id, or for NULL the one that would fire first. XD003 for an unknown step, XD019 if the step waits for no such timer.';
 
 CREATE OR REPLACE FUNCTION xdb.skip_timer(process_ids text[], state_execution_id text, command_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, skipped boolean, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer_many';
-COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the same state execution in many processes. Returns a row for each process id, with the SQLSTATE and message of the error if no timer was skipped.';
+COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the same step in many processes. Returns a row for each process id, with the SQLSTATE and message of the error if no timer was skipped.';
 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
-COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, lets those go that are held after crashes, and resolves incidents; or only that of one state execution. Returns how many.';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes calls of a process, or only the call of one step, due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns how many. XD003 for an unknown step, XD007 if the process is not running.';
 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, retried int, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
-COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once, if they are in backoff, are held or have an incident. Returns a row for each process id with the number of these calls, or with the SQLSTATE and message of the error.';
+COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns a row for each process id, with the number of these calls, or with the SQLSTATE and message of the error.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_process';
-COMMENT ON FUNCTION xdb.pause_process(text, text, timestamptz, text, uuid) IS 'Has no call of a process begin until xdb.resume_process(), or until that time. Requests of callers wait, or with the mode REJECT are refused.';
+COMMENT ON FUNCTION xdb.pause_process(text, text, timestamptz, text, uuid) IS 'Pauses a process: no call of its states begins until xdb.resume_process(), or until this time. With mode WAIT, RPCs wait for the end of the pause; with REJECT, publishes and RPCs fail with XD023.';
 
 CREATE OR REPLACE FUNCTION xdb.resume_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_process';
-COMMENT ON FUNCTION xdb.resume_process(text, uuid) IS 'Ends the pause of a process. One that is not paused stays as it is.';
+COMMENT ON FUNCTION xdb.resume_process(text, uuid) IS 'Ends the pause of a process. Does nothing if the process is not paused.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_process_type(process_type text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_process_type';
-COMMENT ON FUNCTION xdb.pause_process_type(text, text, timestamptz, text) IS 'Has no call of the processes of a type begin until xdb.resume_process_type(), or until that time. With the mode REJECT starts, publishes and RPCs are refused. For operators and members of the type''s owner.';
+COMMENT ON FUNCTION xdb.pause_process_type(text, text, timestamptz, text) IS 'Pauses the processes of a type: no call of their states begins until xdb.resume_process_type(), or until this time. With mode REJECT, starts, publishes and RPCs fail with XD023. For operators and members of the type''s owner (42501).';
 
 CREATE OR REPLACE FUNCTION xdb.resume_process_type(process_type text) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_process_type';
-COMMENT ON FUNCTION xdb.resume_process_type(text) IS 'Ends the pause of a process type. One that is not paused stays as it is. For operators and members of the type''s owner.';
+COMMENT ON FUNCTION xdb.resume_process_type(text) IS 'Ends the pause of a process type. Does nothing if the type is not paused. For operators and members of the type''s owner (42501).';
 
 CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
-COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
+COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Returns local attributes of a process, running or closed, {key: value}: those with the given keys, or all.';
 
 CREATE OR REPLACE FUNCTION xdb.check_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS TABLE (problem text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_check_process';
-COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process and compares every table with it: one row per problem, none if it is sound.';
+COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process, and compares the result with every table. Returns a row for each difference, and no row for a sound process.';
 
 CREATE OR REPLACE FUNCTION xdb.reassign_owned(old regrole, new regrole) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_reassign_owned';
-COMMENT ON FUNCTION xdb.reassign_owned(regrole, regrole) IS 'Gives the processes, process types and workers of a role to another one; ''-'' stands for all roles that are gone. For members of both roles, and superusers.';
+COMMENT ON FUNCTION xdb.reassign_owned(regrole, regrole) IS 'Gives the processes, process types and workers of a role to another one. ''-'' as old stands for all whose owner was dropped or never known. For superusers and members of both roles (42501); XD013 if running processes would belong to a superuser.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_engine() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_engine';
-COMMENT ON FUNCTION xdb.pause_engine() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an operator of XDB, and sees and drives all processes.';
+COMMENT ON FUNCTION xdb.pause_engine() IS 'Pauses the engine of this database: it makes no calls, fires no timers and receives no messages. Answers of calls that are under way are applied. Every role that may call this function is an operator, and sees and drives all processes.';
 
 CREATE OR REPLACE FUNCTION xdb.resume_engine() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_engine';
-COMMENT ON FUNCTION xdb.resume_engine() IS 'Lets a paused engine claim work again.';
+COMMENT ON FUNCTION xdb.resume_engine() IS 'Ends the pause of the engine.';
 
 CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_adopt';
-COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
+COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run there. Does nothing in any other database. XD021 if owners or process types of running processes are missing.';
 
 CREATE OR REPLACE FUNCTION xdb.knows_roles() RETURNS boolean
-    -- It stands in every policy, and reads shared memory and a table: any process of a parallel query may.
+    -- Every policy calls it. It reads shared memory and a table, which each process of a parallel query may do.
     LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
-COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
+COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server. False in a copy from another server, before xdb.adopt(). For the policies, and may change.';
 
 CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
-COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
+COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed at least this long ago, with everything that belongs to them. Returns how many. Executions that are locked at that moment stay.';
 
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
     last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
     ownerless_processes bigint, next_turn_at timestamptz, next_turn_why text)
     LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
-COMMENT ON FUNCTION xdb.status() IS 'One row: the state of this database''s engine. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns. next_turn_at and next_turn_why: when the scheduler looks for work again if nothing wakes it before, and for which work.';
+COMMENT ON FUNCTION xdb.status() IS 'One row about the engine of this database. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns. next_turn_at, next_turn_why: when the scheduler makes its next turn if no wake-up comes before, and what for.';
 
 CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
-COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type are in (STATE), and wait for messages of (LOCAL_QUEUE, GLOBAL_QUEUE), with the number of state executions, counted up to 10000. For members of the type''s owner, operators and superusers.';
+COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type use: states (kind STATE), and queues that they wait for (LOCAL_QUEUE, GLOBAL_QUEUE). live is the number of steps, counted up to 10000. For members of the type''s owner, operators and superusers (42501).';
 
--- What the tables don't show their reader: names of all workers and process types, which every role that uses XDB may know, and what
--- is in shared memory. The views take it from here.
+-- For the views: what row-level security hides in the tables. Every role that uses XDB may know the names of all
+-- workers and process types. The figures come from shared memory.
 CREATE OR REPLACE FUNCTION xdb.registered_workers() RETURNS TABLE (worker_id int, name text, owner text, in_flight int, calls bigint,
     failures bigint, consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
     breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)
     LANGUAGE c VOLATILE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_workers';
-COMMENT ON FUNCTION xdb.registered_workers() IS 'Names and owners of all workers. Members of a worker''s owner and operators also see how the calls to it went since the server started.';
+COMMENT ON FUNCTION xdb.registered_workers() IS 'A row for each worker, whichever role has registered it. Only operators and members of the worker''s owner see more than worker_id, name and owner. Calls are counted since the server started.';
 
--- STABLE and PARALLEL SAFE: views call it once for all of their rows.
+-- STABLE and PARALLEL SAFE, so that views call it once for all of their rows.
 CREATE OR REPLACE FUNCTION xdb.registered_types() RETURNS TABLE (type_id int, process_type text, worker text, owner text,
     pause_mode text, paused_until timestamptz, pause_reason text)
     LANGUAGE c STABLE PARALLEL SAFE ROWS 100 AS 'MODULE_PATHNAME', 'xdb_registered_types';
-COMMENT ON FUNCTION xdb.registered_types() IS 'Names, workers, owners and pauses of all process types.';
+COMMENT ON FUNCTION xdb.registered_types() IS 'A row for each process type, whichever role has registered it: name, worker, owner and pause.';
 
--- Who may call what. PUBLIC has none: see privileges.sql.
+-- Which role may call which function. PUBLIC has no privileges: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
     deployer boolean DEFAULT false) RETURNS void
@@ -200,18 +202,18 @@ CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT f
     SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    -- Every function of the extension that others than its owner may call stands in one of these lists.
+    -- These lists have every function of the extension that roles other than the extension's owner may call.
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
-        'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which look at the role of the worker themselves
+        'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which check the role of the worker
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
-        'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
+        'pause_process_type', 'resume_process_type',  -- which check the owner of the type
         'status', 'registered_workers',  -- which leave out figures of other roles
         'check_process', 'library_version', 'reassign_owned', 'registered_types',
-        'process_type_usage',  -- which looks at the owner of the type itself
-        'knows_roles'];  -- called by the policies, as whoever reads
+        'process_type_usage',  -- which checks the owner of the type
+        'knows_roles'];  -- called by the policies, as the reader
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
@@ -233,8 +235,8 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'Only a superuser or the owner of the extension may do this.';
     END IF;
-    -- Of two that change the privileges of an object at once, the server fails the one that comes second. They wait here; a
-    -- lock that nobody else takes but vacuum, which gives way.
+    -- If two sessions change the privileges of an object at the same time, Postgres fails the second one. With this
+    -- lock the second one waits. Apart from these sessions only vacuum takes this lock, and it gives way.
     LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
 
     EXECUTE format('GRANT USAGE ON SCHEMA xdb TO %I', grantee);
@@ -250,9 +252,9 @@ BEGIN
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
-    -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the headers stay out; its secrets are in a table that no role is granted. Of a task the numbers
-    -- of its lease stay out.
+    -- The views read with the rights of their reader, so the reader also needs the tables; row-level security hides
+    -- rows. Not granted: the headers of a worker, its secrets (in a table of their own), and the numbers of a task's
+    -- lease.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
@@ -266,7 +268,7 @@ BEGIN
     END IF;
 END
 $body$;
-COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes and see its own. As operator also see and drive all processes, pause and resume the engine, purge and adopt; as deployer also register workers and process types; as admin both. Adds to what was granted before.';
+COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes, and see its own. operator: also see and drive all processes, pause the engine, purge and adopt. deployer: also register workers and process types. admin: both. Adds to earlier grants. For superusers and the owner of the extension (42501).';
 
 CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
@@ -288,11 +290,11 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'Only a superuser or the owner of the extension may do this.';
     END IF;
-    -- Revoking from the schema's owner would take their rights from the native functions, which act as the owner.
+    -- The native functions act as the owner of the schema. Revoking from this owner would take away their rights.
     IF EXISTS (SELECT FROM pg_namespace AS n WHERE n.nspname = 'xdb' AND n.nspowner = role) THEN
         RAISE EXCEPTION 'invalid value for role: "%" owns the extension', grantee USING ERRCODE = 'XD009';
     END IF;
-    -- As xdb.grant_usage does.
+    -- As in xdb.grant_usage.
     LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
 
     IF EXISTS (SELECT FROM xdb.process_execution AS p WHERE p.owner = role AND p.status = 'RUNNING') THEN
@@ -300,7 +302,7 @@ BEGIN
             USING HINT = 'They go on, and fail once the role is dropped. xdb.reassign_owned() gives them to another role.';
     END IF;
 
-    -- Privileges on columns go with those on their table.
+    -- This also revokes the privileges on columns.
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM %I', grantee);
@@ -313,4 +315,4 @@ BEGIN
     EXECUTE format('REVOKE ALL ON SCHEMA xdb FROM %I', grantee);
 END
 $body$;
-COMMENT ON FUNCTION xdb.revoke_usage(regrole) IS 'Takes back everything in schema xdb that was granted to a role. What it has through other roles stays.';
+COMMENT ON FUNCTION xdb.revoke_usage(regrole) IS 'Takes back everything in schema xdb that was granted to the role itself. Privileges that it has through other roles stay. For superusers and the owner of the extension (42501).';

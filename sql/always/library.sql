@@ -1,5 +1,6 @@
--- The library on disk that came with this script is not always the one that the server has loaded. The first has all
--- functions of this version, the other one perhaps not, so this comes before they are declared.
+-- Checks that the server runs a library of the script's version or a later one. After an upgrade of the files the
+-- server still runs the old library until it is restarted. The old library may lack functions of this version, so this
+-- check comes before functions.sql declares them.
 DO $body$
 BEGIN
     CREATE OR REPLACE FUNCTION xdb.library_version() RETURNS text
@@ -14,4 +15,4 @@ EXCEPTION WHEN undefined_function THEN
         USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Restart the server, then run this again.';
 END
 $body$;
-COMMENT ON FUNCTION xdb.library_version() IS 'The version of xdb that the server runs. That of the schema is extversion in pg_extension.';
+COMMENT ON FUNCTION xdb.library_version() IS 'Returns the version of XDB that the server runs. The version of the schema is extversion in pg_extension.';

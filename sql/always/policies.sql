@@ -1,5 +1,8 @@
--- Every table of the extension has row-level security. So a role that may read or write all tables of the database, such as a member
--- of pg_write_all_data, gets only the rows that a policy allows, and no rows of a table without a policy.
+-- Who may read which rows. Every table of the extension has row-level security. It also applies to roles that may read
+-- or write all tables of the database, such as members of pg_write_all_data. They get only the rows that a policy
+-- allows, and of a table without a policy none.
+--
+-- Limitations: policies do not apply to superusers, to roles with BYPASSRLS, and to the owner of the tables.
 DO $body$
 DECLARE
     of_extension pg_catalog.regclass;
@@ -19,10 +22,10 @@ BEGIN
 END
 $body$;
 
--- The one place that decides who sees an execution: a role that has the privileges of its owner, or an operator of
--- XDB, who is whoever may call xdb.pause_engine(). The sub-select asks for that once per query, and the cast has
--- found the function once and for all. In a copy whose roles are not known yet, operators alone see anything. There are
--- no policies but for SELECT: native code alone writes, as the tables' owner, whom the policies don't concern.
+-- The only policy that decides who sees an execution: roles that have the privileges of its owner, and operators, which
+-- are the roles that may call xdb.pause_engine(). The sub-select asks for this once per query, and the cast finds the
+-- function when the policy is created. In a copy whose roles are not known yet, only operators see executions. There
+-- are policies for SELECT only: native code writes as the owner of the tables, to whom policies do not apply.
 DROP POLICY IF EXISTS visible ON xdb.process_execution;
 CREATE POLICY visible ON xdb.process_execution FOR SELECT
     USING (
@@ -53,7 +56,7 @@ BEGIN
 END
 $body$;
 
--- A message of a global queue belongs to the role that published it, until somebody takes it.
+-- A message of a global queue belongs to the role that published it, until a step consumes it.
 DROP POLICY IF EXISTS visible ON xdb.global_message;
 CREATE POLICY visible ON xdb.global_message FOR SELECT
     USING (
@@ -61,12 +64,12 @@ CREATE POLICY visible ON xdb.global_message FOR SELECT
         OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
--- No row of it is for anybody but superusers, whatever else a role may read.
+-- Only superusers read secrets, whatever other privileges a role has.
 DROP POLICY IF EXISTS visible ON xdb.worker_secret;
 CREATE POLICY visible ON xdb.worker_secret FOR SELECT USING (false);
 
--- What is registered is its owner's. That there is a worker or process type of a name, and whose it is, everybody may know: the
--- views have it from xdb.registered_workers() and xdb.registered_types().
+-- Rows of workers and process types are for their owners and operators. Every role that uses XDB may know their names
+-- and owners: the views get these from xdb.registered_workers() and xdb.registered_types().
 DO $body$
 DECLARE
     registered pg_catalog.regclass;

@@ -1,13 +1,16 @@
--- Comes last, and concerns what this script has made. It belongs to the owner of the schema, also where another superuser runs an
--- update. No other role has rights on it: neither PUBLIC, to which Postgres grants every new function and type, nor the roles that
--- default privileges or event triggers of this database name. Only this script grants rights to PUBLIC and pg_monitor.
+-- Sets owner and privileges of the objects that the script has created. Runs last.
 --
--- What was there before is left alone. Administrators may have granted it to others, and a script that grants or revokes
--- anything on an object makes all that is granted there by then a part of the extension: pg_dump leaves it out from then on,
--- and it stays on record when the role is dropped. For the same reason no script grants anything to a role that is not built
--- in: who used XDB before is named in a warning, and is granted what is new by xdb.grant_usage.
+-- The new objects belong to the owner of the schema, also if another superuser runs an update. No other role has
+-- privileges on them: neither PUBLIC, to which Postgres grants every new function and type, nor roles that default
+-- privileges or event triggers of this database name. Only this script grants privileges to pg_monitor.
+--
+-- Limitations: objects that existed before keep their privileges, because administrators may have granted them to
+-- roles. If a script grants or revokes anything on an object, all privileges on it become a part of the extension:
+-- pg_dump leaves them out, and they stay on record when the role is dropped. For the same reason no script grants
+-- anything to a role that is not built in. A warning names the roles that used XDB before; xdb.grant_usage grants them
+-- what is new.
 
--- Nothing but the system's own is found by a bare name below.
+-- Below, only objects of the system are found without their schema.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $body$
@@ -26,8 +29,8 @@ BEGIN
         WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
           AND format('%s:%s', d.classid, d.objid) <> ALL (members)
-          AND i.type <> 'composite type'  -- belongs to its table
-        ORDER BY i.type = 'sequence'  -- that of an identity column follows its table
+          AND i.type <> 'composite type'  -- has the owner of its table
+        ORDER BY i.type = 'sequence'  -- the sequence of an identity column gets the owner of its table
     LOOP
         IF made.kind IS NULL THEN
             RAISE EXCEPTION 'sql/always/privileges.sql does not know what to do with % %', made.type, made.identity;
@@ -53,8 +56,8 @@ BEGIN
         again := 'yes';
     END LOOP;
 
-    -- A role that uses the row type of a table in a table or function of its own keeps a later update from changing it. A new type
-    -- has no privileges of its own and is PUBLIC's. Arrays have the privileges of their elements.
+    -- If a role uses the row type of a table in its own table or function, a later update can't change the table.
+    -- Without an entry in typacl, PUBLIC may use a type. Array types have the privileges of their element types.
     FOR made IN
         SELECT t.oid::regtype AS identity
         FROM pg_type AS t JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = t.typrelid
@@ -65,8 +68,8 @@ BEGIN
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', made.identity);
     END LOOP;
 
-    -- Whoever may start processes is a user, whoever may call xdb.pause_engine() an operator, and whoever may register a deployer. A
-    -- warning, since the notices of a script are suppressed.
+    -- A role that may start processes is a user. With xdb.pause_engine() it is an operator, with
+    -- xdb.register_process_type() a deployer. A WARNING, because notices of a script are suppressed.
     IF members <> '{}' AND again IS NOT NULL THEN
         SELECT string_agg(format('SELECT xdb.grant_usage(%L%s);', a.grantee::regrole,
             CASE

@@ -1,10 +1,12 @@
--- What people read with psql. Every view reads with the rights of its reader, and so under the policies of
--- policies.sql; the barrier keeps a reader's own functions from seeing rows before the policies have.
+-- The views. Each view reads with the rights of its reader, and so under the policies of policies.sql. The security
+-- barrier keeps functions of the reader from seeing rows that the policies hide.
 --
--- Every view leads with the process: process_execution is found by its index and the rest by execution_id. Views that
--- put two sources together repeat the join in each branch, so that a condition on process_id reaches both. Window
--- functions are partitioned by process_id for the same reason. Moments inside of jsonb are microseconds since the Unix
--- epoch.
+-- Each view begins with process_execution, which is found by its index on process_id, and joins the rest by
+-- execution_id. Views with several sources repeat the join in each branch, so that a condition on process_id reaches
+-- all of them. Window functions are partitioned by process_id for the same reason. Times inside of jsonb are
+-- microseconds since the Unix epoch.
+--
+-- Limitations: without a condition on process_id or execution_id, a view reads all processes that its reader may see.
 
 CREATE OR REPLACE VIEW xdb.processes WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -33,21 +35,21 @@ FROM xdb.process_execution AS p
 LEFT JOIN xdb.registered_types() AS t
     ON t.type_id OPERATOR(pg_catalog.=) p.type_id AND p.status OPERATOR(pg_catalog.=) 'RUNNING';
 COMMENT ON VIEW xdb.processes IS 'Process executions that the reader may see.';
-COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by whoever started it.';
+COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by the application.';
 COMMENT ON COLUMN xdb.processes.execution_id IS 'This run of the process id.';
-COMMENT ON COLUMN xdb.processes.is_latest IS 'Whether it is the latest execution of its process id.';
+COMMENT ON COLUMN xdb.processes.is_latest IS 'Whether this is the latest execution of its process id.';
 COMMENT ON COLUMN xdb.processes.process_type IS 'Name of its process type.';
-COMMENT ON COLUMN xdb.processes.owner IS 'Role that started it, by the name it had then.';
+COMMENT ON COLUMN xdb.processes.owner IS 'Role that the process runs as. The name is that of the time when the role became the owner.';
 COMMENT ON COLUMN xdb.processes.status IS 'RUNNING, COMPLETED, FAILED, TIMEOUT or TERMINATED.';
-COMMENT ON COLUMN xdb.processes.started_at IS 'When it was started.';
-COMMENT ON COLUMN xdb.processes.timeout_at IS 'When it times out; null = never.';
-COMMENT ON COLUMN xdb.processes.closed_at IS 'When it closed; null while it runs.';
-COMMENT ON COLUMN xdb.processes.reason IS 'Why it failed or was stopped.';
+COMMENT ON COLUMN xdb.processes.started_at IS 'When the execution was started.';
+COMMENT ON COLUMN xdb.processes.timeout_at IS 'When the execution times out; null = never.';
+COMMENT ON COLUMN xdb.processes.closed_at IS 'When the execution closed; null while it runs.';
+COMMENT ON COLUMN xdb.processes.reason IS 'Why the execution failed or was stopped.';
 COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
-COMMENT ON COLUMN xdb.processes.result IS 'The output, if exactly one thread gave one.';
+COMMENT ON COLUMN xdb.processes.result IS 'The output, if there is exactly one; otherwise null.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
-COMMENT ON COLUMN xdb.processes.paused IS 'Whether xdb.pause_process() has paused the process, or xdb.pause_process_type() its type.';
-COMMENT ON COLUMN xdb.processes.paused_until IS 'When the pause of the process, or else of its type, ends by itself; null if it has no end, or nothing is paused.';
+COMMENT ON COLUMN xdb.processes.paused IS 'Whether the process or its type is paused.';
+COMMENT ON COLUMN xdb.processes.paused_until IS 'When the pause of the process ends by itself, or else that of its type. Null = it has no end, or nothing is paused.';
 COMMENT ON COLUMN xdb.processes.pause_reason IS 'Reason of the pause of the process, or else of its type.';
 
 CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
@@ -73,22 +75,22 @@ SELECT
     CASE WHEN s.call IS NOT NULL THEN COALESCE(s.call['repeats']::int, 0) END AS repeats
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id;
-COMMENT ON VIEW xdb.state_executions IS 'State executions of the processes that the reader may see.';
-COMMENT ON COLUMN xdb.state_executions.process_id IS 'Process it belongs to.';
-COMMENT ON COLUMN xdb.state_executions.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.state_executions.state_execution_id IS '<state_id>-<number>.';
-COMMENT ON COLUMN xdb.state_executions.state_id IS 'Async state that runs.';
-COMMENT ON COLUMN xdb.state_executions.number IS 'Counted from 1 per state id.';
-COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; COMPLETED, FAILED (retries spent), ABORTED (the process closed first).';
-COMMENT ON COLUMN xdb.state_executions.started_at IS 'When its thread came to it.';
-COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When it ended; null while it is live.';
-COMMENT ON COLUMN xdb.state_executions.api IS 'The call it is at, WAIT_UNTIL_API or EXECUTE_API; null while it waits and when it has ended.';
-COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1; when the state has ended, the attempt that ended it. Null while it waits.';
-COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress. Null when it has an incident.';
-COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
-COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
-COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
-COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed, or its worker could take no call; not attempts. Kept when the state has ended.';
+COMMENT ON VIEW xdb.state_executions IS 'Steps (executions of states) of the processes that the reader may see.';
+COMMENT ON COLUMN xdb.state_executions.process_id IS 'Process that the step belongs to.';
+COMMENT ON COLUMN xdb.state_executions.execution_id IS 'Process execution that the step belongs to.';
+COMMENT ON COLUMN xdb.state_executions.state_execution_id IS 'Name of the step, <state_id>-<number>.';
+COMMENT ON COLUMN xdb.state_executions.state_id IS 'State of the step.';
+COMMENT ON COLUMN xdb.state_executions.number IS 'Number of the step within its state, from 1.';
+COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; then COMPLETED, FAILED (its retries were spent) or ABORTED (the process closed first).';
+COMMENT ON COLUMN xdb.state_executions.started_at IS 'When the step began.';
+COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When the step ended; null while it is live.';
+COMMENT ON COLUMN xdb.state_executions.api IS 'The current call, WAIT_UNTIL_API or EXECUTE_API; null while the step waits and when it has ended.';
+COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of the current call that is under way or comes next, from 1. When the step has ended, the attempt that ended it. Null while it waits.';
+COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this time; in the past if it is due or under way. Null with an incident.';
+COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the step.';
+COMMENT ON COLUMN xdb.state_executions.config IS 'Options that the start or the decision gave for this step.';
+COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed step that this step recovers from; null = none.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often the call was repeated without counting an attempt: locked values had changed, the worker could take no call, or its answer named what is not registered. Kept when the step has ended.';
 
 CREATE OR REPLACE VIEW xdb.waits WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -122,7 +124,7 @@ FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 CROSS JOIN LATERAL pg_catalog.jsonb_to_recordset(s.wait['commands'])
     AS c ("commandId" text, kind jsonb, status text)
--- A column of its own, not an expression: only so can it be looked up in the index of the queues.
+-- A column, not an expression: otherwise the index of the queues can't be used to find it.
 LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['localQueue'])
     AS q (queue text, "atLeast" bigint, "atMost" bigint) ON true
 LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['globalQueue'])
@@ -135,22 +137,22 @@ SELECT
     NULL
 FROM xdb.process_execution AS p
 WHERE p.closing IS NOT NULL;
-COMMENT ON VIEW xdb.waits IS 'What is waited for: one row per command of every waiting state, and one per process whose close waits for open publishers.';
+COMMENT ON VIEW xdb.waits IS 'What processes wait for: a row for each command of a waiting step, and for each close that waits for open publishers.';
 COMMENT ON COLUMN xdb.waits.process_id IS 'Process that waits.';
 COMMENT ON COLUMN xdb.waits.execution_id IS 'Process execution that waits.';
-COMMENT ON COLUMN xdb.waits.state_execution_id IS 'State execution that waits; null for a close.';
-COMMENT ON COLUMN xdb.waits.waiting_type IS 'When the commands are enough: AllOfCompletion, AnyOfCompletion or AnyOfCombination.';
-COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, GLOBAL_QUEUE, or PUBLISHERS for a close.';
-COMMENT ON COLUMN xdb.waits.command_id IS 'Id that the worker gave the command, if any.';
-COMMENT ON COLUMN xdb.waits.command_status IS 'WAITING_COMMAND, or COMPLETED_COMMAND while others still wait.';
-COMMENT ON COLUMN xdb.waits.queue_name IS 'Queue whose messages are waited for.';
-COMMENT ON COLUMN xdb.waits.at_least IS 'Messages that complete the command.';
-COMMENT ON COLUMN xdb.waits.at_most IS 'Messages that the command takes at most.';
-COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not; null for a global queue.';
-COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
+COMMENT ON COLUMN xdb.waits.state_execution_id IS 'Step that waits; null for a close.';
+COMMENT ON COLUMN xdb.waits.waiting_type IS 'Which commands complete the wait: AllOfCompletion, AnyOfCompletion or AnyOfCombination.';
+COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, GLOBAL_QUEUE; or PUBLISHERS for a close.';
+COMMENT ON COLUMN xdb.waits.command_id IS 'Id that the worker gave the command; null = none.';
+COMMENT ON COLUMN xdb.waits.command_status IS 'WAITING_COMMAND; or COMPLETED_COMMAND or SKIPPED_COMMAND while the step waits for other commands.';
+COMMENT ON COLUMN xdb.waits.queue_name IS 'Queue that the command wants messages of.';
+COMMENT ON COLUMN xdb.waits.at_least IS 'How many messages complete the command.';
+COMMENT ON COLUMN xdb.waits.at_most IS 'The most messages that the command consumes.';
+COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages that are in the local queue now, received or not; null for a global queue.';
+COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; null for a close.';
 COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
-COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
-COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
+COMMENT ON COLUMN xdb.waits.closing IS 'Kind of the close that waits: UNCONDITIONAL or CONDITIONAL.';
+COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that the command wants from a global queue; null = messages with and without a key.';
 
 CREATE OR REPLACE VIEW xdb.timers WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -165,12 +167,12 @@ JOIN xdb.timer AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 LEFT JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq;
 COMMENT ON VIEW xdb.timers IS 'Timers of the processes that the reader may see.';
-COMMENT ON COLUMN xdb.timers.process_id IS 'Process it belongs to.';
-COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.timers.state_execution_id IS 'State execution that waits for it; null for one of the process.';
-COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command, if any.';
+COMMENT ON COLUMN xdb.timers.process_id IS 'Process that the timer belongs to.';
+COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution that the timer belongs to.';
+COMMENT ON COLUMN xdb.timers.state_execution_id IS 'Step that waits for the timer; null for a timer of the process.';
+COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command; null = none.';
 COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause) or TIMER_COMMAND.';
-COMMENT ON COLUMN xdb.timers.fire_at IS 'When it fires.';
+COMMENT ON COLUMN xdb.timers.fire_at IS 'When the timer fires.';
 
 CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -200,27 +202,27 @@ FROM (
     JOIN xdb.inbox AS i ON i.execution_id OPERATOR(pg_catalog.=) p.execution_id
 ) AS m
 UNION ALL
--- Of global queues, which belong to no process. The place is that among the messages that the reader sees.
+-- Global queues belong to no process. The position is the one among the messages that the reader sees.
 SELECT
     NULL, NULL, g.queue_name,
     pg_catalog.row_number() OVER (PARTITION BY g.queue_name ORDER BY g.number),
     g.message_id, g.payload, NULL, g.published_at, NULL, g.key, g.expires_at
 FROM xdb.global_message AS g
 WHERE g.taken_by IS NULL;
-COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see, and messages of global queues that roles of the reader published and nobody has taken.';
-COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is; null for a global queue.';
-COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is; null for a global queue.';
-COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'The queue.';
-COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next. In a global queue, the place among the messages that the reader sees.';
-COMMENT ON COLUMN xdb.queue_messages.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON VIEW xdb.queue_messages IS 'Messages that were not consumed: in local queues of the processes that the reader may see, and in global queues those that roles of the reader published. Operators see all.';
+COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process that the queue belongs to; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution that the queue belongs to; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'Queue that the message is in.';
+COMMENT ON COLUMN xdb.queue_messages.position IS 'Position in the queue: 1 is consumed next. In a global queue, the position among the messages that the reader sees.';
+COMMENT ON COLUMN xdb.queue_messages.message_id IS 'Id that the publisher gave the message; null = none.';
 COMMENT ON COLUMN xdb.queue_messages.payload IS 'The message.';
-COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in; null for a global queue.';
-COMMENT ON COLUMN xdb.queue_messages.published_at IS 'When it was published; not kept once it is received.';
-COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process took it in.';
-COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue, if it has one.';
-COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'From when on nobody can take a message of a global queue; null = never.';
+COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has received the message; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.published_at IS 'When the message was published; null once the process has received it.';
+COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process received the message; null = not yet, or a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue; null = none.';
+COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'After this time a message of a global queue can''t be consumed; null = never.';
 
--- A state that is at a call keeps its failure with the call and in the column alike.
+-- While a step is at a call, both the call and the column last_failure have its last failure.
 CREATE OR REPLACE VIEW xdb.failures WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     p.process_id,
@@ -244,15 +246,15 @@ FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL
 UNION ALL
--- No call of theirs can be made, or fail.
+-- Processes without a registered type: no call of their steps is made, so none can fail.
 SELECT p.process_id, p.execution_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     pg_catalog.format('the process type "%s" is not registered: register it again', p.process_type), NULL, NULL, NULL, NULL, NULL
 FROM xdb.process_execution AS p
 WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND p.type_id OPERATOR(pg_catalog.<>) ALL (ARRAY(
-    -- All there are: of the table a reader sees those of its own roles.
+    -- The function returns all types; of the table a reader sees only those of its own roles.
     SELECT t.type_id FROM xdb.registered_types() AS t))
 UNION ALL
--- They are not made, whatever became of their attempts before.
+-- Calls that are held after crashes: they are not made, whether an earlier attempt failed or not.
 SELECT p.process_id, s.execution_id, s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number, s.status,
     s.status OPERATOR(pg_catalog.||) '_API', s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1, NULL, NULL,
     'CallHeld', 'the call is held, because three times the server crashed while it was made or its answer was applied: '
@@ -262,22 +264,22 @@ JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
 WHERE t.lane OPERATOR(pg_catalog.=) 3 AND s.ended_at IS NULL;
-COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls whose answers name what is not registered; calls that are held after crashes; and running processes whose type is not registered.';
-COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
-COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed; null where the process has no type.';
-COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
-COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
-COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1; with NotRegistered, which attempt is repeated.';
-COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed; null if the call is held after crashes; with NotRegistered, since when its answers name what is not registered.';
-COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
-COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error; NotRegistered if an answer names what is not registered; CallHeld for a call that is held after crashes.';
+COMMENT ON VIEW xdb.failures IS 'Calls whose last attempt failed, whether they are retried, given up, or have an incident. Calls whose answers name what is not registered. Calls that are held after crashes. Running processes whose type is not registered.';
+COMMENT ON COLUMN xdb.failures.process_id IS 'Process that the call belongs to.';
+COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution that the call belongs to.';
+COMMENT ON COLUMN xdb.failures.state_execution_id IS 'Step whose call failed; null if the process type is not registered.';
+COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the step is still at the call. FAILED: its retries were spent. ABORTED: the process closed before the next attempt.';
+COMMENT ON COLUMN xdb.failures.api IS 'Call that failed, WAIT_UNTIL_API or EXECUTE_API.';
+COMMENT ON COLUMN xdb.failures.attempt IS 'Attempt that failed, from 1. With NotRegistered, the attempt that is repeated; with CallHeld, the attempt that comes next.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When the attempt failed; null if the call is held after crashes. With NotRegistered, the time of the first such answer.';
+COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null = none.';
+COMMENT ON COLUMN xdb.failures.error_type IS 'Kind of the error, as the worker named it. NotRegistered: an answer names what is not registered. CallHeld: the call is held after crashes.';
 COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
-COMMENT ON COLUMN xdb.failures.context IS 'The functions of the database that ran, innermost first, each with its line; null if no function ran.';
-COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
-COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
-COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
-COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
+COMMENT ON COLUMN xdb.failures.context IS 'Functions of the database that ran, innermost first, each with its line; null = none.';
+COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE of the error with which a table or a function refused the answer; null = none.';
+COMMENT ON COLUMN xdb.failures.table_name IS 'Table that refused the answer.';
+COMMENT ON COLUMN xdb.failures.constraint_name IS 'Constraint that was violated.';
+COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made; in the past if it is due or under way. Null = no attempt will be made.';
 
 CREATE OR REPLACE VIEW xdb.incidents WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -296,19 +298,19 @@ SELECT
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.ended_at IS NULL AND s.call['incident'] IS NOT NULL;
-COMMENT ON VIEW xdb.incidents IS 'Calls of running processes whose retries are spent, where the policy is RAISE_INCIDENT: none is made until xdb.retry_now().';
-COMMENT ON COLUMN xdb.incidents.process_id IS 'Process it belongs to.';
-COMMENT ON COLUMN xdb.incidents.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.incidents.state_execution_id IS 'State execution that stays at the call.';
-COMMENT ON COLUMN xdb.incidents.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
-COMMENT ON COLUMN xdb.incidents.attempt IS 'Which attempt failed last, from 1.';
-COMMENT ON COLUMN xdb.incidents.raised_at IS 'When it failed.';
-COMMENT ON COLUMN xdb.incidents.http_status IS 'HTTP status of the answer; null if there was none.';
-COMMENT ON COLUMN xdb.incidents.error_type IS 'The worker''s word for the kind of its error.';
+COMMENT ON VIEW xdb.incidents IS 'Calls of running processes whose retries are spent, with the policy RAISE_INCIDENT. No attempt is made until xdb.retry_now().';
+COMMENT ON COLUMN xdb.incidents.process_id IS 'Process that the call belongs to.';
+COMMENT ON COLUMN xdb.incidents.execution_id IS 'Process execution that the call belongs to.';
+COMMENT ON COLUMN xdb.incidents.state_execution_id IS 'Step that stays at the call.';
+COMMENT ON COLUMN xdb.incidents.api IS 'Call that failed, WAIT_UNTIL_API or EXECUTE_API.';
+COMMENT ON COLUMN xdb.incidents.attempt IS 'Attempt that failed last, from 1.';
+COMMENT ON COLUMN xdb.incidents.raised_at IS 'When this attempt failed.';
+COMMENT ON COLUMN xdb.incidents.http_status IS 'HTTP status of the answer; null = none.';
+COMMENT ON COLUMN xdb.incidents.error_type IS 'Kind of the error, as the worker named it.';
 COMMENT ON COLUMN xdb.incidents.detail IS 'What went wrong.';
-COMMENT ON COLUMN xdb.incidents.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
-COMMENT ON COLUMN xdb.incidents.table_name IS 'The table that refused.';
-COMMENT ON COLUMN xdb.incidents.constraint_name IS 'The constraint that was violated.';
+COMMENT ON COLUMN xdb.incidents.sql_state IS 'SQLSTATE of the error with which a table or a function refused the answer; null = none.';
+COMMENT ON COLUMN xdb.incidents.table_name IS 'Table that refused the answer.';
+COMMENT ON COLUMN xdb.incidents.constraint_name IS 'Constraint that was violated.';
 
 CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -322,26 +324,26 @@ JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
 WHERE t.lease_until OPERATOR(pg_catalog.=) 'infinity';
-COMMENT ON VIEW xdb.attribute_locks IS 'Calls of states that wait for locks on attributes. RPCs are not among them: an RPC waits for locks of Postgres.';
-COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
-COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call waits.';
-COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call is to lock, all of it at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
+COMMENT ON VIEW xdb.attribute_locks IS 'Calls of steps that wait for locks on attributes. RPCs are not among them: an RPC waits for locks of Postgres.';
+COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process that the call belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution that the call belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'Step whose call waits.';
+COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call is to lock, all at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
 COMMENT ON COLUMN xdb.attribute_locks.due_at IS 'Since when the call is due.';
 
 CREATE OR REPLACE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS
 SELECT p.process_id, h.execution_id, h.event_id, h.event_time, h.event_type, h.details
 FROM xdb.process_execution AS p
 JOIN xdb.history_event AS h ON h.execution_id OPERATOR(pg_catalog.=) p.execution_id;
-COMMENT ON VIEW xdb.history IS 'What happened to the processes that the reader may see. Order by execution_id, event_id.';
-COMMENT ON COLUMN xdb.history.process_id IS 'Process it happened to.';
-COMMENT ON COLUMN xdb.history.execution_id IS 'Process execution it happened to.';
+COMMENT ON VIEW xdb.history IS 'Events of the processes that the reader may see. Order by execution_id, event_id.';
+COMMENT ON COLUMN xdb.history.process_id IS 'Process that the event belongs to.';
+COMMENT ON COLUMN xdb.history.execution_id IS 'Process execution that the event belongs to.';
 COMMENT ON COLUMN xdb.history.event_id IS 'Number of the event, from 1.';
 COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
-COMMENT ON COLUMN xdb.history.event_type IS 'What happened, e.g. StateStarted.';
-COMMENT ON COLUMN xdb.history.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
+COMMENT ON COLUMN xdb.history.event_type IS 'Kind of the event, for instance StateStarted.';
+COMMENT ON COLUMN xdb.history.details IS 'What belongs to the event, a JSON object. Times are microseconds since the Unix epoch.';
 
--- Rows of the tables that the reader may not see are null.
+-- Left joins: for rows that policies hide from the reader, the columns of the tables are null.
 CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     f.name,
@@ -363,36 +365,36 @@ SELECT
     f.waiting_since
 FROM xdb.registered_workers() AS f
 LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
-COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started. All but name and owner for members of the owner and operators.';
-COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
-COMMENT ON COLUMN xdb.workers.url IS 'Where it listens; null: it fetches its calls.';
-COMMENT ON COLUMN xdb.workers.max_concurrency IS 'Calls that may run at it at one time.';
-COMMENT ON COLUMN xdb.workers.registered_at IS 'When it was registered first or last changed.';
-COMMENT ON COLUMN xdb.workers.in_flight IS 'Calls that run now; of a worker without URL, those under a lease, counted up to 10000.';
+COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets. Only operators and members of the owner see more than name and owner. Only calls of states are counted, since the server started.';
+COMMENT ON COLUMN xdb.workers.name IS 'Name of the worker.';
+COMMENT ON COLUMN xdb.workers.url IS 'URL of the worker; null = a pull worker.';
+COMMENT ON COLUMN xdb.workers.max_concurrency IS 'The most state calls at the worker at one time, for each engine.';
+COMMENT ON COLUMN xdb.workers.registered_at IS 'When the worker was first registered or last changed.';
+COMMENT ON COLUMN xdb.workers.in_flight IS 'Calls that are under way. Of a pull worker: claimed calls, counted up to 10000.';
 COMMENT ON COLUMN xdb.workers.calls IS 'Calls that were made.';
 COMMENT ON COLUMN xdb.workers.failures IS 'Calls that failed.';
-COMMENT ON COLUMN xdb.workers.consecutive_failures IS 'Calls that failed since the last one that did not.';
-COMMENT ON COLUMN xdb.workers.average_latency IS 'How long its calls take, on average; null before the first.';
-COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has.';
-COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row could not reach it, and none are made; half-open: one call is made, or will be as soon as one is due, and tells whether it is back.';
-COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
-COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
-COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim its calls; null if it has a URL.';
-COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each role counted up to 1000. They wait for a place, or until the worker can be reached.';
-COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first waiting call came due; null if no call waits.';
-COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
+COMMENT ON COLUMN xdb.workers.consecutive_failures IS 'Calls that have failed since the last one that succeeded.';
+COMMENT ON COLUMN xdb.workers.average_latency IS 'Average duration of a call; null = no call was made.';
+COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has failed.';
+COMMENT ON COLUMN xdb.workers.breaker IS 'closed: calls are made. open: many calls in a row could not reach the worker, and none is made. half-open: one call is made to find out, or will be as soon as one is due.';
+COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when the worker could not be reached; null if the breaker is closed.';
+COMMENT ON COLUMN xdb.workers.next_probe_at IS 'When the next call may be made to find out; null if the breaker is closed, or this call is under way.';
+COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim the calls of a pull worker; null if the worker has a URL.';
+COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each owner counted up to 1000. They wait for a place, or until the worker can be reached.';
+COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first waiting call came due; null = no call waits.';
+COMMENT ON COLUMN xdb.workers.owner IS 'Role that owns the worker; null = it was dropped, or is not known.';
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS
 SELECT n.process_type, n.worker, n.owner, t.definition, t.version, t.registered_at, t.pause_mode, t.paused_until, t.pause_reason
 FROM xdb.registered_types() AS n
 LEFT JOIN xdb.process_type AS t ON t.type_id OPERATOR(pg_catalog.=) n.type_id;
-COMMENT ON VIEW xdb.process_types IS 'Registered process types. All but the names for members of the owner and operators.';
-COMMENT ON COLUMN xdb.process_types.process_type IS 'Name it was registered under.';
-COMMENT ON COLUMN xdb.process_types.worker IS 'Worker that implements its states and RPCs.';
-COMMENT ON COLUMN xdb.process_types.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
+COMMENT ON VIEW xdb.process_types IS 'Registered process types. Only operators and members of the owner see more than process_type, worker and owner.';
+COMMENT ON COLUMN xdb.process_types.process_type IS 'Name of the process type.';
+COMMENT ON COLUMN xdb.process_types.worker IS 'Worker that answers the calls of its states and its RPCs; null = functions of the database answer all of them.';
+COMMENT ON COLUMN xdb.process_types.owner IS 'Role that owns the process type; null = it was dropped, or is not known.';
 COMMENT ON COLUMN xdb.process_types.definition IS 'States, options, attributes, queues and RPCs, as registered last.';
-COMMENT ON COLUMN xdb.process_types.version IS 'Grows with every registration, of its worker too.';
-COMMENT ON COLUMN xdb.process_types.registered_at IS 'When it was registered last.';
-COMMENT ON COLUMN xdb.process_types.pause_mode IS 'WAIT or REJECT while it is paused: what becomes of requests. Null when it is not.';
-COMMENT ON COLUMN xdb.process_types.paused_until IS 'When the pause ends by itself; null when it does not, or there is none.';
-COMMENT ON COLUMN xdb.process_types.pause_reason IS 'Why it is paused.';
+COMMENT ON COLUMN xdb.process_types.version IS 'Increases with every registration of the type or its worker.';
+COMMENT ON COLUMN xdb.process_types.registered_at IS 'When the type was registered last.';
+COMMENT ON COLUMN xdb.process_types.pause_mode IS 'WAIT or REJECT: what happens to requests while the type is paused; null = it is not paused.';
+COMMENT ON COLUMN xdb.process_types.paused_until IS 'When the pause ends by itself; null = it has no end, or the type is not paused.';
+COMMENT ON COLUMN xdb.process_types.pause_reason IS 'Reason given to xdb.pause_process_type().';

@@ -1,7 +1,8 @@
--- Messages that belong to no process, and the states that wait for them.
+-- Global queues: their messages, which belong to no process, and the steps that wait for them.
+--
+-- Limitations: only the scheduler hands messages out, in its turns. While the engine does not run, messages stay free.
 
--- number is the place in the order: a message that is given back keeps it. fresh is set while the scheduler has
--- not offered the message to those who wait. Owner is the role that published it.
+-- A message that is given back keeps its number, and so its position.
 CREATE TABLE xdb.global_message (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
@@ -24,8 +25,8 @@ CREATE TABLE xdb.global_message (
         AND (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
--- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
--- takes walking over all of them, by whatever index has the order, for a way to those of another queue or key.
+-- Expressions, so that no other index has these orders. Otherwise the planner may choose an index that only has the
+-- order. If one queue has very many messages, it then reads all of them to find those of another queue or key.
 CREATE INDEX global_message_fresh ON xdb.global_message ((number OPERATOR(pg_catalog.+) 0)) WHERE fresh;
 CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number OPERATOR(pg_catalog.+) 0)) WHERE taken_by IS NULL;
 CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number OPERATOR(pg_catalog.-) 0))
@@ -34,26 +35,26 @@ CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WH
 CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
     WHERE taken_by IS NULL AND expires_at IS NOT NULL;
 CREATE INDEX global_message_by_id ON xdb.global_message (queue_name, message_id) WHERE message_id IS NOT NULL;
-COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or taken by a state that has not used them up.';
+COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or consumed by a step that has not completed yet.';
 COMMENT ON COLUMN xdb.global_message.number IS 'Order of publishing, over all queues.';
 COMMENT ON COLUMN xdb.global_message.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message, if it has one.';
-COMMENT ON COLUMN xdb.global_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message; null = none.';
+COMMENT ON COLUMN xdb.global_message.message_id IS 'Id that the publisher gave the message; null = none.';
 COMMENT ON COLUMN xdb.global_message.payload IS 'The message.';
-COMMENT ON COLUMN xdb.global_message.bytes IS 'Size of the payload as it came.';
-COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published it.';
-COMMENT ON COLUMN xdb.global_message.owner_name IS 'Its name, which tells it in another server.';
-COMMENT ON COLUMN xdb.global_message.published_at IS 'When it was published.';
-COMMENT ON COLUMN xdb.global_message.expires_at IS 'From when on nobody can take it; null = never. Time that it was taken is added when it is given back.';
-COMMENT ON COLUMN xdb.global_message.fresh IS 'It was not offered yet to those who wait.';
-COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has taken it; null = free.';
-COMMENT ON COLUMN xdb.global_message.taken_seq IS 'State execution that has taken it.';
-COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has taken it.';
-COMMENT ON COLUMN xdb.global_message.taken_at IS 'When it was taken.';
+COMMENT ON COLUMN xdb.global_message.bytes IS 'Length of the payload as it was published.';
+COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published the message.';
+COMMENT ON COLUMN xdb.global_message.owner_name IS 'Name of the owner when the row was written. xdb.adopt() finds the owner by this name on another server.';
+COMMENT ON COLUMN xdb.global_message.published_at IS 'When the message was published.';
+COMMENT ON COLUMN xdb.global_message.expires_at IS 'After this time the message can''t be consumed, and is deleted; null = never. When a step gives the message back, the time that the step had it is added.';
+COMMENT ON COLUMN xdb.global_message.fresh IS 'Whether the scheduler has not yet offered the message to waiting steps. Set again when a step gives the message back.';
+COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has consumed the message; null = free.';
+COMMENT ON COLUMN xdb.global_message.taken_seq IS 'Step that has consumed the message.';
+COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has consumed the message.';
+COMMENT ON COLUMN xdb.global_message.taken_at IS 'When the message was consumed.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_number_seq', '');
 
--- Message ids that were used, for as long as the message is there and for xdb.retention.
+-- Separate from global_message, because an id is kept longer than its message.
 CREATE TABLE xdb.global_message_key (
     queue_name text NOT NULL,
     message_id text NOT NULL,
@@ -63,15 +64,15 @@ CREATE TABLE xdb.global_message_key (
     PRIMARY KEY (queue_name, owner, message_id)
 );
 CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id, owner);
-COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues. Each is kept while its message exists, and for xdb.retention.';
 COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
-COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
-COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it.';
-COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';
+COMMENT ON COLUMN xdb.global_message_key.message_id IS 'Id that the publisher gave the message.';
+COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When the id was first used.';
+COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used the id.';
+COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Name of the owner when the row was written. xdb.adopt() finds the owner by this name on another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_key', '');
 
--- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
+-- at_least is in the index, so that a scan skips commands that want more messages than are free.
 CREATE TABLE xdb.global_waiter (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
@@ -84,26 +85,26 @@ CREATE TABLE xdb.global_waiter (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
 CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, at_least, wait_order);
-COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting states that want messages of a global queue.';
-COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution they belong to.';
-COMMENT ON COLUMN xdb.global_waiter.seq IS 'State execution that waits.';
+COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting steps that want messages of a global queue.';
+COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution that the step belongs to.';
+COMMENT ON COLUMN xdb.global_waiter.seq IS 'Step that waits.';
 COMMENT ON COLUMN xdb.global_waiter.command IS 'Position of the command.';
 COMMENT ON COLUMN xdb.global_waiter.queue_name IS 'Global queue.';
-COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that it wants; null = of all.';
-COMMENT ON COLUMN xdb.global_waiter.at_least IS 'Messages that complete the command.';
-COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Waiters are served in this order.';
+COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that the command wants; null = messages with and without a key.';
+COMMENT ON COLUMN xdb.global_waiter.at_least IS 'How many messages complete the command. While fewer are free, the scheduler does not read the step.';
+COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Order of waiting, over all executions. Steps are served in this order.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter_wait_order_seq', '');
 
--- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
--- turn of a runner. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
--- never waits for him.
+-- Steps that were not offered new messages: another transaction had locked their execution, or they began to wait in a
+-- runner or a session. Not a column of global_waiter: the transaction that has locked the execution may have deleted
+-- that row, and an update would wait for it. An insert into this table never waits.
 CREATE TABLE xdb.global_passed_over (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     PRIMARY KEY (execution_id, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE xdb.global_passed_over IS 'Waiting states that could not be asked when messages of global queues came, and will be.';
-COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution they belong to.';
-COMMENT ON COLUMN xdb.global_passed_over.seq IS 'State execution that waits.';
+COMMENT ON TABLE xdb.global_passed_over IS 'Waiting steps that the scheduler still has to offer messages of global queues to.';
+COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution that the step belongs to.';
+COMMENT ON COLUMN xdb.global_passed_over.seq IS 'Step that waits.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_passed_over', '');

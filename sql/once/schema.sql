@@ -1,6 +1,7 @@
--- Bare, so that a schema which somebody else made beforehand fails the installation.
+-- The schema, and what the database must be. Without IF NOT EXISTS: if a schema xdb exists already, which another role
+-- may have prepared, the installation fails.
 CREATE SCHEMA xdb;
-COMMENT ON SCHEMA xdb IS 'XDB: durable processes. Call its functions, read its views; its tables are written by native code alone.';
+COMMENT ON SCHEMA xdb IS 'XDB: durable processes. Call its functions and read its views. Only the library writes its tables.';
 
 -- Payloads are JSON, and JSON text is UTF-8.
 DO $$
@@ -12,5 +13,6 @@ BEGIN
 END
 $$;
 
--- What was there before this script, for always/privileges.sql: nothing. An update begins with its own answer.
+-- The objects that existed before this script, for always/privileges.sql: none. In an update, updates/begin.sql lists
+-- them.
 SELECT pg_catalog.set_config('xdb_script.members', '', true);

@@ -1,10 +1,12 @@
--- How every update begins. The build puts this before the update's own statements, and sql/always after them.
+-- How every update begins. The build puts this file before the update's own statements, and sql/always after them.
+--
+-- Limitations: if a transaction that has used xdb stays open, the update gives up after 3 seconds.
 
--- All tables and views are locked at once, so that nothing is waited for later on. The first tables are those that the engine
--- and sessions begin with: who waits there holds nothing yet. A transaction of several statements may have any of them, so an
--- attempt which waits for somebody who waits for it, or for long, gives back all that it has and is made again: neither
--- sessions nor the engine are held up for longer than that. Others look for a deadlock, which would cancel one of them, after a
--- second of waiting.
+-- All tables and views are locked at once, so that the update waits for no lock later. The first tables are those that
+-- the engine and sessions lock first: a transaction that waits there holds no other lock on xdb. But a transaction of
+-- several statements may hold locks on any table. So an attempt that deadlocks, or waits for 300 ms, releases all of
+-- its locks and is repeated: sessions and the engine never wait longer than that. By default, sessions check for a
+-- deadlock after a second of waiting. Until then the update has released its locks, so no session is cancelled.
 DO $body$
 DECLARE
     until CONSTANT pg_catalog.timestamptz :=
@@ -22,8 +24,8 @@ BEGIN
     SET LOCAL lock_timeout = '300ms';
     LOOP
         BEGIN
-            -- A reader locks the view before its tables. LOCK would lock the system's tables too that a view reads; this
-            -- takes the same lock, and sets what is set.
+            -- A reader locks a view before its tables. LOCK TABLE would also lock the system catalogs that a view
+            -- reads. ALTER VIEW locks only the view, and sets an option that is already set.
             FOR view IN
                 SELECT c.oid FROM pg_catalog.pg_class AS c
                 WHERE c.relnamespace OPERATOR(pg_catalog.=) 'xdb'::pg_catalog.regnamespace::pg_catalog.oid
@@ -45,7 +47,8 @@ BEGIN
 END
 $body$;
 
--- What was there before this script, for always/privileges.sql. A setting of the transaction: a table would be a member too.
+-- The objects that existed before this script, for always/privileges.sql. In a setting of the transaction: a table
+-- would become a member of the extension too.
 SELECT pg_catalog.set_config('xdb_script.members', COALESCE((
     SELECT pg_catalog.string_agg(pg_catalog.format('%s:%s', d.classid, d.objid), ' ')
     FROM pg_catalog.pg_depend AS d

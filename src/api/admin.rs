@@ -1,4 +1,4 @@
-//! Administration.
+//! Functions for administration: pause and resume the engine, adopt a copy, status, registered workers and types.
 
 use super::{Caller, engine_state, name};
 use crate::clock;
@@ -27,15 +27,17 @@ use crate::turn::Why;
 use std::time::Duration;
 use xdb_engine::Timestamp;
 
+/// `xdb.pause_engine()`: the engine begins nothing new.
 pub fn pause_engine(_: &Args) -> Result<Value> {
     set_paused(true)
 }
 
+/// `xdb.resume_engine()`: ends the pause of the engine.
 pub fn resume_engine(_: &Args) -> Result<Value> {
     set_paused(false)
 }
 
-/// Makes the processes of a copy this database's own, so that they run here.
+/// `xdb.adopt()`: makes the processes of a copy this database's own, so that they run here.
 pub fn adopt(_: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.adopt()")?;
     caller.on_system_tables(|spi, _| {
@@ -63,7 +65,7 @@ pub fn adopt(_: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Process types that are missing, with the numbers of their executions.
+/// Missing process types, with the numbers of their executions.
 fn named(missing: &[MissingType]) -> String {
     let named = missing.iter().map(|missing| match missing.running {
         1 => format!("\"{}\" (1 process)", missing.process_type),
@@ -72,9 +74,9 @@ fn named(missing: &[MissingType]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// What is wrong with the registrations, if running processes have no type.
+/// The problem with the registrations, if running processes have no type.
 fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
-    // Nothing runs in a copy, so that there is time to count all of them.
+    // Nothing runs in a copy, so there is time to count all executions.
     let missing = match ownership {
         Ownership::Copy { .. } => adopt::missing_types(spi)?,
         _ => lines::missing_types(spi, clock::now())?,
@@ -83,14 +85,16 @@ fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
     Ok((!missing.is_empty()).then(what))
 }
 
-/// What to do about subscriptions that write here.
+/// What to do about subscriptions that write here, if there are any.
 fn subscribed(spi: &Spi) -> Result<Option<String>> {
     let writers = subscription::writers(spi)?;
-    let what =
-        || format!("the tables of XDB are replicated into by: {}; drop it before xdb.adopt()", writers.join(", "));
+    let what = || {
+        format!("a subscription replicates into the tables of xdb: {}; drop it before xdb.adopt()", writers.join(", "))
+    };
     Ok((!writers.is_empty()).then(what))
 }
 
+/// For views: whether the owners in the tables are roles of this server.
 pub fn knows_roles(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     Ok(Value::of(caller.on_system_tables(|_, _| super::knows_roles())?))
@@ -100,17 +104,17 @@ fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause_engine()" } else { c"xdb.resume_engine()" })?;
     caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
-    // Those too who wait for calls that they fetch.
+    // Also wakes up pull workers that wait for calls.
     wake::wake_everybody_at_commit();
     Ok(Value::Void)
 }
 
-/// Also where the library is not preloaded: then it is the one that this session has loaded.
+/// The version of the library in this session. Works also if the library is not preloaded.
 pub fn library_version(_: &Args) -> Result<Value> {
     Ok(Value::of(versions::OWN))
 }
 
-/// A moment that shared memory knows; zero is none.
+/// A time from shared memory. Zero means none.
 fn moment(at: i64) -> Option<Timestamp> {
     (at != 0).then(|| from_postgres(at))
 }
@@ -122,7 +126,7 @@ pub fn status(_: &Args) -> Result<Value> {
     let sees_figures = identity::is_administrator(caller.role) || identity::monitors(caller.role);
     let mut main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
     if !sees_figures && main.last_error.is_some() {
-        // An error may show what is in the tables of others.
+        // An error may show data of other roles.
         main.last_error = Some("the engine process failed and is being restarted: operators see the reason".to_owned());
     }
     let (mut reasons, backlog, oldest_due, slow_objects, ownerless) = caller.on_system_tables(|spi, _| {
@@ -136,7 +140,7 @@ pub fn status(_: &Args) -> Result<Value> {
         if !sees_figures {
             return Ok((reasons, None, None, Vec::new(), 0));
         }
-        // Counted now: an engine that rests, or is gone, brings no figure up to date.
+        // Counted now: an idle or ended engine does not update figures.
         let ((backlog, oldest_due), ownerless) = spi.with_latest_snapshot(|spi| {
             let of_tables =
                 [without_type(spi, ownership)?, subscribed(spi)?, without_secret(spi)?, crashes::reason(spi)?];
@@ -179,7 +183,8 @@ pub fn status(_: &Args) -> Result<Value> {
     ]]))
 }
 
-/// Which workers are not called because calls to them can't be signed. Looked at here and now, as below.
+/// Workers that are not called because their calls can't be signed. This session reads the secrets now, like the
+/// authorities below.
 fn without_secret(spi: &Spi) -> Result<Option<String>> {
     const NAMED: usize = 3;
     let unusable = registry::unusable_secrets(spi)?;
@@ -187,31 +192,31 @@ fn without_secret(spi: &Spi) -> Result<Option<String>> {
     let named = named.collect::<Vec<_>>().join(", ");
     let more = unusable.len().saturating_sub(NAMED);
     let and_more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    Ok((!unusable.is_empty()).then(|| format!("workers are not called whose secret can't be used: {named}{and_more}")))
+    Ok((!unusable.is_empty())
+        .then(|| format!("workers are not called because their secrets can't be used: {named}{and_more}")))
 }
 
-/// Why no worker can be called over TLS. Looked at here and now: what an engine has found was so at the last reload.
+/// Why no worker can be called over TLS. This session reads the file now: the engine's result is from the last reload.
 fn without_authorities() -> Option<String> {
     let why = Authorities::read(&guc::text(&guc::SSL_CA_FILE)).err()?;
-    Some(format!("Workers are not called over TLS: {why}. After it is mended, reload the configuration."))
+    Some(format!("Workers are not called over TLS: {why}. Fix this, then reload the configuration."))
 }
 
-/// What to raise when calls wait for connections.
+/// What to raise if calls wait for connections.
 fn short_of_connections(waiting: i64) -> Option<String> {
     let most = Descriptors::most();
     (waiting > 0).then(|| {
         format!(
-            "{waiting} calls in flight wait for a connection. An engine can have {most} at a time, a third of \
-            max_files_per_process: raise it, and the limit of the system if that is lower."
+            "{waiting} calls in flight wait for a connection. An engine can open {most} connections, a third of max_files_per_process. Raise max_files_per_process, and the limit of the system if that is lower."
         )
     })
 }
 
-/// A row for each worker: its name and owner, and for members of the owner and operators how the calls to it go.
+/// A row for each worker: its name and owner. Members of the owner and operators also see figures of its calls.
 pub fn registered_workers(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let counted = call::of_database(process::database());
-    // Nothing was counted of a worker that was never called.
+    // A worker that was never called has no figures.
     let statistics = |id| counted.iter().find(|counted| counted.worker == id).cloned().unwrap_or_default();
     let (workers, waiting) = caller.on_system_tables(|spi, _| {
         spi.with_latest_snapshot(|spi| {
@@ -240,7 +245,7 @@ pub fn registered_workers(_: &Args) -> Result<Value> {
     Ok(Value::Rows(workers.into_iter().map(row).collect()))
 }
 
-/// The columns for members of the owner and operators. Of a worker that fetches its calls only the tables know what it does.
+/// The columns for members of the owner and operators. For a pull worker, only the tables have figures.
 fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
     let latency = (of.calls > 0).then(|| Duration::from_micros((of.total_latency_us / of.calls) as u64));
     let breaker = match of.open {
@@ -265,7 +270,7 @@ fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<V
 
 /// A row for each process type: its name, worker and owner, and its pause.
 pub fn registered_types(_: &Args) -> Result<Value> {
-    // Not with `Caller::reading`: the view `processes` also shows processes where nothing can run.
+    // Not with `Caller::reading`: the view `processes` also shows processes in databases where nothing can run.
     let caller = Caller { role: identity::current_user() };
     let (knows_roles, types) =
         caller.on_system_tables(|spi, _| Ok((super::knows_roles()?, registering::shown_types(spi)?)))?;
@@ -276,6 +281,7 @@ pub fn registered_types(_: &Args) -> Result<Value> {
     Ok(Value::Rows(types.into_iter().map(row).collect::<Result<_>>()?))
 }
 
+/// `xdb.process_type_usage()`: the states and queues in use, for operators and members of the type's owner.
 pub fn process_type_usage(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_type = name("process_type", args.text(0))?;

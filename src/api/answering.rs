@@ -1,10 +1,12 @@
-//! What a worker has said, in the transaction of whoever brings it: the caller of an RPC, or a worker that has fetched its call.
+//! Applies the answer of a worker in the transaction of a session: of the caller of an RPC, or of a pull worker that
+//! completes a call.
 //!
 //! ```text
 //!   lock ──▶ load ──▶ xdb_calls::apply ──▶ save
 //! ```
 //!
-//! The execution's lock is waited for, under the caller's timeouts, and kept until the transaction ends.
+//! The session waits for the execution's lock, up to the caller's timeouts. It keeps the lock until the transaction
+//! ends.
 
 use super::Caller;
 use crate::error;
@@ -23,9 +25,10 @@ use std::convert::Infallible;
 use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
 
+/// Loaded executions, by id.
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
 
-/// Locks an execution, with its type as it is registered now.
+/// Locks an execution, and loads it with the current registration of its type.
 pub(super) fn lock(
     spi: &Spi,
     registry: &mut Registry,
@@ -38,8 +41,8 @@ pub(super) fn lock(
     if loaded.is_empty() { Err(error::unknown_process(process_id)) } else { Ok(loaded) }
 }
 
-/// Loads executions, with their types as they are registered now. (A session may have read a type some time ago.) Those that are locked
-/// for a close come with what a close sums up.
+/// Loads executions with the current registrations of their types: the registry of a session may be older. With
+/// [`Lock::Close`], also loads the states that a close sums up.
 pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId], lock: Lock) -> Result<Executions> {
     let mut loaded = execution::executions(spi, registry, ids, lock)?;
     let mut types = BTreeMap::new();
@@ -56,36 +59,37 @@ pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId]
     Ok(loaded)
 }
 
-/// How a session uses the application's tables for an answer: a worker as the process's owner, the caller of an RPC as itself.
+/// How a session uses the application's tables for an answer. A pull worker uses them as the process's owner, the
+/// caller of an RPC as itself.
 pub(super) trait TablesInSession {
-    /// Whether what was loaded under locks is what is there now.
+    /// Whether the values that were loaded under locks are still the same.
     fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool>;
 
-    /// Writes attributes, and calls functions after that.
+    /// Writes attributes, then calls functions.
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()>;
 }
 
-/// An answer that a session brings to an execution that it has locked. What is wrong with it is an error, and undoes what else the
-/// transaction has done.
+/// An answer that a session applies to an execution that it has locked. A problem with the answer is an error, which
+/// rolls back the whole transaction.
 pub(super) struct Answering<'a, T> {
     pub caller: Caller,
     pub id: ExecutionId,
     pub loaded: Executions,
     pub command: &'a Command,
-    /// Queues that deciding about it looks into, each with the most messages that it takes.
+    /// Queues that the decision inspects, each with the most messages that it takes.
     pub queues: Vec<(String, usize)>,
-    /// How it is locked. With the weaker lock the stronger one is taken when the process is to close.
+    /// The lock on the execution. If the process closes, a weaker lock is upgraded to [`Lock::Close`].
     pub lock: Lock,
-    /// The local attributes that it had a moment ago, as far as anybody knows.
+    /// The size of the local attributes a moment ago, if known.
     pub local_size: Option<Size>,
-    /// Read under the lock: the times of events are in their order.
+    /// Read under the lock, so that the times of events are in order.
     pub now: Timestamp,
     pub tables: T,
 }
 
 impl<T: TablesInSession> Answering<'_, T> {
-    /// Loads what deciding looks at. What was published before comes first, unless nothing was in the inbox when somebody looked
-    /// under the lock.
+    /// Loads what the decision needs. Messages published before are received first, unless the inbox was empty under
+    /// the lock (`without_arrivals`).
     pub fn load(&mut self, spi: &Spi, without_arrivals: bool) -> Result<()> {
         let Self { id, command, now, ref queues, ref mut loaded, .. } = *self;
         if loaded.get(&id).is_some_and(|entry| entry.before.is_running()) {
@@ -109,7 +113,7 @@ impl<T: TablesInSession> Answering<'_, T> {
 
 impl<T: TablesInSession> Driver for Answering<'_, T> {
     type Error = PgError;
-    /// A session waits.
+    /// A session waits, and never defers.
     type Later = Infallible;
 
     fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
@@ -129,7 +133,7 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
         }
         let Self { caller, id, command, now, ref queues, ref mut loaded, .. } = *self;
         caller.on_system_tables(|spi, registry| {
-            // Behind everybody who publishes: what they have published is seen from here on.
+            // The lock waits for all publishers, so their messages are visible from here on.
             execution::executions(spi, registry, &[id], Lock::Close)?;
             state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
             take_in(spi, loaded, id, now)?;
@@ -169,8 +173,8 @@ pub(super) fn save(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()>
     save::save(spi, changed, now)
 }
 
-/// The same, of processes whose worker fetches its calls, and wakes the engine only if there is something for it: hundreds of such
-/// workers would keep it awake.
+/// The same for processes of pull workers. Wakes up the engine only if it has something to do: otherwise hundreds of
+/// pull workers would keep it awake.
 pub(super) fn save_fetched(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = || loaded.values().filter(|entry| !entry.events.is_empty());
     let saved = save::save_of_session(spi, changed(), now)?;
@@ -186,7 +190,7 @@ pub(super) fn save_fetched(spi: &Spi, loaded: &Executions, now: Timestamp) -> Re
     Ok(())
 }
 
-/// Whether more may follow from an event than calls, timers and the ends of what the execution had.
+/// Whether an event may cause more for the engine than calls, timers and ends of existing rows.
 fn concerns_engine(event: &Event) -> bool {
     !matches!(
         event,
@@ -205,10 +209,10 @@ fn concerns_engine(event: &Event) -> bool {
     )
 }
 
-/// What was published before is received before what the caller does to the process.
+/// Receives the messages that were published before the caller changes the process.
 pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: Timestamp) -> Result<()> {
     loop {
-        // Whose they are makes no difference: they are all of one.
+        // All messages belong to one execution, so the owner makes no difference.
         let inbox::Arrivals { arrivals, left, .. } = inbox::arrivals(spi, &[(id, pg_sys::InvalidOid)])?;
         let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
@@ -224,15 +228,15 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
     Ok(())
 }
 
-/// The same as [`refuse_unseen`], of the queues that deciding looks into.
+/// The same as [`refuse_unseen`], for the queues that the decision inspects.
 fn refuse_unseen_in(spi: &Spi, id: ExecutionId, queues: &[(String, usize)], command: &Command) -> Result<()> {
     let published_to = command.publishes().iter().map(|publish| &publish.queue);
     let mut queues = queues.iter().map(|(queue, _)| queue).chain(published_to);
     queues.try_for_each(|queue| refuse_unseen(spi, id, Some(queue)))
 }
 
-/// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be
-/// taken in, and must not be overtaken.
+/// Above `READ COMMITTED`, the transaction's snapshot may be older than messages published before this call. Such
+/// messages can't be received, and must not be overtaken.
 pub(super) fn refuse_unseen(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
     if has_transaction_snapshot() && inbox::has_unseen_arrivals(spi, id, queue)? {
         return Err(error::could_not_serialize("a message was published to the process meanwhile"));

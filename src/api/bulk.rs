@@ -1,4 +1,6 @@
-//! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
+//! `xdb.start_processes`: many starts in one transaction. If the ids are new, it needs only a few statements.
+//!
+//! Limitations: starts of known ids, and starts with a correlation key, are decided one by one.
 
 use super::merge::{lock_all, merge_or_begin};
 use super::start::{
@@ -21,10 +23,10 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::{GivenStart, StartRequest};
 
-/// Executions that are written at a time.
+/// The most executions that are written at a time.
 const WRITTEN_AT_ONCE: usize = 1000;
 
-/// What starts take together, in small pieces, for each byte that asks for them.
+/// Memory for many small parts of starts, in bytes for each byte of the argument.
 const TAKEN: usize = 20;
 
 /// The keys of an object: the parameters of `start_process`.
@@ -41,13 +43,15 @@ const KEYS: [&str; 10] = [
     "options",
 ];
 
+/// `xdb.start_processes()`: returns the ids of the executions, in the order of the array. If one start fails, none is
+/// made.
 pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
     let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
     memory::room_for(processes.len().saturating_mul(TAKEN))?;
     let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes)?.into_iter().unzip();
-    // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
-    // in the order of the array.
+    // Sorted by process id, so that two callers with the same ids don't deadlock. Starts of one process id stay in the
+    // order of the array.
     let (merged, mut order): (Vec<_>, Vec<_>) =
         (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
@@ -56,7 +60,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     if !merged.is_empty() {
         started.extend(bulk.merge_or_begin(&merged, &mut ids)?);
     }
-    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
     let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
     write_tables(caller, &started)?;
@@ -67,12 +71,13 @@ pub fn start_processes(args: &Args) -> Result<Value> {
 struct BulkStart<'a> {
     caller: Caller,
     requests: &'a [StartRequest],
-    /// Those without a correlation key, by their process ids.
+    /// Indexes of requests without a correlation key, by process id.
     order: &'a [usize],
 }
 
 impl BulkStart<'_> {
-    /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
+    /// Starts everything. Returns the starts that write the application's tables, and puts the ids of repeated starts
+    /// into `ids`.
     fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let mut types = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
@@ -117,7 +122,7 @@ impl BulkStart<'_> {
             writing.extend(batch.into_iter().filter(|(number, _)| self.writes_tables(*number)));
         }
 
-        // What is known already needs a decision of its own.
+        // Known process ids need a decision of their own.
         let begun: BTreeSet<_> = first.into_iter().collect();
         for number in order.into_iter().filter(|number| !begun.contains(number)) {
             let request = &self.requests[number];
@@ -128,13 +133,13 @@ impl BulkStart<'_> {
                 StartResult::Repeated(id) => ids[number] = id,
             }
         }
-        // Users' rows in the order of process ids too.
+        // The rows of the application are also locked in the order of process ids.
         let place: HashMap<_, _> = self.order.iter().enumerate().map(|(place, number)| (*number, place)).collect();
         writing.sort_by_key(|(number, _)| place[number]);
         Ok(writing)
     }
 
-    /// Starts with correlation keys, each of which needs a decision of its own. Gives what [`Bulk::start`] gives.
+    /// Starts with correlation keys, each with a decision of its own. Returns the same as [`BulkStart::start`].
     fn merge_or_begin(&self, numbers: &[usize], ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let starts: Vec<_> = numbers.iter().map(|number| (&self.requests[*number], ids[*number])).collect();
         lock_all(self.caller, &starts)?;
@@ -151,8 +156,8 @@ impl BulkStart<'_> {
         Ok(begun)
     }
 
-    /// Those to decide about, in their order. Process ids of other roles are refused before anything is locked; a request that
-    /// was made before, when the id was its owner's still, has its answer.
+    /// The starts to decide, in their order. Process ids of other roles are refused before any lock. A request that was
+    /// made before, while the caller still owned the id, gets its first answer.
     fn without_repeated_of_others(&self, spi: &Spi, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
         let request = |number: &usize| &self.requests[*number];
         let mut known: Vec<_> = self.order.iter().map(|number| request(number).start.process_id.as_str()).collect();
@@ -178,7 +183,7 @@ impl BulkStart<'_> {
         !start.global_attributes.is_empty() || !start.call_functions.is_empty()
     }
 
-    /// Says which start was refused, where the error does not explain itself further.
+    /// Adds to an error which start was refused, unless the error has a detail.
     fn at(&self, number: usize, mut error: PgError) -> PgError {
         if error.sqlstate().starts_with("XD") && error.detail.is_none() {
             let process_id = &self.requests[number].start.process_id;
@@ -201,7 +206,7 @@ fn requests(text: &str) -> Result<Vec<(StartRequest, ExecutionId)>> {
     given.into_iter().enumerate().map(read).collect()
 }
 
-/// The members of an object. Lengths of time and moments are read as the caller's session does.
+/// The members of an object. Intervals and times are read with the settings of the caller's session.
 fn element_of(number: usize, element: &Json) -> Result<GivenStart> {
     let place = format!("processes[{number}]");
     let mut members: BTreeMap<String, Json> = serde_json::from_str(element.as_str())

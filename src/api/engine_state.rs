@@ -1,4 +1,4 @@
-//! Why the engine of this database does not run, or what it has no place for: for `xdb.status()`.
+//! For `xdb.status()`: why the engine of this database does not run, or which workers have no room for more calls.
 
 use super::Caller;
 use crate::clock;
@@ -13,35 +13,35 @@ use crate::store::lines::{self, Waiting};
 use crate::store::registering::{self, ShownWorker};
 use xdb_sched::room::{is_full, places};
 
-/// A call that has waited for less is about to be made.
+/// Calls that have waited for less time are about to be made, in microseconds.
 const SHORT_WAIT: i64 = 1_000_000;
 
-/// Why the engine is in the state in which it is, unless it runs. What is in the tables of a copy, or of another version, says its
-/// reason itself.
+/// Why the engine is in its present state, unless it runs. Copies and other schema versions have reasons of their own.
 pub fn reason(spi: &Spi, slot: &SlotStatus) -> Result<Option<String>> {
     let why = match slot.state {
         EngineState::Running | EngineState::Unused | EngineState::Copy | EngineState::OtherSchema => return Ok(None),
-        EngineState::Paused => "xdb.pause_engine() was called: nothing is begun before xdb.resume_engine()".to_owned(),
+        EngineState::Paused => "xdb.pause_engine() was called: no work starts before xdb.resume_engine()".to_owned(),
         EngineState::Stopped => stopped(spi)?,
         EngineState::Starting => match error_of_now(slot) {
             Some(error) => error.to_owned(),
-            None => "an engine process is being started; while somebody has locked the extension it waits".to_owned(),
+            None => {
+                "an engine process is being started; it waits while another session has locked the extension".to_owned()
+            }
         },
         EngineState::BackingOff => match error_of_now(slot) {
             Some(error) => error.to_owned(),
-            None => "the last engine process has ended without a word, and is started again: the server's log has more"
-                .to_owned(),
+            None => "the engine process exited unexpectedly and is being restarted; see the server log".to_owned(),
         },
     };
     Ok(Some(why))
 }
 
-/// The last error, if it is one of the last process that was started.
+/// The last error, if it belongs to the last started process.
 fn error_of_now(slot: &SlotStatus) -> Option<&str> {
     slot.last_error.as_deref().filter(|_| slot.last_error_at >= slot.started_at)
 }
 
-/// Why there is no process, and none is asked for: what the launcher looks at, in its order.
+/// Why there is no engine process, and none is requested: the launcher's conditions, in their order.
 fn stopped(spi: &Spi) -> Result<String> {
     if process::is_in_recovery() {
         return Ok("this server is a standby: the engine starts when it is promoted".to_owned());
@@ -65,18 +65,19 @@ fn stopped(spi: &Spi) -> Result<String> {
         return Ok("this database allows no connections: ALTER DATABASE ... ALLOW_CONNECTIONS true".to_owned());
     }
     if shmem::held_until(process::database()).is_some() {
-        return Ok("a statement is under way that needs the database without connections".to_owned());
+        return Ok("a statement is running that needs the database without connections".to_owned());
     }
     if !shmem::has_launcher() {
-        return Ok("the launcher of XDB does not run at the moment: the server starts it again".to_owned());
+        return Ok("the launcher of xdb is not running: the server restarts it".to_owned());
     }
     if Slot::all().filter(|slot| slot.role() == Role::Scheduler).count() >= SCHEDULERS {
-        return Ok(format!("the engines of {SCHEDULERS} other databases run, and a server can have no more"));
+        return Ok(format!("the engines of {SCHEDULERS} other databases are running, the limit of a server"));
     }
-    Ok("no engine process was started yet: the launcher looks for what is missing every 5 seconds".to_owned())
+    Ok("no engine process was started yet: the launcher checks every 5 seconds".to_owned())
 }
 
-/// Which workers of those that the caller sees have calls waiting for a place, and what to raise. The engine runs.
+/// Workers whose calls wait for a place, among those that the caller may see, and what to raise. Only for a running
+/// engine.
 pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     let now = clock::now();
     let waiting = lines::waiting(spi, now, clock::real())?;
@@ -103,17 +104,16 @@ pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     Ok(full)
 }
 
-/// Why there is no place for a call to a worker, if there is none.
+/// Why there is no place for a call to a worker, or None.
 fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Option<String> {
     let (max_calls, limit) = (guc::MAX_IN_FLIGHT.get() as usize, worker.max_concurrency.max(0) as usize);
     let places = places(limit, max_calls, Descriptors::most(), called);
     let why = match is_full(calls, places) {
         true if places == limit => format!(
-            "its max_concurrency is {limit}: raise it if the worker takes more at a time, and give slow process types a worker of \
-            their own"
+            "its max_concurrency is {limit}: raise it if the worker can handle more calls at a time, and give slow process types a worker of their own"
         ),
         true if called > 1 => format!(
-            "it has {places} places, half of what the engine has for all workers: raise xdb.max_in_flight and max_files_per_process"
+            "it may have {places} calls in flight, half of the engine's limit for all workers: raise xdb.max_in_flight and max_files_per_process"
         ),
         _ if is_full(all, max_calls) => format!("xdb.max_in_flight is {max_calls}, for all workers: raise it"),
         _ => return None,

@@ -1,4 +1,4 @@
-//! Publishing to the queues that all processes share.
+//! `xdb.publish_global`: publishes to global queues.
 
 use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::pg::catch::Result;
@@ -12,9 +12,10 @@ use crate::{clock, error, guc};
 use xdb_engine::Duration;
 use xdb_protocol::arguments;
 
-/// A longer time to live is refused: it would lie beyond what Postgres can count.
+/// The longest time to live. Longer ones would exceed the range of Postgres' timestamps.
 const LONGEST_TTL: Duration = Duration(i64::MAX / 4);
 
+/// `xdb.publish_global()`: publishes a message as the caller. An error if the caller's quota is used up.
 pub fn publish_global(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish_global()")?;
     let queue = name("queue_name", args.text(0))?;
@@ -28,7 +29,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     let is_over = over::limit(process::database(), caller.role, Kind::Messages).is_some();
     caller.on_system_tables(|spi, _| {
         if is_over {
-            // Who repeats what was published before may not know that it has committed.
+            // A caller that repeats a message may not know that its first transaction has committed.
             let is_known = |id: &str| global::is_known(spi, &queue, caller.role, id);
             return match message_id.as_deref().map_or(Ok(false), is_known)? {
                 true => Ok(()),

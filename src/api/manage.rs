@@ -1,4 +1,4 @@
-//! Functions that change a running process from outside, and the end of those that are closed.
+//! Functions that change a running process from outside, and the purge of closed executions.
 
 use super::answering::{self, Executions};
 use super::process::follower;
@@ -16,9 +16,10 @@ use std::ffi::CStr;
 use xdb_engine::*;
 use xdb_protocol::arguments;
 
-/// Executions that a purge deletes at a time.
+/// The most executions that one batch of a purge deletes.
 const PURGED_AT_ONCE: usize = 1000;
 
+/// `xdb.set_local_attributes()`: waits for steps of the process. An error if the attributes exceed the limit.
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.set_local_attributes()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
@@ -33,6 +34,7 @@ pub fn set_local_attributes(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// `xdb.skip_timer()`: completes a timer that a state waits for.
 pub fn skip_timer(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.skip_timer()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
@@ -44,7 +46,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// What skips a timer of a running execution that is locked.
+/// The command that skips a timer. The execution runs and is locked.
 pub(super) fn timer_to_skip(
     spi: &Spi,
     loaded: &mut Executions,
@@ -54,13 +56,14 @@ pub(super) fn timer_to_skip(
     command_id: Option<String>,
 ) -> Result<Command> {
     let seq = seq(spi, id, state)?;
-    // What was published before the skip may end the wait with it, or before it.
+    // Messages published before the skip may end the wait before it, or together with it.
     answering::take_in(spi, loaded, id, now)?;
     answering::refuse_unseen(spi, id, None)?;
     state::states(spi, loaded, &[(id, seq)])?;
     Ok(Command::SkipTimer { seq, command_id })
 }
 
+/// `xdb.retry_now()`: ends backoffs, incidents and holds of the process, or of one state. Returns how many.
 pub fn retry_now(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.retry_now()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
@@ -71,7 +74,8 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     Ok(Value::of(retried as i32))
 }
 
-/// What makes calls of a running execution due that is locked. Those that are held after crashes are let go at once: how many.
+/// The command that makes calls due. The execution runs and is locked. Calls that are held after crashes are released
+/// at once; returns how many.
 pub(super) fn calls_to_retry(
     spi: &Spi,
     loaded: &mut Executions,
@@ -91,6 +95,7 @@ pub(super) fn calls_to_retry(
     Ok((released as usize, Command::RetryNow(states)))
 }
 
+/// Parses the name of a state execution, for instance `Ship-1`.
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
     Ok(arguments::state_execution_id(text)?)
 }
@@ -103,7 +108,7 @@ fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq>
 /// How a function changes running executions.
 pub(super) struct Change {
     pub caller: Caller,
-    /// For messages.
+    /// The function's name, for messages.
     pub function: &'static str,
     pub lock: Lock,
 }
@@ -114,8 +119,9 @@ impl Change {
         Ok(Self { caller, function: function.to_str().unwrap_or_default(), lock })
     }
 
-    /// Gives a command to one execution, under its lock, in the caller's transaction. `prepare` loads what the command needs, and says what
-    /// it has done besides. Returns how much that was, and how many events followed from the command.
+    /// Applies a command to one execution, under its lock, in the caller's transaction. `prepare` loads what the
+    /// command needs. It also returns how many calls it has released itself. Returns that number plus the number of
+    /// events of the command.
     pub fn one(
         &self,
         process_id: &str,
@@ -126,7 +132,8 @@ impl Change {
         let (count, changed) = caller.on_system_tables(|spi, registry| {
             let mut id = caller.find(spi, process_id, execution)?.id;
             refuse_own_step(id, function)?;
-            // Waits for steps and RPCs, under the caller's timeouts; publishers pass, unless it is to close.
+            // Waits for steps and RPCs, up to the caller's timeouts. Publishers don't conflict with the lock, unless
+            // the process closes.
             let mut loaded = answering::executions(spi, registry, &[id], lock)?;
             while execution.is_none()
                 && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|one| (id, one.before.status)))?
@@ -147,8 +154,8 @@ impl Change {
     }
 }
 
-/// Decides about a running execution that is locked, and applies the events in memory. Returns what [`Change::one`] does. If it is refused,
-/// messages that it has received stay received.
+/// Decides about a locked, running execution, and applies the events in memory. Returns the same number as
+/// [`Change::one`]. If the command is rejected, messages that the execution has received stay received.
 pub(super) fn decide(
     spi: &Spi,
     loaded: &mut Executions,
@@ -170,6 +177,7 @@ pub(super) fn decide(
     Ok(count)
 }
 
+/// `xdb.purge()`: deletes executions that closed earlier than this interval ago. Returns how many.
 pub fn purge(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.purge()")?;
     let older_than = needed("older_than", arguments::valid("older_than", args.interval(0), "not be negative")?)?;

@@ -1,12 +1,12 @@
-//! `stop_process`, `skip_timer` and `retry_now` for an array of process ids. Each id has a row with its result, so a process that has
-//! ended or does not exist does not stop the others.
+//! `stop_process`, `skip_timer` and `retry_now` for an array of process ids. Each id has a row with its result. So a
+//! process that has ended or does not exist does not stop the others.
 //!
 //! ```text
-//!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       a portion at a time, in the order of the executions
+//!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       in portions, in the order of the executions
 //! ```
 //!
-//! All executions are locked in one order, so two of these calls never deadlock. For the same reason a call keeps the execution that it
-//! has found, even if a later execution of the id has started.
+//! All executions are locked in one order, so two of these calls never deadlock. For the same reason a call keeps the
+//! execution that it has found, even if a later execution of the id has started.
 
 use super::answering::{self, Executions};
 use super::manage::{Change, calls_to_retry, decide, state_execution_id, timer_to_skip};
@@ -23,12 +23,13 @@ use std::collections::HashMap;
 use xdb_engine::*;
 use xdb_protocol::{PayloadError, arguments};
 
-/// Executions that are locked and written at a time.
+/// The most executions that are locked and written at a time.
 const AT_ONCE: usize = 1000;
 
-/// Bytes that an id and its row take, in small allocations, for each byte of the array.
+/// Memory for an id and its row in small allocations, in bytes for each byte of the array.
 const TAKEN: usize = 40;
 
+/// `xdb.stop_process()` for an array of process ids.
 pub fn stop_process(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.stop_process()", Lock::Close)?;
     let process_ids = process_ids(args)?;
@@ -36,6 +37,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     change.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
 }
 
+/// `xdb.skip_timer()` for an array of process ids.
 pub fn skip_timer(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.skip_timer()", Lock::Step)?;
     let process_ids = process_ids(args)?;
@@ -47,6 +49,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     change.rows(&process_ids, prepare, |done| Value::of(done.is_some()))
 }
 
+/// `xdb.retry_now()` for an array of process ids.
 pub fn retry_now(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.retry_now()", Lock::Step)?;
     let process_ids = process_ids(args)?;
@@ -55,7 +58,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     change.rows(&process_ids, prepare, |retried| Value::of(retried.unwrap_or(0) as i32))
 }
 
-/// The first parameter.
+/// Reads the first parameter, the array of process ids.
 fn process_ids(args: &Args) -> Result<Vec<String>> {
     let most = guc::max_bulk_bytes();
     let texts = args.texts(0, most)?;
@@ -66,11 +69,11 @@ fn process_ids(args: &Args) -> Result<Vec<String>> {
     given.ok_or_else(|| error::invalid_argument("process_ids", "it contains null"))
 }
 
-/// What became of one process: how many calls, events and other things followed; or why none did.
+/// The result for one process: how many calls, events and other things followed, or the error.
 type ItemResult = std::result::Result<usize, PgError>;
 
 impl Change {
-    /// A row for each element, in their order: the process id, what was done, and the error where nothing was.
+    /// A row for each element, in their order: the process id, the result, and the error if there is one.
     fn rows(
         &self,
         process_ids: &[String],
@@ -119,7 +122,7 @@ impl Change {
         Ok(outcomes)
     }
 
-    /// The executions to do it to. The other ids have their outcome at once.
+    /// The executions to change. The other ids get their results at once.
     fn find<'p>(
         &self,
         process_ids: &'p [String],
@@ -143,7 +146,7 @@ impl Change {
     }
 }
 
-/// An error of XDB is the outcome of one process. Every other error fails the statement.
+/// An error of XDB is the result for one process. Every other error fails the statement.
 fn answer(outcome: Result<usize>) -> Result<ItemResult> {
     match outcome {
         Err(error) if !error.sqlstate().starts_with("XD") => Err(error),

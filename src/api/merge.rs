@@ -1,14 +1,14 @@
-//! Starts with a correlation key: each is merged into one that has not begun, or is a start of its own.
+//! Starts with a correlation key: each is merged into an earlier start that has not begun, or is a start of its own.
 //!
 //! ```text
-//!   correlated_start ── lock the key: starts of one key wait for each other
+//!   correlated_start ── lock the key: starts with one key wait for each other
 //!        ▼ latest start
-//!   process_execution ── lock: it runs, is the caller's, its first state is at its first call
+//!   process_execution ── lock: it runs, belongs to the caller, and its first state is at its first call
 //!        ▼
-//!   task ── lock: no attempt has begun, and none begins as long as this transaction has not ended
+//!   task ── lock: no attempt has begun, and none begins before this transaction ends
 //!        ▼
-//!   the caller's function makes one input of two, as the caller
-//!        ▼ still so?  ── it may have done anything
+//!   the caller's function merges the two inputs, as the caller
+//!        ▼ still the same?  ── the function may have done anything
 //!   StartMerged, or a start of its own that is the latest one from now on
 //! ```
 
@@ -28,7 +28,7 @@ use crate::{clock, error};
 use xdb_engine::*;
 use xdb_protocol::{Correlation, StartRequest};
 
-/// Locks the keys of these starts, in an order that is the same for everybody.
+/// Locks the keys of these starts, in the same order in all transactions.
 pub(super) fn lock_all(caller: Caller, starts: &[(&StartRequest, ExecutionId)]) -> Result<()> {
     caller.on_system_tables(|spi, registry| {
         let mut keys = Vec::with_capacity(starts.len());
@@ -47,7 +47,7 @@ fn key(caller: Caller, type_id: TypeId, correlation: &Correlation) -> Key<'_> {
     Key { type_id, owner: caller.role.to_u32(), key: &correlation.key }
 }
 
-/// Merges a start into the latest one of its key, or starts it.
+/// Merges a start into the latest start of its key, or starts a new execution.
 pub(super) fn merge_or_begin(
     caller: Caller,
     request: &StartRequest,
@@ -57,10 +57,10 @@ pub(super) fn merge_or_begin(
     let (type_id, found) = caller.on_system_tables(|spi, registry| {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
         if !to_start.starts_in_a_state(&request.start) {
-            let what = "the process type has no starting state, so that nothing can be merged";
+            let what = "the process type has no starting state, so its starts can't be merged";
             return Err(error::invalid_argument("options.correlationKey", what));
         }
-        // What would be no start of its own can't be merged either.
+        // A start that would be refused on its own can't be merged either.
         let keys = keys(&to_start.mapping, request)?;
         decide_start(caller, owner_name(caller)?, &to_start, keys, request, id, clock::now())?;
         let latest = correlated::lock(spi, key(caller, to_start.id(), correlation), id)?;
@@ -75,7 +75,7 @@ pub(super) fn merge_or_begin(
         return Ok(StartResult::Repeated(found.before.id));
     }
     if let MergedInput::Function(name) = &correlation.merge.input {
-        // Nor does a start begin that can't be merged as it says.
+        // A start whose merge function is invalid is refused too.
         Caller::on_functions(|spi| MergeFunction::find(spi, name))?;
     }
     caller.on_system_tables(|spi, registry| {
@@ -85,10 +85,10 @@ pub(super) fn merge_or_begin(
     })
 }
 
-/// The start of this execution, if it is one that another can be merged into. It stays so until the transaction ends, whatever
-/// the engine does.
+/// The start of this execution, if another start can be merged into it. Its locks keep it so until the transaction
+/// ends.
 fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) -> Result<Option<Loaded>> {
-    // Waits for steps and RPCs, under the caller's timeouts.
+    // Waits for steps and RPCs, up to the caller's timeouts.
     let mut loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
     wake::note_locked(id.0);
     let owner_name = owner_name(caller)?;
@@ -102,7 +102,7 @@ fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) 
     Ok(loaded.remove(&id).filter(|loaded| loaded.execution.first_call().is_some()))
 }
 
-/// The command that merges the two, as the options want it. None: they stay two.
+/// The command that merges the two starts, as the options say. None: the starts stay separate.
 fn merge_with(found: &Loaded, request: &StartRequest, correlation: &Correlation) -> Result<Option<Command>> {
     let command =
         merge_start(&found.execution, &request.start, &correlation.merge, clock::now(), |name, pending, new| {
@@ -114,7 +114,8 @@ fn merge_with(found: &Loaded, request: &StartRequest, correlation: &Correlation)
     Ok(command)
 }
 
-/// False: what the function has done makes the start one of its own.
+/// Applies the merge. False if the function's own changes make the merge impossible: then the start gets its own
+/// execution.
 fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, into: ExecutionId, merge: &Command) -> Result<bool> {
     let Some(mut loaded) = pending(spi, registry, caller, into)? else { return Ok(false) };
     let now = clock::now();

@@ -1,41 +1,47 @@
-//! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
+//! The SQL functions. They are thin: they check the caller and the arguments, and leave the rest to the store and the
+//! engine.
 //!
 //! ```text
 //!   SELECT xdb.publish(...)
 //!     ▼
-//!   pg::function      the edge: arguments, and errors as the server raises them
+//!   pg::function      the edge: arguments, and errors as Postgres raises them
 //!     ▼
-//!   Caller            is the library preloaded? does the schema fit? may something be written here?
+//!   Caller            is the library preloaded? does the schema fit? are writes allowed here?
 //!     ▼
 //!   the function      reads and checks the arguments (xdb-protocol), loads, decides (xdb-engine), saves
 //!     ├─ on_system_tables ▶ store, as the engine
-//!     └─ users' tables    ▶ store::app_tables, as the caller
+//!     └─ on_users_tables  ▶ store::app_tables, as the caller
 //!     ▼
-//!   pg::wake          what is to be woken, once the caller's transaction commits
+//!   pg::wake          wakes up engine processes and sessions, once the caller's transaction commits
 //! ```
 //!
 //! | file | functions |
 //! |---|---|
-//! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
+//! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and `unregister_…` |
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
-//! | `rpc.rs`, `rpc_deadline.rs`, `rpc_locks.rs`, `rpc_pause.rs`, `rpc_client.rs` | `invoke_rpc`, the deadline of all its waits, how it locks what it loads, waits for the end of a pause, and reaches the worker |
+//! | `rpc.rs` | `invoke_rpc` |
+//! | `rpc_deadline.rs`, `rpc_locks.rs` | no function: the deadline of an RPC, and its locks |
+//! | `rpc_pause.rs`, `rpc_client.rs` | no function: the wait of an RPC for the end of a pause, and its connection |
 //! | `pull.rs`, `pull_claim.rs`, `pull_look.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
-//! | `answering.rs`, `owners_tables.rs` | no function: the driver of `xdb_calls::apply` in a session, and how a session uses tables as a process's owner |
+//! | `answering.rs` | no function: the driver of `xdb_calls::apply` in a session |
+//! | `owners_tables.rs` | no function: how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
-//! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
-//! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
+//! | `many.rs` | `stop_process`, `skip_timer` and `retry_now` for an array of process ids |
+//! | `pause.rs` | `pause_process`, `resume_process`, and the same for types |
 //! | `owners.rs` | `reassign_owned` |
-//! | `admin.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions; what is registered |
+//! | `admin.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions, registered workers and types |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
-//! | `engine_state.rs` | why the engine does not run, for `status` |
+//! | `engine_state.rs` | no function: why the engine does not run, for `status` |
 //!
 //! Rules:
-//! - All of it happens in the caller's transaction. Nothing is woken before it commits.
-//! - A function declares itself with one of the constructors of [`Caller`], before it touches a table.
-//! - What belongs to another role is as if it were not there: `Caller::own` says so in one place.
-//! - A function that waits or calls is an error inside the engine ([`Caller::outside_engine`]).
+//! - Everything happens in the caller's transaction. No process is woken up before it commits.
+//! - Each function calls one of the constructors of [`Caller`] before it touches a table.
+//! - For a caller, processes of other roles do not exist: `Caller::own` decides that in one place.
+//! - Functions that wait or call are errors inside the engine ([`Caller::outside_engine`]).
+//!
+//! Limitations: no SQL text here, and no decisions about processes.
 
 mod admin;
 mod answering;
@@ -131,18 +137,18 @@ crate::sql_functions! {
 }
 
 thread_local! {
-    /// Registrations that this session has used, and the oid of the extension that they are of.
+    /// Registrations that this session has used, and the oid of the extension that they belong to.
     static REGISTRY: RefCell<(pg_sys::Oid, Registry)> = RefCell::default();
 }
 
-/// Who calls.
+/// The role that calls an SQL function.
 #[derive(Clone, Copy)]
 struct Caller {
     role: pg_sys::Oid,
 }
 
 impl Caller {
-    /// For functions that look at the engine, and at no table before they know its schema.
+    /// For functions that read the state of the engine. They must check the schema before they read a table.
     fn looking() -> Result<Self> {
         if !shmem::is_preloaded() {
             return Err(error::not_preloaded());
@@ -157,7 +163,7 @@ impl Caller {
         Ok(caller)
     }
 
-    /// For functions that ask the engine: not on a standby.
+    /// For functions that need the engine: an error on a standby.
     fn asking() -> Result<Self> {
         let caller = Self::reading()?;
         if pg::process::is_in_recovery() {
@@ -166,43 +172,44 @@ impl Caller {
         Ok(caller)
     }
 
-    /// For functions that write: not in a read-only transaction either. `function` is for the message.
+    /// For functions that write: also an error in a read-only transaction. `function` is for the message.
     fn writing(function: &CStr) -> Result<Self> {
         let caller = Self::asking()?;
         pg::process::refuse_if_read_only(function);
         Ok(caller)
     }
 
-    /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
+    /// For functions that wait or call: an error in a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
         if identity::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
-    /// Runs `body` on the system tables.
+    /// Runs `body` on the system tables, as the engine.
     fn on_system_tables<T>(self, body: impl FnOnce(&Spi, &mut Registry) -> Result<T>) -> Result<T> {
         let extension = extension::current();
         let result = REGISTRY.with_borrow_mut(|(of, registry)| {
             if *of != extension {
-                // Its ids began anew with the extension.
+                // After DROP and CREATE EXTENSION, ids begin again.
                 (*of, *registry) = (extension, Registry::default());
             }
             identity::as_engine(|| spi::connect(|spi| body(spi, registry)))
         });
-        // Where in the engine's own SQL an error came up is no concern of the caller.
+        // The place in the engine's own SQL would not help the caller.
         result.map_err(PgError::without_place)
     }
 
-    /// Runs `body` on users' tables, as the caller.
+    /// Runs `body` on the application's tables, as the caller.
     fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller(|| Self::connected(body)).map_err(error::explained)
     }
 
-    /// Runs `body`, which calls functions of the users, as the caller.
+    /// Runs `body`, which calls functions of the application, as the caller.
     fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller_of_function(|| Self::connected(body)).map_err(error::explained)
     }
 
-    /// Runs `body` as whoever this is already. Where deferred triggers are refused, nothing is deferred.
+    /// Runs `body` as the current user. If Postgres refuses deferred triggers here, constraints are checked
+    /// immediately.
     fn connected<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         spi::connect(|spi| {
             if identity::is_restricted() {
@@ -212,8 +219,8 @@ impl Caller {
         })
     }
 
-    /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends. Where the role
-    /// may not use one so, it locks nothing.
+    /// Looks up the tables that have one of these attributes, and locks their definitions until the transaction ends.
+    /// If the role may not use one of them in this way, that is an error, and this table is not locked.
     fn look_up(
         self,
         tables: &mut Tables,
@@ -234,7 +241,7 @@ impl Caller {
         })
     }
 
-    /// Looks up the other tables that have attributes, for the types of their keys: these need no lock.
+    /// Looks up the other tables that have attributes, for the types of their keys. This needs no lock.
     fn look_up_keys(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
         let is_left = |table: &&TableMapping| {
             !table.attributes.is_empty() && !table.attributes.keys().any(|attribute| touched(attribute))
@@ -247,7 +254,7 @@ impl Caller {
         Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
     }
 
-    /// Refuses to change, remove or use what somebody else has registered.
+    /// An error if the caller may not change, remove or use a registration of `owner`.
     fn own_registration(self, what: &str, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match self.another(owner)? {
             None => Ok(()),
@@ -255,7 +262,7 @@ impl Caller {
         }
     }
 
-    /// Refuses what is for operators and members of the owner of a process type.
+    /// An error unless the caller is an operator, or a member of the owner of the process type.
     fn operate_type(self, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match if identity::is_administrator(self.role) { None } else { self.another(owner)? } {
             None => Ok(()),
@@ -263,7 +270,7 @@ impl Caller {
         }
     }
 
-    /// Who has registered something that the caller may not change: the name of the role, if it is there.
+    /// None if the caller may change a registration of `owner`. Otherwise the name of the owner, if the role exists.
     fn another(self, owner: pg_sys::Oid) -> Result<Option<Option<String>>> {
         let known = knows_roles()?;
         if identity::is_superuser(self.role) || known && identity::has_privileges_of(self.role, owner) {
@@ -272,12 +279,12 @@ impl Caller {
         Ok(Some(if known { identity::role_name(owner)? } else { None }))
     }
 
-    /// The latest execution of a process id, or the one that is named, if the caller may know of it.
+    /// The latest execution of a process id, or the named one, if the caller may see it.
     fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
-    /// The process, if the caller may know of it. One that belongs to others does not exist for it.
+    /// The execution, if the caller may see it. Otherwise the same error as for an unknown process.
     fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
         match found {
             Some(found) if self.may_drive(found.owner)? => Ok(found),
@@ -286,7 +293,7 @@ impl Caller {
     }
 }
 
-/// Refuses to change the process of which a function answers a call right now: its answer says what becomes of the process.
+/// An error if the current function answers a call of this same process: its answer says what becomes of the process.
 fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     match pg::process::in_step_of() {
         Some(own) if own == execution.0 => Err(error::own_step(function)),
@@ -294,8 +301,8 @@ fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     }
 }
 
-/// Whether the owners of processes are roles of this system. In a copy from another one their oids may be those of
-/// anybody, and only operators see processes until it is adopted.
+/// Whether the owners of processes are roles of this server. In a copy from another server, their oids may belong to
+/// any role. So until it is adopted, only operators see processes.
 fn knows_roles() -> Result<bool> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
@@ -304,12 +311,12 @@ fn knows_roles() -> Result<bool> {
     }
 }
 
-/// The name that what the caller makes keeps of its owner.
+/// The caller's name, which rows keep beside the oid.
 fn owner_name(caller: Caller) -> Result<String> {
-    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
+    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role no longer exists"))
 }
 
-/// The trace context that the session has set, if it has.
+/// The trace context of the session, if it is set.
 fn session_traceparent() -> Result<Option<String>> {
     let text = guc::text(&guc::TRACEPARENT);
     if !text.is_empty() && !is_traceparent(&text) {
@@ -318,16 +325,16 @@ fn session_traceparent() -> Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// Wakes the engine at commit, and tells this session's waiting functions until then.
+/// Call it after each write. Wakes up the engine at commit. Until then, functions of this session that wait are errors.
 fn wrote() {
     wake::note_uncommitted_write();
     wake::call_scheduler_at_commit();
 }
 
-/// What it takes to take a text of JSON apart, in small pieces, for each of its bytes.
+/// Memory for parsed JSON in small parts, in bytes for each byte of the text.
 const PARSED: usize = 10;
 
-/// The text of a `jsonb`, which may be as long as a request to a worker.
+/// The text of a `jsonb` argument, at most as large as a request to a worker.
 fn json(args: &Args, number: usize, name: &str) -> Result<Option<String>> {
     json_of(args, number, name, guc::max_request_bytes())
 }
@@ -340,7 +347,7 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 
-/// A payload from a caller. SQL NULL and JSON null are both nothing.
+/// A payload from a caller. SQL NULL and JSON null both mean none.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     Ok(arguments::payload(name, text.as_deref(), guc::max_payload_bytes())?)
 }

@@ -1,4 +1,4 @@
-//! What a role owns goes to another one.
+//! `xdb.reassign_owned`: moves everything that a role owns to another role.
 
 use super::{Caller, needed};
 use crate::error;
@@ -11,6 +11,8 @@ use crate::store::process::owners as owners_of;
 use pgrx::pg_sys;
 use xdb_engine::ExecutionId;
 
+/// `xdb.reassign_owned()`: for superusers, and members of both roles. Messages of global queues are moved only if the
+/// caller is an operator.
 pub fn reassign_owned(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.reassign_owned()")?;
     let old = needed("old", args.role(0))?;
@@ -19,7 +21,7 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
         let what = format_args!("there is no role with oid {}", new.to_u32());
         return Err(error::invalid_argument("new", what));
     };
-    // Nobody is a member of a role that is gone.
+    // A role that no longer exists has no members.
     let is_member = |role| identity::has_privileges_of(caller.role, role);
     if !(identity::is_superuser(caller.role) || is_member(old) && is_member(new)) {
         return Err(error::may_not_reassign());
@@ -27,7 +29,7 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
     if old == new {
         return Ok(Value::Void);
     }
-    // The engine waits for messages that somebody has locked, so only those may lock them who could pause it too.
+    // The engine waits for locked messages. So only roles that could pause the engine may lock messages.
     let messages = identity::is_administrator(caller.role);
     let moves = Moves { from: (old != pg_sys::InvalidOid).then_some(old), to: new, name: &name, messages };
     caller.on_system_tables(|spi, _| {

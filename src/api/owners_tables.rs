@@ -1,7 +1,7 @@
-//! Users' tables as the owner of a process, in a client's transaction.
+//! Uses the application's tables as the owner of a process, in a client's transaction.
 //!
-//! The session is the client's. Neither role trusts the other. So the owner's code is restricted as in a step, and all code of the
-//! client's runs before it:
+//! The session is the client's. Neither role trusts the other. So the owner's code is restricted as in a step, and all
+//! code of the client's runs before it:
 //!
 //! ```text
 //!   constraints that the client has deferred, as the session's role, which defers nothing more
@@ -10,13 +10,14 @@
 //!     ▼
 //!   the owner's code          its messages do not reach the client, but its error does, without values of rows
 //!     ▼
-//!   is anything new there?    the client would find it; a cursor that is new is closed: the client would run it by fetching
+//!   is anything new there?    the client would find it; a new cursor is closed: the client's FETCH would run it
 //! ```
 //!
-//! The owner needs no protection from a client that has the owner's rights, and the client none from an owner that has the client's.
+//! The owner needs no protection from a client with the owner's rights. The client needs none from an owner with the
+//! client's rights.
 //!
-//! Limitations: a session-level advisory lock that the owner's code takes stays, because it can't be told from the client's locks. The
-//! owner's code can use the session's cursors, descriptors of large objects and locks that the client has opened or taken.
+//! Limitations: a session-level advisory lock that the owner's code takes stays, because it can't be told from the
+//! client's locks. The owner's code can use the client's open cursors, descriptors of large objects, and locks.
 
 use super::Caller;
 use crate::error;
@@ -33,11 +34,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A session reads the server's configuration again after this time.
+/// After this time, a session reads the server's configuration again.
 const CONFIGURED_KEPT_FOR: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// How the server and the database are configured, and when this session has looked.
+    /// The configuration of the server and the database, and when this session read it.
     static CONFIGURED: RefCell<Option<(Instant, Rc<[Setting]>)>> = const { RefCell::new(None) };
 }
 
@@ -48,22 +49,23 @@ pub(super) struct OwnersTables {
     configured: Rc<[Setting]>,
     /// The owner's settings of custom parameters.
     own: Vec<Setting>,
-    /// The client does not have the owner's rights.
+    /// Whether the client lacks the owner's rights.
     lacks_owners_rights: bool,
-    /// The owner does not have the client's rights.
+    /// Whether the owner lacks the client's rights.
     may_leave_traps: bool,
 }
 
 impl OwnersTables {
-    /// Of the process's owner, who had that name when the process was started. From here on no code of the client's runs, and nothing
-    /// is in `pg_temp`, or it is an error.
+    /// For the process's owner, who had this name when the process was started. From here on, no code of the client
+    /// runs. If `pg_temp` has any objects, that is an error.
     pub fn of(caller: Caller, owner: pg_sys::Oid, name: &str) -> Result<Self> {
         if let Some(unfit) = why_unfit(owner, name)? {
             return Err(error::owner_is_unfit(unfit.why));
         }
         let own = caller.on_system_tables(|spi, _| role_settings::custom_settings(spi, owner))?;
         let configured = configured(caller)?;
-        // A function of another's rights may have called: what is in the session is not that one's.
+        // Both roles count: a function with the rights of another role may be the caller, and the session's objects
+        // don't belong to that role.
         let clients = [caller.role, identity::session_role()];
         let lacks_owners_rights = clients.iter().any(|client| !identity::has_privileges_of(*client, owner));
         if lacks_owners_rights {
@@ -76,12 +78,12 @@ impl OwnersTables {
         Ok(Self { owner, configured, own, lacks_owners_rights, may_leave_traps })
     }
 
-    /// Reads, as the owner.
+    /// Reads as the owner.
     pub fn read<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         if self.lacks_owners_rights { identity::unheard(|| self.apart(body)) } else { self.apart(body) }
     }
 
-    /// Locks or writes, as the owner.
+    /// Locks or writes as the owner.
     pub fn write<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         if !self.lacks_owners_rights {
             // Postgres refuses to defer what the owner's code does.
@@ -118,14 +120,14 @@ fn configured(caller: Caller) -> Result<Rc<[Setting]>> {
     if let Some((_, settings)) = CONFIGURED.with_borrow(|known| known.clone().filter(is_fresh)) {
         return Ok(settings);
     }
-    // Where Postgres prunes a page of the catalog that is read, a claim need not wait until that is flushed.
+    // If Postgres prunes a page of the catalog during the read, a claim need not wait until that is flushed.
     let read = || Ok((caller.on_system_tables(|spi, _| role_settings::configured(spi))?, true));
     let settings: Rc<[Setting]> = leasing(read)?.into();
     CONFIGURED.set(Some((Instant::now(), settings.clone())));
     Ok(settings)
 }
 
-/// What is in `pg_temp`.
+/// The objects in `pg_temp`.
 fn temporary_objects() -> Result<BTreeSet<String>> {
     let Some(schema) = identity::temporary_schema() else { return Ok(BTreeSet::new()) };
     identity::as_engine(|| spi::connect(|spi| left_behind::temporary_objects(spi, schema)))

@@ -1,4 +1,4 @@
-//! Pausing processes and process types, and what a pause refuses.
+//! Pauses processes and process types, and refuses requests to paused ones.
 
 use super::manage::Change;
 use super::{Caller, name};
@@ -12,6 +12,7 @@ use crate::{clock, error};
 use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
 
+/// `xdb.pause_process()`: pauses a process, or changes its pause.
 pub fn pause_process(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.pause_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
@@ -20,6 +21,7 @@ pub fn pause_process(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// `xdb.resume_process()`: ends the pause of a process.
 pub fn resume_process(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.resume_process()", Lock::Step)?;
     let process_id = name("process_id", args.text(0))?;
@@ -27,6 +29,7 @@ pub fn resume_process(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// `xdb.pause_process_type()`: pauses all processes of a type, or changes the pause.
 pub fn pause_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
@@ -35,6 +38,7 @@ pub fn pause_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// `xdb.resume_process_type()`: ends the pause of a type.
 pub fn resume_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
@@ -42,7 +46,7 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// The pause that the second to the fourth parameter tell.
+/// The pause given by the second to the fourth parameter.
 fn asked(args: &Args) -> Result<Pause> {
     Ok(arguments::pause(args.text(1), args.time(2), args.text(3), clock::now())?)
 }
@@ -56,7 +60,7 @@ fn to_pause(caller: Caller, spi: &Spi, name: &str) -> Result<TypeId> {
     Ok(id)
 }
 
-/// Refuses a request to what is paused, if the pause says so.
+/// An error for a request to a paused process or type, if the pause rejects requests.
 pub(super) fn refuse(what: &str, pause: Option<&Pause>, now: Timestamp) -> Result<()> {
     match pause.filter(|pause| pause.mode == PauseMode::Reject && !pause.is_over(now)) {
         Some(pause) => Err(error::paused(what, pause)),
@@ -64,6 +68,7 @@ pub(super) fn refuse(what: &str, pause: Option<&Pause>, now: Timestamp) -> Resul
     }
 }
 
+/// An error for a request to a paused type, if the pause rejects requests.
 pub(super) fn refuse_type(process_type: &ProcessType, now: Timestamp) -> Result<()> {
     match &process_type.pause {
         None => Ok(()),

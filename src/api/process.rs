@@ -1,4 +1,4 @@
-//! Publishing to a process and stopping one.
+//! `xdb.publish` and `xdb.stop_process`: publishes to a process, and stops one.
 
 use super::manage::{Change, decide};
 use super::{Caller, json, name, name_if_given, payload, refuse_own_step, wrote};
@@ -23,12 +23,15 @@ use std::time::{Duration, Instant};
 use xdb_engine::{Command, ExecutionId, Json, ProcessStatus};
 use xdb_protocol::arguments;
 
-/// How often a publisher polls for the end of a conditional close.
+/// Interval, in milliseconds, at which a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
 
-/// How long a publisher polls before it waits in the server's sight, and until it does so again when nobody was in the way.
+/// A publisher polls for this long. Then it takes a real lock, so that Postgres' deadlock detector sees the wait. If
+/// the lock was free, it polls again for this long.
 const POLLS_FOR: Duration = Duration::from_millis(200);
 
+/// `xdb.publish()`: puts a message into the inbox of a process. If a conditional close is under way, waits for its
+/// outcome.
 pub fn publish(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish()")?;
     let process_id = name("process_id", args.text(0))?;
@@ -45,8 +48,9 @@ pub fn publish(args: &Args) -> Result<Value> {
                 && found.status == ProcessStatus::Running
                 && !wake::has_locked(&found.id.0)
             {
-                // It takes no lock, or the close would wait for this publisher and this publisher for the close.
-                // (One who has locked it already goes on: the close waits for the end of this transaction.)
+                // Takes no lock here: otherwise the close would wait for this publisher, and this publisher for the
+                // close. A transaction that has locked the execution already goes on, because the close waits for its
+                // end.
                 may_wait_for_close()?;
                 return Ok(Tried::Closing(found.id));
             }
@@ -82,18 +86,18 @@ pub fn publish(args: &Args) -> Result<Value> {
     }
 }
 
-/// What became of one try to publish.
+/// The result of one try to publish.
 enum Tried {
     Published,
-    /// A close is under way, and its outcome is to be waited for.
+    /// A close is under way. The publisher waits for its outcome.
     Closing(ExecutionId),
-    /// Another execution of the process id has followed.
+    /// The process id has another execution by now.
     Replaced,
 }
 
-/// Waits a moment for whoever holds the close up, as everybody waits for a lock. The server does not see that a publisher
-/// waits while it only polls: here it does, and ends a ring in which the close waits for somebody who waits for this very
-/// transaction. The lock is given back at once, so that the close can have it. Answers whether it could be had.
+/// Waits a moment for the transactions that block the close, with an ordinary lock. While a publisher only polls,
+/// Postgres does not see its wait. Here Postgres sees the wait, and resolves a deadlock in which the close waits for
+/// this very transaction. The lock is released at once, for the close. Returns whether the lock was free.
 fn wait_in_sight(spi: &Spi, id: ExecutionId) -> Result<bool> {
     match undone(|| identity::with_short_waits(|| process::lock_for_close(spi, id))) {
         Ok(_) => Ok(true),
@@ -102,16 +106,16 @@ fn wait_in_sight(spi: &Spi, id: ExecutionId) -> Result<bool> {
     }
 }
 
-/// The closing mark of an execution. One that nobody follows up, as no scheduler runs, is void.
+/// The closing mark of an execution. If no scheduler runs, the mark is void.
 fn closing(found: &FoundExecution) -> Option<Closing> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     found.closing.filter(|_| main.is_some_and(|slot| slot.pid().is_some()))
 }
 
-/// Whether the outcome of a close can be waited for.
+/// An error if this transaction can't wait for the outcome of a close.
 fn may_wait_for_close() -> Result<()> {
     if identity::is_engine() {
-        // The step that publishes is tried again soon.
+        // The step that publishes is retried soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }
     if pg::process::has_transaction_snapshot() {
@@ -120,7 +124,8 @@ fn may_wait_for_close() -> Result<()> {
     Ok(())
 }
 
-/// The execution that has followed the one that was locked, if that is closed or gone, while this transaction waited for its lock.
+/// The execution that follows the locked one, if the locked one was closed or deleted while this transaction waited for
+/// the lock.
 pub(super) fn follower(
     spi: &Spi,
     process_id: &str,
@@ -133,7 +138,7 @@ pub(super) fn follower(
     }
 }
 
-/// What the type says about a message to this queue, as it is registered now, whatever this session remembers.
+/// Whether the current registration of the type allows a message to this queue. The session's registry may be older.
 fn check_type(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
     let known = registry.process_type(spi, locked.type_id, locked.owner)?.registered();
     let Some(known) = known else { return Ok(()) };
@@ -148,8 +153,8 @@ fn check_type(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue
     }
 }
 
-/// Puts a message into the inbox of an execution that this transaction has locked. One that was published before changes nothing,
-/// also where the queue is full: who repeats it may not know that it has committed.
+/// Puts a message into the inbox of an execution that this transaction has locked. A repeated message changes nothing,
+/// even if the queue is full: its publisher may not know that the first transaction has committed.
 fn put_in(
     spi: &Spi,
     process_id: &str,
@@ -189,6 +194,7 @@ fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
     }
 }
 
+/// `xdb.stop_process()`: closes a process. Waits for steps, RPCs and publishers of the process.
 pub fn stop_process(args: &Args) -> Result<Value> {
     let change = Change::by(c"xdb.stop_process()", Lock::Close)?;
     let process_id = name("process_id", args.text(0))?;
@@ -197,7 +203,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Closes an execution in the caller's transaction, after everybody who publishes to it.
+/// Closes an execution in the caller's transaction, after all open publishers.
 pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: Command) -> Result<()> {
     let mut loaded = answering::executions(spi, registry, &[id], Lock::Close)?;
     let now = clock::now();

@@ -496,7 +496,7 @@ fn is_passing(error: &PgError) -> bool {
 fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<StateKey>) -> Result<bool> {
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
-    let ended = Failure::of("Timeout", "the lease ended before anybody had completed the call".to_owned());
+    let ended = Failure::of("Timeout", "the lease expired before the call was completed".to_owned());
     let over = store::still_over(spi, worker, &over, clock::real())?;
     let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone(), Further::ByPolicy)).collect())?;
     crash::point("pull-note");

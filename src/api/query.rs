@@ -1,4 +1,4 @@
-//! Looking at a process, and waiting for its end.
+//! Functions that read a process, or wait for the end of a process or state.
 
 use super::pull::{LONGEST_WAIT, length};
 use super::{Caller, name, needed};
@@ -19,6 +19,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
+/// `xdb.describe_process()`: everything about a process, as JSON.
 pub fn describe_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
@@ -26,7 +27,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
         let held_up = held_up::of(found.id.0);
-        // In a copy from another server nobody's owner is known.
+        // In a copy from another server, no owner is known.
         let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
@@ -36,17 +37,18 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     Ok(Value::Json(text))
 }
 
+/// `xdb.check_process()`: a row for each problem, none if the process is sound.
 pub fn check_process(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
     let problems = caller.on_system_tables(|spi, _| {
-        // One snapshot for everything: what a step changes at once is seen at once.
+        // One snapshot for all reads, so that the changes of a step are seen together.
         spi.with_latest_snapshot(|spi| {
-            // The owner alone, whatever else the row holds: it is to be checked.
+            // Reads only the owner, because all other values of the row are to be checked.
             let mut found: Option<(ExecutionId, pg_sys::Oid)> = process::find_as(spi, &process_id, execution)?;
             if found.is_none() && execution.is_none() {
-                // What says which execution is the latest may be what is wrong.
+                // The row that names the latest execution may be wrong.
                 let newest = check::newest(spi, &process_id)?;
                 found = process::find_as(spi, &process_id, newest)?;
             }
@@ -59,6 +61,7 @@ pub fn check_process(args: &Args) -> Result<Value> {
     Ok(Value::Rows(problems.into_iter().map(|problem| row![problem]).collect()))
 }
 
+/// `xdb.get_local_attributes()`: the local attributes, or those of the given keys, as a JSON object.
 pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
@@ -74,8 +77,8 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     Ok(Value::Json(text))
 }
 
-/// Looks at a process of the caller's with the latest snapshot, whatever the isolation level: its execution, its
-/// status, and what `read` reads of it.
+/// Reads a process of the caller's with the latest snapshot, at any isolation level: its execution, its status, and the
+/// result of `read`.
 fn look_now<T>(
     caller: Caller,
     process_id: &str,
@@ -90,6 +93,7 @@ fn look_now<T>(
     })
 }
 
+/// `xdb.wait_for_process()`: waits for the close of a process, or until the timeout.
 pub fn wait_for_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
@@ -101,6 +105,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     Ok(Value::Json(outcome(status, &results)?))
 }
 
+/// `xdb.wait_for_state()`: waits for the end of a state execution or of its process, or until the timeout.
 pub fn wait_for_state(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_state")?;
     let process_id = name("process_id", args.text(0))?;
@@ -121,17 +126,17 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let is_over = |(_, process_status, (status, gone)): &(_, ProcessStatus, (Option<StateStatus>, bool))| {
         *gone || *process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live())
     };
-    // The close of the process ends states without a wake-up for each, and is waited for too.
+    // The close of the process ends its states without a wake-up for each. So this also waits for the close.
     let of_state = Registration::register_state(&id.0, &state.to_string());
     let found = look_until(args, timeout, [&of_state, &Registration::register(&id.0)], look, is_over)?;
     let (timed_out, (_, process_status, (status, _))) = (!is_over(&found), found);
-    // A state execution that never was has no status, nor has one that is not kept any more.
+    // A state execution that never existed has no status. Neither has one that is no longer kept.
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
     Ok(Value::Json(format!(r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#)))
 }
 
-/// Looks until it is over or the time is up. In between nothing is polled: an end of a process or state wakes those who wait for it. Their
-/// places are taken before the look, so no end is missed.
+/// Reads until the wait is over, or until the timeout. It does not poll: the end of a process or state wakes up the
+/// sessions that wait for it. The session registers before the first read, so it misses no end.
 fn look_until<T, const N: usize>(
     args: &Args,
     timeout: Duration,
@@ -150,7 +155,7 @@ fn look_until<T, const N: usize>(
     }
 }
 
-/// The timeout of a wait, which is refused behind writes of its own transaction.
+/// The timeout of a wait. An error if the transaction has written: it would wait for its own changes.
 fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
     let timeout = length("timeout", needed("timeout", args.interval(number))?, LONGEST_WAIT, "one hour")?;
     if wake::has_uncommitted_writes() {
@@ -159,7 +164,7 @@ fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
     Ok(timeout.as_std())
 }
 
-/// `results` is a JSON array of objects with an `output`.
+/// The result of a wait as JSON. `results` is a JSON array of objects with an `output`.
 fn outcome(status: ProcessStatus, results: &process::Results) -> Result<String> {
     let timed_out = if status == ProcessStatus::Running { "true" } else { "false" };
     let status = format!("\"{status}\"");

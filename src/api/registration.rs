@@ -1,4 +1,7 @@
-//! Workers and process types.
+//! Registers and unregisters workers and process types.
+//!
+//! Limitations: a registration checks functions and tables as they are now. They may change later; then steps that use
+//! them fail.
 
 use super::answering;
 use super::{Caller, json, name, name_if_given, needed, owner_name, wrote};
@@ -34,6 +37,7 @@ use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 /// Headers that the protocol sets itself.
 const OWN_HEADERS: [&str; 3] = ["idempotency-key", "traceparent", "xdb-shard"];
 
+/// `xdb.register_worker()`: registers a worker, or changes one of the caller's.
 pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
@@ -54,7 +58,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     }
     if url.is_none() && (secret.is_some() || headers.is_some()) {
         let argument = if secret.is_some() { "secret" } else { "headers" };
-        return Err(error::invalid_argument(argument, "a worker without a URL is sent none"));
+        return Err(error::invalid_argument(argument, "it can't be given for a worker without a URL"));
     }
     let max_concurrency = needed("max_concurrency", args.int(4))?;
     if max_concurrency < 1 {
@@ -86,7 +90,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// What keeps the worker's calls from being made, for the time being.
+/// Sends NOTICEs about what prevents the worker's calls for the time being.
 fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_found: Option<&str>) -> Result<()> {
     if let Some((oid, name)) = role
         && !identity::may_use_xdb(*oid)?
@@ -97,7 +101,7 @@ fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_
     }
     if let Some(why) = not_found {
         let message = format!("the host of worker \"{worker}\" can't be resolved now");
-        notice(message, &format!("{why}. Its calls fail until it can be."));
+        notice(message, &format!("{why}. Calls of the worker fail until its host can be resolved."));
     }
     Ok(())
 }
@@ -106,12 +110,12 @@ fn notice(message: String, detail: &str) {
     pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
 }
 
-/// The role whose members may claim the calls of a worker without URL.
+/// The role whose members may claim the calls of a pull worker.
 fn pulling_role(has_url: bool, role: Option<String>) -> Result<Option<(pg_sys::Oid, String)>> {
     match role {
         Some(_) if has_url => Err(error::invalid_argument("role", "the engine calls a worker that has a URL")),
         None if !has_url => {
-            let what = "it must not be null for a worker without a URL: its members fetch the calls";
+            let what = "it must not be null for a worker without a URL: members of the role claim its calls";
             Err(error::invalid_argument("role", what))
         }
         Some(name) => match identity::role_named(&name)? {
@@ -122,12 +126,13 @@ fn pulling_role(has_url: bool, role: Option<String>) -> Result<Option<(pg_sys::O
     }
 }
 
+/// `xdb.set_worker_secret()`: replaces the secrets of a worker by none, one or two.
 pub fn set_worker_secret(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_worker_secret()")?;
     let worker = name("name", args.text(0))?;
     let (first, second) = (secret(args, 1, "secret")?, secret(args, 2, "second_secret")?);
     if first.is_none() && second.is_some() {
-        return Err(error::invalid_argument("second_secret", "there is no first one"));
+        return Err(error::invalid_argument("second_secret", "it can't be given without the first secret"));
     }
     let secrets: Vec<_> = first.into_iter().chain(second).collect();
     caller.on_system_tables(|spi, _| {
@@ -138,14 +143,15 @@ pub fn set_worker_secret(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// A secret as an argument has it.
+/// Reads a secret from an argument.
 fn secret(args: &Args, number: usize, argument: &str) -> Result<Option<Secret>> {
     let parse = |text: String| Secret::parse(&text).map_err(|what| error::invalid_argument(argument, what));
     args.text(number).map(parse).transpose()
 }
 
-/// Calls can be signed with all of these. What is in the server and not in the database is for superusers to name: whoever has calls
-/// signed with another's secret could pass them off as that one's. Of a worker that has it already, its owner may name it again.
+/// Checks that calls can be signed with all of these secrets. Only superusers may name a secret in a file or in the
+/// environment. Otherwise a role could sign calls with the secret of another role, and pass them off as that role's
+/// calls. The owner of a worker may name a secret again that the worker has already.
 fn check_secrets(spi: &Spi, caller: Caller, worker: &str, secrets: &[Secret]) -> Result<()> {
     let known = match secrets.iter().any(Secret::is_reference) && !identity::is_superuser(caller.role) {
         true => worker_secret::of_worker(spi, worker)?,
@@ -173,9 +179,9 @@ fn headers_of(text: &str) -> Result<Vec<(String, String)>> {
 /// How long a registration waits for the worker's name to be resolved.
 const RESOLVE_FOR: Duration = Duration::from_secs(5);
 
-/// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
-/// that can't be resolved at this moment is checked when it is called; why it can't is what is given back. So is every name
-/// that is registered by a trigger inside the engine, which waits for no name server.
+/// Refuses a host that the setting refuses already now: an address, or a name that resolves only to refused addresses.
+/// A name that can't be resolved now is checked at each call. Then returns why it can't. A trigger inside the engine
+/// does not wait for a name server, so its names are always checked at the call.
 fn check_host(url: &WorkerUrl) -> Result<Option<String>> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
     let policy = HostPolicy::parse(&text).map_err(|what| {
@@ -202,15 +208,16 @@ fn check_host(url: &WorkerUrl) -> Result<Option<String>> {
         if left.is_zero() {
             let seconds = RESOLVE_FOR.as_secs();
             return Ok(Some(format!(
-                "there was no answer about the worker host \"{}\" in {seconds} seconds",
+                "the worker host \"{}\" could not be looked up within {seconds} seconds",
                 url.host
             )));
         }
-        // If a cancel comes, the wait raises an error.
+        // A cancel of the statement makes the wait raise an error.
         wait_for_fd_or_latch(notifier.raw_fd(), left.as_millis() as i64 + 1);
     }
 }
 
+/// `xdb.unregister_worker()`: an error while process types use the worker.
 pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
@@ -226,6 +233,7 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// `xdb.register_process_type()`: registers a process type, or replaces one of the caller's.
 pub fn register_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
@@ -241,9 +249,9 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     if worker.is_none()
         && let Some(what) = definition.needs_worker()
     {
-        return Err(error::invalid_definition(format!("{what}, and there is no worker")));
+        return Err(error::invalid_definition(format!("{what}, and no worker is given")));
     }
-    // Names of tables are looked up as the caller sees them.
+    // Names of tables are looked up with the caller's `search_path` and rights.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| {
         definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table))?;
@@ -273,7 +281,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             if let Some(known) = &known {
                 caller.own_registration("process type", &process_type, known.owner)?;
             } else if lost.is_some() {
-                // Nobody knows whose it was, and its executions run with the rights of their owners.
+                // The owner of the lost type is unknown, and its executions run with the rights of their owners. So
+                // only superusers may register it again.
                 caller.own_registration("process type", &process_type, pg_sys::InvalidOid)?;
             }
             if registering::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
@@ -284,8 +293,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Calls of this type whose answers have named what was not registered become due at once. If another transaction has locked the
-/// process, its calls go on after their pauses.
+/// Makes calls of this type due whose answers have named what was not registered. If another transaction has locked a
+/// process, its calls are retried after their pauses.
 fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> Result<()> {
     let now = clock::now();
     let keys = lines::unregistered(spi, process_type, now)?;
@@ -305,7 +314,7 @@ fn call_unregistered(spi: &Spi, registry: &mut Registry, process_type: &str) -> 
     Ok(())
 }
 
-/// Puts the names of functions as definitions have them, schema and name.
+/// Replaces the names of functions by full names: schema and name.
 fn name_functions(spi: &Spi, definition: &mut Definition) -> Result<()> {
     for name in definition.functions.values_mut() {
         *name = app_functions::named(spi, name)?;
@@ -316,7 +325,7 @@ fn name_functions(spi: &Spi, definition: &mut Definition) -> Result<()> {
     Ok(())
 }
 
-/// The functions can be called, by whoever registers them too.
+/// Checks that the functions can be called, also by the caller.
 fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Result<()> {
     let called: BTreeSet<_> = definition.functions.values().cloned().collect();
     let handlers: BTreeSet<_> = definition.handlers_mut().map(|name| name.clone()).collect();
@@ -325,7 +334,8 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
     handlers.iter().try_for_each(|name| check(name, 1, Gives::Json))
 }
 
-/// The worker of a process type, whose processes are told to it, and which decides what they do.
+/// The worker of a process type. It must belong to the caller, because the worker sees the type's processes and decides
+/// what they do.
 fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
     let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
     own_worker(caller, worker, Some(registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?))
@@ -338,13 +348,14 @@ fn own_worker(caller: Caller, worker: &str, found: Option<OwnedWorker>) -> Resul
     Ok(id)
 }
 
-/// What Postgres calls texts that can't name a table: too many parts, another database.
+/// SQLSTATEs for texts that can't name a table: too many parts, or another database.
 const NOT_A_NAME: [i32; 2] = [sqlstate(b"42601"), sqlstate(b"0A000")];
 
-/// Wrong syntax of a name. Since Postgres 16 there is just no such table.
+/// The SQLSTATE for wrong syntax of a name. Since Postgres 16, such a table just does not exist.
 const INVALID_NAME: i32 = sqlstate(b"42602");
 
-/// What is no name of a table, though Postgres takes it for one since version 16: an oid, which nobody could restore.
+/// Whether the text is an oid. Postgres accepts oids as table names since version 16, but an oid is useless after a
+/// restore.
 fn is_oid(name: &str) -> bool {
     name == "-" || name.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -363,8 +374,8 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
     Ok(())
 }
 
-/// The table is one, the columns are there, the key is unique, and whoever registers may do in it what steps do: processes of
-/// others would do it for them.
+/// Checks that the table is of the right kind, has the columns, and has the unique key. The caller must be allowed what
+/// steps do in the table, because processes of other roles would do it for the caller.
 fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
     match catalog::kind(spi, Relation(table.relation))? {
@@ -400,6 +411,7 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     }
 }
 
+/// `xdb.unregister_process_type()`: an error while executions of the type run.
 pub fn unregister_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
@@ -408,7 +420,7 @@ pub fn unregister_process_type(args: &Args) -> Result<Value> {
             return Err(error::unknown_process_type(&process_type));
         };
         caller.own_registration("process type", &process_type, owner)?;
-        // Waits for open starts; those that come now wait for this.
+        // Waits for open starts. New starts wait for this transaction.
         registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
         match registering::running_of_type(spi, id)? {
             0 => registering::delete_process_type(spi, id),

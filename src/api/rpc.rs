@@ -1,4 +1,7 @@
-//! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
+//! `xdb.invoke_rpc`: calls the worker for the caller, and applies its answer in the caller's transaction.
+//!
+//! Limitations: an RPC that a pull worker would have to answer can't be called. The caller's transaction stays open
+//! during the call.
 
 use super::answering::{self, Answering, TablesInSession};
 use super::rpc_deadline::{self, Deadline, locked_by};
@@ -29,6 +32,7 @@ use xdb_engine::*;
 use xdb_protocol::*;
 use xdb_sched::bytes::ByteBudget;
 
+/// `xdb.invoke_rpc()`: the steps are find, wait for a pause, lock, load, call, apply.
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
     let process_id = name("process_id", args.text(0))?;
@@ -84,12 +88,12 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let versions = locks::versions_of(loading_local, local.iter().map(|(name, entry)| (name, &entry.version)));
     let read = Read { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
     apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
-    // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
+    // An answer that changes nothing has no event for its warnings. So the caller gets all warnings as NOTICEs.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
     Ok(output.map_or(Value::Null, Value::Json))
 }
 
-/// Refuses to run somebody's code as a superuser: that of a function, or what the owner of a table has in it, a trigger or a policy.
+/// Refuses to run code of other roles as a superuser: functions, and triggers and policies of tables.
 fn refuse_superuser(caller: Caller, runs_code: bool) -> Result<()> {
     if runs_code && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
         return Err(error::superuser_rpc());
@@ -102,14 +106,15 @@ fn uses_tables(meta: &Meta, touched: impl Fn(&str) -> bool) -> bool {
     meta.mapping.iter().any(|table| table.attributes.keys().any(|attribute| touched(attribute)))
 }
 
-/// Stands for what an idempotency key is used for: the RPC and its input, as `jsonb` writes it. No input is the input null.
+/// The digest of what an idempotency key is used for: the RPC and its input, as `jsonb` writes it. No input counts as
+/// null.
 fn digest(rpc_name: &str, input: Option<&Json>) -> String {
     let request =
         Sha256::new().chain_update(rpc_name).chain_update([0]).chain_update(input.map_or("null", Json::as_str));
     request.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is to be called, unless the idempotency key has its answer already.
+/// What to call, unless the idempotency key already has its answer.
 fn find(
     caller: Caller,
     process_id: &str,
@@ -138,7 +143,8 @@ fn find(
     })
 }
 
-/// Locks the process of an RPC that wants to be alone with it: before the call, so that nothing of it changes meanwhile.
+/// Locks the process for an RPC that excludes other changes. It is locked before the call, so that the process does not
+/// change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
     if locking.is_wanted() {
         // The other half of the time is for the locks and the call.
@@ -158,16 +164,16 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
     Ok(())
 }
 
-/// What is known of the local attributes when the answer comes.
+/// What was known of the local attributes before the call.
 struct Read {
     size: Size,
-    /// What was loaded under locks.
+    /// The attributes that were loaded under locks, with their versions.
     locked: Option<(Loading, Versions)>,
 }
 
 type Versions = BTreeMap<String, String>;
 
-/// All local attributes of an execution, if an RPC gets any.
+/// All local attributes of an execution, if the RPC loads any.
 fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(Size, BTreeMap<String, Versioned>)> {
     if loading.policy == LoadPolicy::None {
         return Ok((Size::default(), BTreeMap::new()));
@@ -175,23 +181,23 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
     match attribute::with_versions(spi, &[id], ByteBudget::default())?.of(id) {
         Found::All(size, all) => Ok((size, all.clone())),
         Found::TooLarge(size) => Err(attribute::too_large(size)),
-        // One alone never is.
+        // A single execution is never left out.
         Found::LeftOut => Err(PgError::internal("local attributes were left out")),
     }
 }
 
-/// The versions now of what an RPC has loaded under locks.
+/// The present versions of what an RPC has loaded under locks.
 fn versions_now(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Versions> {
     let versions = attribute::versions(spi, &[id])?.remove(&id).unwrap_or_default();
     Ok(locks::versions_of(loading, versions.iter()))
 }
 
-/// What the caller asks for.
+/// The caller's request.
 struct Invocation<'a> {
     process_id: &'a str,
     rpc_name: &'a str,
     input: Option<&'a Json>,
-    /// What the waits before the call have left of the RPC's.
+    /// The time that the waits before the call have left.
     timeout: std::time::Duration,
     idempotency_key: Option<&'a str>,
 }
@@ -202,7 +208,7 @@ enum Target {
     ToCall(Box<ToCall>),
 }
 
-/// What is called.
+/// The process and the RPC to call.
 struct ToCall {
     loaded: Loaded,
     process_type: Arc<ProcessType>,
@@ -235,7 +241,8 @@ fn target(
 }
 
 impl ToCall {
-    /// Waits until the pause is over, if it is in one. Gives the deadline: the one that the caller asked for, or its own from now on.
+    /// If the process or its type is paused, waits for the end of the pause. Returns the deadline: the caller's, or one
+    /// that begins now.
     fn begin(&mut self, caller: Caller, process_id: &str, rpc_name: &str, asked: Option<Deadline>) -> Result<Deadline> {
         refuse_superuser(caller, self.config.function.is_some())?;
         let id = self.loaded.before.id;
@@ -244,13 +251,13 @@ impl ToCall {
         let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
         if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
-            // It may have been registered with a function meanwhile.
+            // Meanwhile the RPC may have been registered with a function.
             refuse_superuser(caller, self.config.function.is_some())?;
         }
         Ok(deadline)
     }
 
-    /// How long the RPC may take where its caller does not say.
+    /// The timeout of the RPC if the caller gives none.
     fn timeout(&self) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
@@ -263,14 +270,14 @@ impl ToCall {
         Loads { global: own(load_global_attributes), local: own(load_local_attributes) }
     }
 
-    /// Whether the RPC may be called now, by this session.
+    /// Whether this session may call the RPC now.
     fn verdict(&self) -> Verdict<'_> {
         let called = CallOf::Rpc(self.config.function.as_deref());
         eligible(Asker::Session, &calls::facts(&self.loaded, called, clock::now())).1
     }
 }
 
-/// The answer, and what functions that it calls are told of the call.
+/// Calls the worker or the function. Returns the answer, and the context for functions that the answer calls.
 fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
@@ -282,14 +289,14 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
         Some(function) => {
             let body = calls::body(&request)?;
             let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
-            let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
+            let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
             Outcome::Answer { status: 200, retry_after: None, body }
         }
         None => {
             let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
             let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
             let secrets = worker.signing.clone().map_err(unsigned)?;
-            // The call belongs to what its caller does.
+            // The call belongs to the trace of its caller.
             let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
             let meta = &target.loaded.meta;
             rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
@@ -300,7 +307,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
     Ok((answer, context))
 }
 
-/// The answer of an RPC, or its caller's error.
+/// The answer of an RPC, or the error for its caller.
 fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
     let is_strict = target.process_type.definition.strict_answers;
     match outcome {
@@ -311,7 +318,7 @@ fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnsw
     }
 }
 
-/// Applies the answer under the execution's lock, which is taken only now: no step waited while the worker worked.
+/// Applies the answer under the execution's lock. The lock is taken only now, so no step waits during the call.
 fn apply(
     caller: Caller,
     invocation: &Invocation<'_>,
@@ -339,7 +346,7 @@ fn apply(
         answering.load(spi, false)?;
         Ok(answering)
     })?;
-    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
     xdb_calls::apply(&mut answering, &command)?.of_rpc(process_id, rpc_name)?;
     caller.on_system_tables(|spi, _| {
@@ -354,14 +361,14 @@ fn apply(
 /// The application's tables, for the answer to an RPC.
 struct CallersTables<'a> {
     caller: Caller,
-    /// What functions are told of the call.
+    /// The context of the call, for functions.
     context: &'a str,
     tables: &'a mut Tables,
     read: Read,
 }
 
 impl TablesInSession for CallersTables<'_> {
-    /// Rows are locked since they were loaded.
+    /// Only local attributes are compared: rows of tables have been locked since they were loaded.
     fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
         let Some((loading, versions)) = &self.read.locked else { return Ok(true) };
         let now = self.caller.on_system_tables(|spi, _| versions_now(spi, loaded.before.id, loading))?;

@@ -1,4 +1,6 @@
-//! This session's way to workers, for its RPCs: a reactor with one connection.
+//! The session's connection to workers, for its RPCs: a reactor with one connection.
+//!
+//! Limitations: a session makes one call at a time.
 
 use crate::http::{FollowedSettings, Notifier, Reactor};
 use crate::pg::catch::Result;
@@ -15,18 +17,19 @@ struct Client {
     reactor: Reactor,
     notifier: Arc<Notifier>,
     settings: FollowedSettings,
-    /// Given back when the client is dropped.
+    /// Released when the client is dropped.
     _descriptors: Descriptors,
 }
 
-/// What a client has open: two that its reactor polls with and one that wakes it, one that wakes the session, and a connection.
+/// The descriptors of a client: two with which its reactor polls, one that wakes up the reactor, one that wakes up the
+/// session, and a connection.
 const DESCRIPTORS: usize = 5;
 
 thread_local! {
     static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
 }
 
-/// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
+/// Makes the call and waits for its end. Cancel, terminate and timeouts take effect at once.
 pub fn call(call: Request) -> Result<Outcome> {
     let mut client = match CLIENT.with_borrow_mut(Option::take) {
         Some(client) => client,
@@ -35,13 +38,13 @@ pub fn call(call: Request) -> Result<Outcome> {
     client.follow_settings()?;
     let deadline = Instant::now() + call.timeout + Duration::from_secs(1);
     client.reactor.submit(vec![call]);
-    // If a cancel comes, the wait raises an error and the client is dropped with its connection.
+    // If the statement is cancelled, the wait raises an error, and the client is dropped with its connection.
     let mut finished = Vec::new();
     loop {
         client.notifier.clear();
         client.reactor.drain(&mut finished);
         if let Some(finished) = finished.pop() {
-            // After a panic the next call has a new one.
+            // After a panic, the next call makes a new client.
             if !matches!(finished.outcome, Outcome::Failed { kind: FailureKind::Panic, .. }) {
                 CLIENT.set(Some(client));
             }
@@ -49,7 +52,7 @@ pub fn call(call: Request) -> Result<Outcome> {
         }
         if Instant::now() > deadline {
             let kind = FailureKind::Timeout;
-            return Ok(Outcome::Failed { kind, message: "the call did not end in its time".to_owned() });
+            return Ok(Outcome::Failed { kind, message: "the call timed out".to_owned() });
         }
         wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);
     }
@@ -59,7 +62,7 @@ impl Client {
     fn new() -> std::io::Result<Self> {
         let mut descriptors = Descriptors::default();
         if !descriptors.reserve_all(DESCRIPTORS) {
-            return Err(std::io::Error::other("others in this session have all descriptors"));
+            return Err(std::io::Error::other("the session has no file descriptor left"));
         }
         let notifier = Arc::new(Notifier::new()?);
         let reactor = Reactor::new(notifier.clone())?;
@@ -72,7 +75,7 @@ impl Client {
         let (hosts, authorities) = (guc::text(&guc::ALLOWED_WORKER_HOSTS), guc::text(&guc::SSL_CA_FILE));
         let (loaded, max_response_bytes) = (configuration_read_at(), guc::max_response_bytes());
         let unusable = self.settings.follow(&self.reactor, &hosts, &authorities, loaded, max_response_bytes);
-        // What is wrong with the file is told by each call that needs it.
+        // A problem with the file of certificates is an error of each call that needs the file.
         unusable.hosts.map_or(Ok(()), |why| Err(error::host_not_allowed(why)))
     }
 }

@@ -1,4 +1,4 @@
-//! The one deadline of an RPC. Its waits and its call share the time until then.
+//! The deadline of an RPC. The RPC's waits and its call share the time until then.
 
 use crate::error;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 /// Shorter waits are not named in an error.
 const SHORTEST_NAMED: Duration = Duration::from_millis(10);
 
+/// When an RPC must have ended, and what used up its time.
 pub(super) struct Deadline {
     at: Instant,
-    /// How long the waits took that are over, by what they were for.
+    /// How long the finished waits took, by what they waited for. [`Deadline::wait`] adds to it; errors show it.
     waits: BTreeMap<&'static str, Duration>,
 }
 
@@ -24,7 +25,7 @@ impl Deadline {
         self.at
     }
 
-    /// Runs `body`, which waits for `what` until the deadline at most.
+    /// Runs `body`, which waits for `what`, at most until the deadline.
     pub fn wait<T>(&mut self, what: &'static str, body: impl FnOnce(Instant) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let done = body(self.at).map_err(|error| self.explain(error))?;
@@ -32,7 +33,7 @@ impl Deadline {
         Ok(done)
     }
 
-    /// How long the call may take.
+    /// The time left for the call. An error if there is none.
     pub fn left_for_call(&self, rpc_name: &str) -> Result<Duration> {
         match left(self.at) {
             Duration::ZERO => Err(self.explain(error::no_time_to_call(rpc_name))),
@@ -40,7 +41,7 @@ impl Deadline {
         }
     }
 
-    /// If the deadline has passed, adds to the error which waits took the time before.
+    /// If the deadline has passed, adds to the error which waits used up the time.
     pub fn explain(&self, error: PgError) -> PgError {
         let named = self.waits.iter().filter(|(_, took)| **took >= SHORTEST_NAMED);
         let named: Vec<_> = named.map(|(what, took)| format!("{:.2} s for {what}", took.as_secs_f64())).collect();
@@ -53,7 +54,7 @@ impl Deadline {
     }
 }
 
-/// Runs `body`, in which locks are waited for until the deadline. `what` says for which.
+/// Runs `body`, which waits for locks until the deadline. `what` names the locks for an error.
 pub(super) fn locked_by<T>(
     deadline: Instant,
     rpc_name: &str,
@@ -75,7 +76,7 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// The server counts whole milliseconds: a wait may end that much before the deadline.
+/// Postgres counts whole milliseconds, so a wait may end up to one millisecond before the deadline.
 fn is_over(deadline: Instant) -> bool {
     left(deadline) <= Duration::from_millis(1)
 }

@@ -1,7 +1,9 @@
-//! How an RPC locks what it loads: users' rows as its caller and, to be alone with them, the process, as any transaction does.
+//! The locks of an RPC on what it loads: rows of the application, as its caller. If the locks are exclusive, the RPC
+//! also locks the process, like any other transaction.
 //!
-//! It knows nothing of the locks of states, nor they of its own: a state's optimistic check finds what has changed. But a state whose
-//! call was repeated again and again is let go first: the scheduler marks what it wants, and RPCs leave that alone for a while.
+//! Limitations: RPCs and the scheduler don't know each other's locks. The optimistic check of a state finds conflicts.
+//! If a state's call was repeated several times because of conflicts, the scheduler marks what it wants to lock. Then
+//! RPCs avoid the marked objects for a while.
 
 use super::{Caller, rpc_deadline};
 use crate::pg::catch::Result;
@@ -14,7 +16,7 @@ use crate::store::locks::{self, KeyTypes, WantedLocks};
 use std::time::Instant;
 use xdb_engine::{ExecutionId, Loading, LockType};
 
-/// What an RPC locks, or the answer to a call that was fetched, and how long it may take.
+/// What an RPC locks, and until when it may wait. Also used for the answer of a pull worker.
 pub(super) struct Locking<'a> {
     pub rpc_name: &'a str,
     pub meta: &'a Meta,
@@ -30,7 +32,7 @@ impl Locking<'_> {
         self.global.locks() || self.local.locks()
     }
 
-    /// Whether nobody else may drive the process until the transaction ends.
+    /// Whether no other transaction may drive the process until this one ends.
     pub fn excludes(&self) -> bool {
         [self.global, self.local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
     }
@@ -39,18 +41,18 @@ impl Locking<'_> {
         locks::wants(self.meta, self.execution, self.global, self.local, types)
     }
 
-    /// The names of what is locked.
+    /// The names of the locked objects.
     pub fn names(&self) -> String {
         self.wants(&KeyTypes::default()).names()
     }
 
-    /// Runs `body`, in which locks are waited for until the deadline. `what` says for which.
+    /// Runs `body`, which waits for locks until the deadline. `what` names the locks for an error.
     pub fn within<T>(&self, what: impl FnOnce(&Self) -> String, body: impl FnOnce() -> Result<T>) -> Result<T> {
         rpc_deadline::locked_by(self.deadline, self.rpc_name, || what(self), body)
     }
 
-    /// Waits until nothing of what is to be locked is marked, for a bounded time. Who has locked something already waits for
-    /// nobody: it may be what the state waits for.
+    /// Waits until none of the wanted objects is marked, for a limited time. A transaction that already has locks does
+    /// not wait: the marking state may wait for these locks.
     pub fn respect_marks(&self, caller: Caller) -> Result<()> {
         let database = process::database();
         if !marks::are_any(database) || self.holds_locks() {
@@ -60,7 +62,7 @@ impl Locking<'_> {
             caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
         let until = self.deadline.min(Instant::now() + marks::RESPECTED_FOR);
         while let Some(marked) = wants.objects.iter().find(|wanted| marks::is_marked(database, wanted)) {
-            // In this order: a mark that goes after the look wakes this session.
+            // Register before the check: if a mark is removed after the check, this session is woken up.
             let place = Registration::register(&marked.0);
             while marks::is_marked(database, marked) {
                 let left = until.saturating_duration_since(Instant::now());

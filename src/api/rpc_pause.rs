@@ -1,4 +1,4 @@
-//! RPCs of what is paused: they are refused, or wait for the end of the pause.
+//! RPCs of paused processes and types. They are refused, or wait for the end of the pause.
 
 use super::pause::refuse;
 use super::{Caller, error};
@@ -10,13 +10,13 @@ use crate::store::execution::{self, Lock};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Pause};
 
-/// Nobody tells who waits for the end of a type's pause: they poll so often.
+/// The end of a type's pause wakes up no session. So sessions poll at this interval.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// Waits until a process can be called, or refuses. Says whether it has waited.
+/// Waits until the process can be called, or refuses the RPC. Returns whether it has waited.
 pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: Instant) -> Result<bool> {
     let Some(mut paused) = look(caller, process_id, id)? else { return Ok(false) };
-    // Before the next poll: what ends the pause after it wakes this session.
+    // Register before the next poll: an end of the pause after the poll then wakes up this session.
     let registration = Registration::register(&id.0);
     loop {
         let (what, pause) = &paused;
@@ -33,7 +33,7 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
     }
 }
 
-/// What is paused, in words, and how: with the latest snapshot, whatever the isolation level.
+/// What is paused, in words, and its pause. Reads with the latest snapshot, at any isolation level.
 fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Option<(String, Pause)>> {
     caller.on_system_tables(|spi, registry| {
         spi.with_latest_snapshot(|spi| {

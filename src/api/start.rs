@@ -1,4 +1,4 @@
-//! `start_process`: everything in the caller's transaction, or nothing.
+//! `xdb.start_process`: starts a process in the caller's transaction.
 
 use super::merge::merge_or_begin;
 use super::{Caller, json, owner_name, refuse_own_step, session_traceparent, wrote};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::{GivenStart, StartContext, StartRequest, arguments};
 
-/// Who calls, if the role may own processes.
+/// The caller, if the role may own processes.
 pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
     let caller = Caller::writing(function)?;
     if identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
@@ -31,11 +31,12 @@ pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
     Ok(caller)
 }
 
-/// Version 7, so that what is started together lies together in the indexes.
+/// Version 7, so that executions started together are close together in the indexes.
 pub(super) fn new_id() -> ExecutionId {
     ExecutionId(*uuid::Uuid::now_v7().as_bytes())
 }
 
+/// `xdb.start_process()`: returns the id of the new execution, or of the one that the start repeats or was merged into.
 pub fn start_process(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_process()")?;
     let given = GivenStart {
@@ -60,14 +61,14 @@ pub fn start_process(args: &Args) -> Result<Value> {
         StartResult::New(loaded) => *loaded,
         StartResult::Repeated(id) => return Ok(Value::of(id)),
     };
-    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
     write_tables(caller, &[(&request, &loaded)])?;
     crash::point("start");
     Ok(Value::of(id))
 }
 
-/// Writes the global attributes of starts to the users' tables and calls their functions, as the caller.
+/// Writes the global attributes of starts to the application's tables and calls their functions, as the caller.
 pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)]) -> Result<()> {
     let mut tables = Tables::default();
     let uses = |request: &StartRequest, loaded: &Loaded| {
@@ -84,7 +85,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
         let (_, names) = of_mapping.or_insert_with(|| (&loaded.meta.mapping, HashSet::new()));
         names.extend(request.start.global_attributes.keys().map(String::as_str));
     }
-    // What is looked up under a lock comes first: another mapping may have the same table.
+    // Lookups under a lock come first, because another mapping may have the same table.
     for (mapping, names) in written.values() {
         caller.look_up(&mut tables, mapping, TableUse::Select, |attribute| names.contains(attribute))?;
     }
@@ -104,7 +105,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     })
 }
 
-/// What functions are told that a start calls.
+/// The context for functions that a start calls.
 fn context(loaded: &Loaded) -> Result<String> {
     let execution = &loaded.execution;
     let context = StartContext {
@@ -124,9 +125,10 @@ pub(super) fn read(place: &str, given: GivenStart, id: ExecutionId) -> Result<St
     Ok(request)
 }
 
+/// The result of a start.
 pub(super) enum StartResult {
     New(Box<Loaded>),
-    /// The start was made before, with the same request id, or is merged into this one.
+    /// The start was made before with the same request id, or was merged into this execution.
     Repeated(ExecutionId),
 }
 
@@ -166,11 +168,12 @@ enum LockedId {
     New,
     /// With the id's latest execution.
     Known(ExecutionId),
-    /// Nothing is locked: this execution is the answer to the request.
+    /// No lock: this execution is the result of the same request, made before.
     Repeated(ExecutionId),
 }
 
-/// Locks the process id, unless it is another role's: nobody waits for others' processes, nor learns of their locks.
+/// Locks the process id, unless it belongs to another role. So a caller never waits for another role's process, and
+/// learns nothing of its locks.
 fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<LockedId> {
     let process_id = &request.start.process_id;
     loop {
@@ -183,19 +186,19 @@ fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: Execut
             let repeated = repeated(spi, caller, request)?;
             return repeated.map(LockedId::Repeated).ok_or_else(|| of_another(process_id));
         }
-        // None: the row that stood in the way was deleted meanwhile; try again.
+        // None: the conflicting row was deleted meanwhile. Try again.
         if let Some(latest) = process::lock_known_id(spi, process_id)? {
             return Ok(LockedId::Known(latest));
         }
     }
 }
 
-/// The error where the latest execution of a process id is another role's, whatever has become of it.
+/// The error if the latest execution of a process id belongs to another role, in any status.
 pub(super) fn of_another(process_id: &str) -> PgError {
     error::already_started(process_id, "It belongs to another role.")
 }
 
-/// The execution that was started with this request id before.
+/// The execution that was started before with this request id.
 pub(super) fn repeated(spi: &Spi, caller: Caller, request: &StartRequest) -> Result<Option<ExecutionId>> {
     let Some(request_id) = &request.options.request_id else { return Ok(None) };
     let process_id = &request.start.process_id;
@@ -206,7 +209,7 @@ pub(super) fn repeated(spi: &Spi, caller: Caller, request: &StartRequest) -> Res
     }
 }
 
-/// A process type that stays registered until this transaction ends, and its mapping of now.
+/// A process type that stays registered until this transaction ends, and its present mapping.
 pub(super) struct TypeToStart {
     process_type: Arc<ProcessType>,
     pub mapping: Mapping,
@@ -217,7 +220,7 @@ impl TypeToStart {
         self.process_type.id
     }
 
-    /// Whether this start of it begins with a thread.
+    /// Whether this start begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
         start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()
     }
@@ -230,7 +233,7 @@ impl TypeToStart {
     }
 }
 
-/// Refuses whoever has too many processes that run.
+/// An error if the caller's role has too many running processes.
 pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
     match over::limit(database(), caller.role, Kind::Running) {
         Some(limit) => Err(error::too_many_running(limit)),
@@ -238,7 +241,7 @@ pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
     }
 }
 
-/// The execution as it is after its start.
+/// The execution right after its start.
 pub(super) fn decide_start(
     caller: Caller,
     owner_name: String,
@@ -277,7 +280,7 @@ pub(super) fn decide_start(
     Ok(loaded)
 }
 
-/// Refuses the start, or makes way for it, as the policy says about the latest execution of the id.
+/// Refuses the start or makes way for it. The policy decides, by the latest execution of the id.
 fn make_way(
     spi: &Spi,
     registry: &mut Registry,
@@ -292,7 +295,7 @@ fn make_way(
         Some(found) if !caller.may_drive(found.owner)? => return Err(of_another(process_id)),
         Some(_) => {}
     }
-    // Waits for whoever stops it, publishes to it, or applies an RPC.
+    // Waits for transactions that stop the execution, publish to it, or apply an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
     match request.policy.about(found.status) {
         Reuse::Follow => Ok(()),

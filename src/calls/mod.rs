@@ -1,4 +1,4 @@
-//! A call as a value, as far as it needs the server: what is pure of it is the crate `xdb-calls`.
+//! A call as a value, as far as it needs the server. The crate `xdb-calls` has the part without a server.
 //!
 //! ```text
 //!   Loaded ── facts ──▶ eligible ──▶ may it be made now, and by which process?
@@ -10,7 +10,7 @@
 //!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────────── Outcome
 //! ```
 //!
-//! Whatever a worker answers, or fails to answer, [`decode`] makes it an answer or a failed attempt; there is nothing else.
+//! [`decode`] turns every outcome of a request into an answer or a failed attempt; there is nothing else.
 //!
 //! | file | what it is for |
 //! |---|---|
@@ -18,9 +18,9 @@
 //! | `record.rs` | what the engine keeps of a call while it is under way |
 //!
 //! Rules:
-//! - Used by the turn, by pull workers' sessions and by RPCs. Nothing here touches a table or a socket.
-//! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's (`src/transport.rs`).
-//! - A call that is made again has the same `callId`. Its `Idempotency-Key` is the same too, unless the request is another one.
+//! - Turns, sessions of pull workers and RPCs use this room. Nothing here touches a table or a socket.
+//! - The wire format belongs to `xdb-protocol`; how a request travels belongs to the transport (`src/transport.rs`).
+//! - A repeated call has the same `callId`. Its `Idempotency-Key` is the same too, unless the request has changed.
 
 mod record;
 
@@ -41,12 +41,12 @@ use xdb_calls::{decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 
-/// What a call of this execution depends on, as far as that is loaded.
+/// What a call of this execution depends on, as far as it is loaded.
 pub fn facts<'a>(loaded: &'a Loaded, called: CallOf<'a>, now: Timestamp) -> Facts<'a> {
     Facts::new(&loaded.execution, called, loaded.meta.process_type.as_deref().map(ProcessType::facts), now)
 }
 
-/// What requests say of an execution. To be called in a transaction.
+/// What requests say about an execution. Called in a transaction.
 pub fn origin(loaded: &Loaded) -> Result<Origin<'_>> {
     Ok(Origin {
         execution: &loaded.execution,
@@ -56,7 +56,7 @@ pub fn origin(loaded: &Loaded) -> Result<Origin<'_>> {
     })
 }
 
-/// What a call gets of the attributes that were read for it: see [`Loads::attributes`].
+/// The part of the read attributes that a call gets: see [`Loads::attributes`]. Error: too little memory is free.
 pub fn attributes<'v>(
     loads: &Loads,
     global: String,
@@ -67,13 +67,13 @@ pub fn attributes<'v>(
     Ok(loads.attributes(global, local))
 }
 
-/// The body of a request, if there is memory for it.
+/// The body of a request. Error: too little memory is free.
 pub fn body(request: &CallRequest<'_>) -> Result<String> {
     memory::room_for(request.bytes)?;
     Ok(request.encode())
 }
 
-/// A request to a worker that is called, which is signed with the secrets.
+/// An HTTP request to a worker, signed with `secrets`.
 pub fn to_worker(
     request: &CallRequest<'_>,
     meta: &Meta,
@@ -81,7 +81,7 @@ pub fn to_worker(
     secrets: &Arc<[String]>,
     traceparent: Option<&str>,
 ) -> Result<Request> {
-    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a worker without a URL is not called"))?;
+    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a pull worker is not called"))?;
     let mut headers = worker.headers.clone();
     headers.push(("Idempotency-Key".to_owned(), request.key()));
     headers.extend(traceparent.map(|traceparent| ("traceparent".to_owned(), traceparent.to_owned())));
@@ -96,7 +96,7 @@ pub fn to_worker(
     })
 }
 
-/// What functions that an answer calls are told of the call: the `context` of its request.
+/// The `context` of the call's request, for functions that its answer calls.
 pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> {
     let state = loaded.execution.states.get(&record.key.1);
     let state = state.ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
@@ -104,14 +104,14 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
     Ok(OutgoingCall::of_state(&origin(loaded)?, state, record.as_attempt(), timeout).context().encode())
 }
 
-/// Reads what a function has answered, in the same way.
+/// Reads the answer of a function in the same way as a worker's. `text` None: the function returned NULL.
 pub fn of_function(api: Api, text: Option<&str>) -> Answered {
     let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
-    let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
+    let Some(text) = text else { return invalid("the function returned NULL".to_owned()) };
     decode_answer(api, text.as_bytes(), &limits()).unwrap_or_else(invalid)
 }
 
-/// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
+/// Reads the outcome of a request to a worker. The result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     match outcome {
         Outcome::Answer { status, retry_after, body } => read_answer(api, *status, *retry_after, body, &limits()),
@@ -119,7 +119,7 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     }
 }
 
-/// What answers may not exceed, of workers and functions alike. More than that does not even come in over HTTP.
+/// The size limits of answers, of workers and functions alike. The transport rejects larger bodies already.
 pub fn limits() -> Limits {
     Limits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
 }

@@ -1,4 +1,5 @@
-//! What the engine keeps of a call while it is under way.
+//! What the engine keeps of a call while it is under way, in memory. It is lost with the process; then the lease is
+//! void.
 
 use crate::store::StateKey;
 use crate::store::attribute::Size;
@@ -9,31 +10,34 @@ use xdb_calls::Attempt;
 use xdb_engine::{Api, Loading, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
-/// A call that was submitted.
+/// A call that was submitted. `prepare` writes it, and its answer is applied with it.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
+    /// The execution and the state execution.
     pub key: StateKey,
     pub api: Api,
     /// From 1.
     pub attempt: u32,
+    /// When the first attempt of this call began.
     pub first_attempt_at: Timestamp,
-    /// With the scheduler's epoch: the fence.
+    /// The number of its lease. Together with the process's epoch it is the fence.
     pub lease_number: i64,
+    /// [`NO_WORKER`] for a function.
     pub worker_id: WorkerId,
-    /// The place of its answer among all that have come in, from 1; zero before it has come.
+    /// The position of its answer among all answers, from 1. Zero before it was answered. The backlog writes it.
     pub answer_number: u64,
-    /// The role that the process belongs to.
+    /// The role that owns the process.
     pub owner: Owner,
-    /// Of the local attributes that were read for it.
+    /// The size of the local attributes when they were read for the call.
     pub local_size: Size,
-    /// It was in hand when the server crashed.
+    /// The call was in hand when the server crashed.
     pub is_suspect: bool,
-    /// What it loaded under locks.
+    /// What the call loaded under locks. None: nothing.
     pub reads: Option<Arc<ReadSet>>,
 }
 
 impl CallRecord {
-    /// An attempt, as far as a worker or a function is told of it.
+    /// A record with what a request needs. The other fields are empty.
     pub fn of(key: StateKey, api: Api, attempt: u32, first_attempt_at: Timestamp) -> Self {
         Self {
             key,
@@ -50,22 +54,26 @@ impl CallRecord {
         }
     }
 
+    /// The part that the engine's commands need.
     pub fn as_attempt(&self) -> Attempt {
         Attempt { seq: self.key.1, api: self.api, number: self.attempt, first_at: self.first_attempt_at }
     }
 
+    /// The line in which the call takes its places.
     pub fn line(&self) -> Line {
         Line { worker: self.worker_id, owner: self.owner }
     }
 }
 
-/// What a call has loaded under locks. It has to be the same when the answer is applied.
+/// What a call has loaded under locks. The answer is applied only if it is unchanged.
 #[derive(Debug)]
 pub struct ReadSet {
+    /// Which global attributes were read, and under which lock.
     pub global: Loading,
     /// The hash of the global attributes.
     pub values: u128,
+    /// Which local attributes were read, and under which lock.
     pub local: Loading,
-    /// The versions of the local attributes.
+    /// The versions of the local attributes, by name.
     pub keys: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Whose certificates are trusted: those whom browsers trust, and what a file names besides.
+//! The trusted certificate authorities: those of browsers, and those in the file of a setting.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,31 +14,33 @@ use super::reactor::reason;
 /// The setting that names the file, for messages.
 const SETTING: &str = "xdb.ssl_ca_file";
 
-/// What the bundles of whole systems have is a tenth of it.
+/// Largest file, in bytes. The bundle of a whole system has about a tenth of it.
 const LARGEST: u64 = 4 << 20;
 
-/// The authorities of a file. Messages do not name the file: who calls may not know where it is.
+/// The authorities in a file. Messages don't name the file: the caller may not be allowed to know its path.
 #[derive(Clone, Debug, Default)]
 pub struct Authorities(Vec<CertificateDer<'static>>);
 
 impl Authorities {
-    /// Reads the certificates of a file in PEM; no file has none. What else stands between them is skipped.
+    /// Reads the certificates of a PEM file, and skips everything else in it. An empty path gives no authorities.
+    /// Errors say what is wrong.
     pub fn read(path: &str) -> Result<Authorities, String> {
         if path.is_empty() {
             return Ok(Authorities::default());
         }
         let text = read_file(Path::new(path)).map_err(|why| format!("the file of {SETTING} can't be read: {why}"))?;
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-        let authorities =
-            Authorities(found.map_err(|why| format!("the file of {SETTING} is none of certificates: {why}"))?);
+        let authorities = Authorities(
+            found.map_err(|why| format!("the file of {SETTING} is not a PEM file of certificates: {why}"))?,
+        );
         if authorities.0.is_empty() {
-            return Err(format!("the file of {SETTING} has no certificate in it"));
+            return Err(format!("the file of {SETTING} has no certificate"));
         }
         authorities.beside(&RootCertStore::empty())?;
         Ok(authorities)
     }
 
-    /// What connections are made with that trust these and `roots`.
+    /// The TLS client configuration that trusts these authorities and `roots`.
     pub(super) fn client(&self, roots: &RootCertStore) -> Result<Arc<ClientConfig>, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::ALL_VERSIONS);
@@ -56,7 +58,7 @@ impl Authorities {
     }
 }
 
-/// Nothing that has no end, and nothing that waits.
+/// Reads regular files up to [`LARGEST`] only: other files may be endless, or block.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let told = |error| reason(&error);
     if !path.metadata().map_err(told)?.is_file() {

@@ -1,4 +1,4 @@
-//! Which hosts a worker URL may lead to.
+//! Checks worker URLs, and the hosts and addresses that they may lead to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,8 +8,8 @@ use ureq_proto::http::Uri;
 /// The setting that [`HostPolicy`] is read from, for messages.
 pub const SETTING: &str = "xdb.allowed_worker_hosts";
 
-/// The most characters of a worker URL. With a path of the protocol it is still far below [`HEADER_LIMIT`], within
-/// which the first line of a request has to be.
+/// Longest worker URL, in characters. With a path of the protocol, the first line of a request stays far below
+/// [`HEADER_LIMIT`].
 ///
 /// [`HEADER_LIMIT`]: super::HEADER_LIMIT
 const LONGEST_URL: usize = 8192;
@@ -18,24 +18,22 @@ const LONGEST_URL: usize = 8192;
 const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
-/// What `xdb.allowed_worker_hosts` permits. It is judged on every connection, on the address that is
-/// connected to, so that a name that changes its addresses gains nothing.
+/// The hosts that `xdb.allowed_worker_hosts` permits. Each connection is checked, by the address it goes to. So a name
+/// that changes its addresses can't evade the policy.
 ///
-/// The entries are separated by commas or spaces; nothing is permitted but what an entry names:
+/// Entries are separated by commas or spaces. Only what an entry names is permitted:
 ///
-/// - An **address** or a **CIDR block** permits the addresses in it, whatever name led there. An IPv4
-///   address mapped into IPv6 counts as the IPv4 address; `::/0` covers no IPv4 address.
-/// - A **name** permits what that very name resolves to: the superuser trusts who runs it.
-/// - A **pattern** `*.suffix` permits what the names below the suffix resolve to, but not the suffix
-///   itself. Such names may be given out to many, so loopback addresses are left out (unless the suffix
-///   is `localhost`).
+/// - An **address** or a **CIDR block** permits its addresses, by any name. An IPv4 address mapped into IPv6 counts as
+///   the IPv4 address. `::/0` contains no IPv4 address.
+/// - A **name** permits the addresses that this name resolves to. The superuser trusts the owner of the name.
+/// - A **pattern** `*.suffix` permits the addresses of names below the suffix, but not of the suffix itself. Such names
+///   may belong to many parties. So loopback addresses are excluded, unless the suffix is `localhost`.
 ///
-/// Behind each of them `:port` permits this one port; without it every port is permitted. An IPv6 address
-/// is in brackets then, `[::1]:8080` or `[fd00::/8]:8080`: `::1:8080` is an address.
+/// `:port` after an entry permits only this port; the default is every port. An IPv6 address with a port has brackets,
+/// `[::1]:8080` or `[fd00::/8]:8080`, because `::1:8080` is an address.
 ///
-/// Through a name or pattern alone nobody reaches the addresses that no worker lives at and attackers
-/// like: link-local and metadata addresses, multicast, unspecified and reserved ones. A CIDR entry that
-/// covers them permits even these.
+/// Names and patterns never permit special addresses, which attackers use and workers don't have: link-local, metadata,
+/// multicast, unspecified and reserved ones. Only an address or a CIDR block can permit them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
     names: Vec<(String, Port)>,
@@ -44,43 +42,45 @@ pub struct HostPolicy {
     networks: Vec<(IpNet, Port)>,
 }
 
-/// One port, or any.
+/// One port; None: every port.
 type Port = Option<u16>;
 
 fn permit(permitted: Port, port: Port) -> bool {
     permitted.is_none() || port.is_none() || permitted == port
 }
 
-/// How far the trust in a name reaches.
+/// Which entries can permit an address.
 #[derive(PartialEq, Eq)]
 enum Reach {
     Ordinary,
     Loopback,
-    /// Only a CIDR entry permits it.
+    /// Only an address or a CIDR block.
     Special,
 }
 
 impl HostPolicy {
-    /// Reads the text of the setting. The message names the entry that is wrong.
+    /// Parses the setting. The message names the invalid entry.
     pub fn parse(text: &str) -> Result<HostPolicy, String> {
         let mut policy = HostPolicy::default();
         let entries = text.split(|c: char| c == ',' || c.is_whitespace());
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            policy.add(entry).map_err(|reason| format!("\"{entry}\" is no host name, pattern or address: {reason}"))?;
+            policy
+                .add(entry)
+                .map_err(|reason| format!("\"{entry}\" is not a host name, pattern or address: {reason}"))?;
         }
         Ok(policy)
     }
 
     fn add(&mut self, entry: &str) -> Result<(), String> {
         let (host, port) = split_port(entry)?;
-        // Brackets may stand around a whole block, too.
+        // Brackets may surround a whole block too.
         let host = if host.contains('/') { unbracketed(host) } else { host };
         if let Some(suffix) = host.strip_prefix("*.") {
             let suffix = valid_name(suffix)?;
             self.suffixes.push((format!(".{suffix}"), port));
         } else if host.contains('*') {
             return Err(
-                "\"*\" stands only at the start of a pattern such as \"*.example.com\"; every address is 0.0.0.0/0, ::/0"
+                "\"*\" is only allowed at the start of a pattern such as \"*.example.com\"; use 0.0.0.0/0, ::/0 for every address"
                     .to_owned(),
             );
         } else if let Some((address, prefix)) = host.split_once('/') {
@@ -93,7 +93,7 @@ impl HostPolicy {
         Ok(())
     }
 
-    /// Whether a connection to this port of `address` may be made for the sake of `host`.
+    /// Whether a connection to this port of `address` is permitted for a URL with this `host`.
     pub fn permits(&self, host: &str, address: IpAddr, port: u16) -> bool {
         self.permits_at(host, address.to_canonical(), Some(port))
     }
@@ -102,7 +102,7 @@ impl HostPolicy {
         if self.networks.iter().any(|(network, permitted)| permit(*permitted, port) && network.contains(&address)) {
             return true;
         }
-        // A URL with an address in it is not a name that somebody trusts.
+        // An address in a URL is not a name, so entries with names don't apply.
         if literal(host).is_some() {
             return false;
         }
@@ -119,8 +119,8 @@ impl HostPolicy {
         }
     }
 
-    /// The addresses that may be connected to at this port, IPv4 in its own form; the message of the error names what
-    /// was refused.
+    /// The addresses that are permitted at this port. IPv4 addresses have their own form. The error lists the refused
+    /// addresses.
     pub fn filter(&self, host: &str, addresses: &[IpAddr], port: u16) -> Result<Vec<IpAddr>, String> {
         let (permitted, refused): (Vec<_>, Vec<_>) =
             addresses.iter().map(IpAddr::to_canonical).partition(|address| self.permits_at(host, *address, Some(port)));
@@ -134,19 +134,19 @@ impl HostPolicy {
             format!("the worker address {host} is not permitted{at} by {SETTING}")
         } else {
             let refused = refused.join(", ");
-            format!("the worker host \"{host}\" leads to {refused}, which is not permitted{at} by {SETTING}")
+            format!("the worker host \"{host}\" resolves to {refused}, which is not permitted{at} by {SETTING}")
         })
     }
 }
 
-/// An entry without its port, and the port. The colons of an IPv6 address are its own unless it is in brackets
-/// or has the length of a prefix behind it.
+/// Splits an entry into host and port. The colons of an IPv6 address are not taken for a port, unless the address has
+/// brackets or a prefix length.
 fn split_port(entry: &str) -> Result<(&str, Port), String> {
     let Some((host, port)) = entry.rsplit_once(':') else { return Ok((entry, None)) };
     if host.contains(':') && !host.ends_with(']') && !host.contains('/') {
         return Ok((entry, None));
     }
-    let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is no port"))?;
+    let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is not a port"))?;
     Ok((host, Some(port)))
 }
 
@@ -156,9 +156,9 @@ fn valid_port(digits: &str) -> Option<u16> {
 }
 
 fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
-    let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is no address"))?;
+    let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is not an address"))?;
     if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("\"{prefix}\" is no length of a prefix"));
+        return Err(format!("\"{prefix}\" is not a prefix length"));
     }
     let width = if unmapped.is_ipv4() { 32 } else { 128 };
     let too_long = || format!("the prefix is longer than {width}");
@@ -168,7 +168,7 @@ fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
         _ => IpNet::new(unmapped, length),
     };
     let network = network.map_err(|_| too_long())?;
-    // A typing error that would open more than was meant.
+    // A typing error that would permit more than intended.
     if network.network() != network.addr() {
         return Err(format!("it has bits set behind its prefix; the block starts at {}", network.network()));
     }
@@ -201,7 +201,7 @@ fn class_v6(v6: Ipv6Addr) -> Reach {
     if v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local() || v6 == METADATA_V6 {
         return Reach::Special;
     }
-    // Translators and tunnels lead to the IPv4 address inside: NAT64, 6to4, the old compatible form.
+    // Translators and tunnels lead to the inner IPv4 address: NAT64, 6to4, the old compatible form.
     let inner = match segments {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0, 0, high, low] => Some((high, low)),
         [0x2002, high, low, ..] => Some((high, low)),
@@ -216,18 +216,17 @@ fn class_v6(v6: Ipv6Addr) -> Reach {
 /// The parts of a worker URL that passed [`validate_url`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerUrl {
-    /// Whether the scheme is `https`.
     pub https: bool,
     /// The name in small letters, or the address without brackets.
     pub host: String,
-    /// The port, explicit or of the scheme.
+    /// The port of the URL, or of its scheme.
     pub port: u16,
-    /// The path, `/` where there is none.
+    /// The path; `/` if the URL has none.
     pub path: String,
 }
 
 impl WorkerUrl {
-    /// `host:port` as it is written in a URL.
+    /// `host:port` as in a URL.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -237,8 +236,8 @@ impl WorkerUrl {
     }
 }
 
-/// Checks a worker URL as far as that goes without resolving its name. Paths are appended to it, so it
-/// can't have a query; messages never quote what could be a password in it.
+/// Checks a worker URL without resolving its name. A path is appended to it later, so a query is refused. Messages
+/// never quote a part that could be a password.
 pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
     if url.len() > LONGEST_URL {
         return Err(format!("a worker URL has at most {LONGEST_URL} characters"));
@@ -246,23 +245,23 @@ pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
     read_url(url)
 }
 
-/// The same for the URL of a call, to which a path has been appended.
+/// Checks the URL of a call: a worker URL with an appended path.
 pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
     if !url.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err("a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned());
+        return Err("a worker URL can only have ASCII characters, and no spaces or line breaks".to_owned());
     }
-    let (scheme, rest) = url.split_once("://").ok_or("a worker URL starts with http:// or https://")?;
+    let (scheme, rest) = url.split_once("://").ok_or("a worker URL must start with http:// or https://")?;
     let https = match scheme.to_ascii_lowercase().as_str() {
         "http" => false,
         "https" => true,
-        _ => return Err("a worker URL starts with http:// or https://".to_owned()),
+        _ => return Err("a worker URL must start with http:// or https://".to_owned()),
     };
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
     if authority.contains('@') {
-        return Err("a worker URL can't hold a user name or password; use the headers of the worker".to_owned());
+        return Err("a worker URL can't have a user name or password; use the headers of the worker".to_owned());
     }
     if url.contains(['?', '#', '\\']) {
-        return Err("a worker URL ends with its path: no \"?\", \"#\" or \"\\\"".to_owned());
+        return Err("a worker URL can't have \"?\", \"#\" or \"\\\"".to_owned());
     }
     let uri: Uri = url.parse().map_err(|e| format!("the worker URL can't be read: {e}"))?;
     let written = uri.host().unwrap_or_default();
@@ -274,7 +273,7 @@ pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
         Ok(address) => address.to_string(),
         Err(_) => valid_name(host).map_err(|reason| format!("the worker URL has no valid host: {reason}"))?,
     };
-    // What follows the host must not vanish: a port that is no number would turn into the default one.
+    // Nothing after the host may be ignored: an invalid port would become the default port.
     let port = match authority.strip_prefix(written) {
         Some("") if https => 443,
         Some("") => 80,
@@ -284,7 +283,7 @@ pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
     Ok(WorkerUrl { https, host, port, path: uri.path().to_owned() })
 }
 
-/// The address that `host` is written as, if it is one.
+/// The address if `host` is written as an address.
 pub fn literal(host: &str) -> Option<IpAddr> {
     unbracketed(host).parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
@@ -306,15 +305,15 @@ fn valid_name(name: &str) -> Result<String, String> {
     for label in name.split('.') {
         if label.is_empty() || label.len() > 63 || label.starts_with('-') || !label.bytes().all(allowed) {
             return Err(format!(
-                "\"{label}\" is no part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
+                "\"{label}\" is not a valid part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
             ));
         }
     }
-    // Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses; a person who reads them does not.
+    // Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses, but people don't recognise them.
     let last = name.rsplit('.').next().unwrap_or_default();
     let hexadecimal = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     if hexadecimal || last.bytes().all(|b| b.is_ascii_digit()) {
-        return Err("an IPv4 address is written as four numbers with dots".to_owned());
+        return Err("an IPv4 address must be four numbers with dots".to_owned());
     }
     Ok(name)
 }

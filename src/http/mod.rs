@@ -1,12 +1,12 @@
-//! Calls to workers over HTTP, by threads that know nothing of Postgres.
+//! Calls to workers over HTTP, in threads that never touch Postgres.
 //!
-//! A thread that isn't the main one must never touch the server: no memory contexts, no logging, no
-//! settings. So nothing in this room imports the server's bindings; what it needs from settings is
-//! handed in, and what it has to tell comes back as a [`Reply`](crate::transport::Reply) and a readable [`Notifier`].
+//! Invariant: only the main thread may use the server: memory contexts, logging, settings. So nothing here imports the
+//! server's bindings. Settings are passed in. Results return as a [`Reply`](crate::transport::Reply), and a
+//! [`Notifier`] becomes readable.
 //!
-//! One way leads from a [`Request`](crate::transport::Request) to its reply: the [`Reactor`], a thread that has all calls open at a
-//! time. An engine has one. So has a session from its first RPC on, with room for one connection; it waits
-//! for the reply beside its latch.
+//! The [`Reactor`] turns each [`Request`](crate::transport::Request) into a reply. It is a thread that has all calls of
+//! its process open at once. Each engine process has a reactor. A session has one from its first RPC on, limited to one
+//! connection, and waits for the reply together with its latch.
 //!
 //! # The life of a call in the reactor
 //!
@@ -21,22 +21,22 @@
 //!                         lost before a byte of the answer came
 //! ```
 //!
-//! An answer may come while the request is still being sent; its connection is not used again.
+//! An answer may arrive while the request is still being sent; then its connection is not used again.
 //!
-//! From every state a call may end at once: its time is over, which is counted from `submit`, or it fails. However
-//! it ends, it ends once.
+//! In each state a call can end at once: by its timeout, which counts from `submit`, by cancelling, or by a failure.
+//! Each call ends exactly once.
 //!
-//! # What lives where
+//! # Files
 //!
-//! | file | what |
+//! | file | what it has |
 //! |---|---|
-//! | `authorities.rs` | whose certificates are trusted |
-//! | `headers.rs`, `signature.rs` | what can be sent, and signed |
-//! | `hosts.rs` | which URLs and addresses are permitted |
-//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
+//! | `authorities.rs` | trusted certificate authorities |
+//! | `headers.rs`, `signature.rs` | checks of headers; signatures |
+//! | `hosts.rs` | permitted URLs and addresses |
+//! | `resolver.rs`, `threads.rs` | resolve names, in threads of their own; used by the registration of workers too |
 //! | `notifier.rs` | wakes the main thread |
-//! | `settings.rs` | what a reactor has from settings |
-//! | `reactor/` | the calls themselves |
+//! | `settings.rs` | passes settings to a reactor |
+//! | `reactor/` | the calls |
 
 mod authorities;
 mod headers;
@@ -61,15 +61,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::transport::{FailureKind, Outcome};
 
-/// The headers of an answer together, and each header of a request.
+/// Limit in bytes on all headers of an answer together, and on each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
 
-/// What went wrong, for a program and for a person. Never holds header values or secrets.
+/// Why a call failed. Never contains header values or secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpFailure {
-    /// For a program.
     pub kind: FailureKind,
-    /// For a person.
     pub message: String,
 }
 
@@ -85,8 +83,8 @@ impl From<HttpFailure> for Outcome {
     }
 }
 
-/// Locks without caring for poison: every critical section of this room leaves its data whole at each
-/// point where it could panic, and a panic of one call must not end all others.
+/// Locks, and ignores poison. Each critical section here keeps its data consistent wherever it panics, and a panic in
+/// one call must not end other calls.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Names to permitted addresses: cached, with a deadline, judged anew on every connection.
+//! Resolves names to permitted addresses, with a cache. Addresses are checked again for each connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,16 +13,16 @@ use super::threads::{panic_message, spawn};
 use super::{HttpFailure, lock};
 use crate::transport::FailureKind;
 
-/// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
-/// is silent does not keep other names from being found.
+/// The system's resolver can block a thread for half a minute. With several threads, one silent name server does not
+/// delay other names.
 const THREADS: usize = 8;
 const STACK: usize = 256 * 1024;
 const FOUND_FOR: Duration = Duration::from_secs(5);
-/// A dead name is not asked for again by each of a thousand calls.
+/// How long a failure is cached, so that a thousand calls don't each look up a dead name.
 const MISSED_FOR: Duration = Duration::from_secs(1);
 const CACHED_NAMES: usize = 256;
 
-/// How a name becomes addresses; the system's way outside of tests.
+/// Resolves a name; outside of tests with the system's resolver.
 pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// The system's resolver.
@@ -33,13 +33,13 @@ pub fn system_lookup() -> Lookup {
     })
 }
 
-/// Finds and judges the addresses of hosts.
+/// Resolves hosts and checks their addresses.
 pub struct Names {
     policy: RwLock<Arc<HostPolicy>>,
     resolver: Arc<Resolver>,
 }
 
-/// What its threads share with who asks.
+/// State shared between the callers and the resolver's threads.
 struct Resolver {
     lookup: Lookup,
     /// Called after each lookup, by the thread that made it.
@@ -52,12 +52,12 @@ struct NameTable {
     entries: HashMap<String, NameEntry>,
     /// Names that no thread has taken yet.
     queue: VecDeque<String>,
-    /// Each of them ends when it finds the queue empty.
+    /// Running threads. A thread ends when it finds the queue empty.
     threads: usize,
 }
 
 enum NameEntry {
-    /// Somebody asked already; all wait for the same answer.
+    /// A lookup is in progress, and all callers wait for its result.
     Pending,
     Known {
         until: Instant,
@@ -66,24 +66,24 @@ enum NameEntry {
 }
 
 impl Names {
-    /// `on_arrival` is called, by a thread of the resolver, when a name has been looked up.
+    /// `on_arrival` is called after each lookup, by a thread of the resolver.
     pub fn new(policy: HostPolicy, lookup: Lookup, on_arrival: Box<dyn Fn() + Send + Sync>) -> Self {
         let resolver = Resolver { lookup, on_arrival, table: Mutex::default() };
         Names { policy: RwLock::new(Arc::new(policy)), resolver: Arc::new(resolver) }
     }
 
-    /// From now on, this is permitted.
+    /// Sets the policy from now on.
     pub fn set_policy(&self, policy: HostPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    /// Whether a connection to `address` for `host` may (still) be used, or what to tell when it is not permitted.
+    /// Checks whether a connection to `address` for `host` is permitted. The error says why not.
     pub fn check(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         self.policy().filter(host, &[address.ip()], address.port()).map(drop)
     }
 
-    /// The addresses of `host` that are permitted at this port, at least one; `None` while the name is being looked up,
-    /// which this begins if nobody has. Without a thread for it the failure is [`FailureKind::NotTried`].
+    /// The addresses of `host` that are permitted at this port, at least one. `None`: the name is being looked up, by
+    /// this call or an earlier one. If no thread can be started, the failure is [`FailureKind::NotTried`].
     pub fn resolve(&self, host: &str, port: u16) -> Option<Result<Vec<IpAddr>, HttpFailure>> {
         let found = match literal(host) {
             Some(address) => Ok(vec![address]),
@@ -114,14 +114,14 @@ impl Resolver {
         }
         if table.threads < THREADS {
             let resolver = self.clone();
-            // It waits for the table before it takes anything.
+            // The thread waits for the table's lock before it takes a name.
             match spawn("xdb resolver", STACK, move || resolver.serve()) {
                 Ok(()) => table.threads += 1,
                 Err(error) if table.threads == 0 => {
                     let message = format!("no thread could look up \"{host}\": {error}");
                     return Some(Err(HttpFailure::new(FailureKind::NotTried, message)));
                 }
-                // One of those that there are takes the name, too.
+                // A running thread will take the name.
                 Err(_) => {}
             }
         }
@@ -130,7 +130,7 @@ impl Resolver {
         None
     }
 
-    /// A thread.
+    /// The body of a thread.
     fn serve(&self) {
         while let Some(host) = self.next() {
             let found = catch_unwind(AssertUnwindSafe(|| self.look_up(&host))).unwrap_or_else(|panic| {
@@ -141,7 +141,7 @@ impl Resolver {
         }
     }
 
-    /// What to look up next; without it the thread counts as gone.
+    /// The next name to look up. None: the thread is not counted any more and must end.
     fn next(&self) -> Option<String> {
         let mut table = lock(&self.table);
         let host = table.queue.pop_front();

@@ -1,28 +1,29 @@
-//! What a reactor has from settings, which may be reloaded.
+//! Passes changed settings to a reactor.
 
 use super::{Authorities, HostPolicy, Reactor};
 
-/// The settings as a reactor has them.
+/// The settings that a reactor has now.
 #[derive(Debug, Default)]
 pub struct FollowedSettings {
-    /// What the policy was read from. As the reactor begins: no host is permitted.
+    /// The text of the current policy. Empty at first: no host is permitted.
     hosts: String,
-    /// The file of authorities, and when the configuration was loaded as it was read.
+    /// The file of authorities, and the load time of the configuration when it was read.
     authorities: Option<(String, i64)>,
 }
 
-/// Why settings can't be used: told when they are found so, and not again while they stay as they are.
+/// Why settings can't be used. Reported once, until the settings change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unusable {
-    /// The list of hosts.
+    /// Problem of the list of hosts.
     pub hosts: Option<String>,
-    /// The file of authorities.
+    /// Problem of the file of authorities.
     pub authorities: Option<String>,
 }
 
 impl FollowedSettings {
-    /// Tells the reactor what has changed. A list of hosts that can't be read permits nothing, and without the authorities nothing
-    /// is called over TLS. Their file is read when it is another one, or may be, for the configuration was `loaded` again.
+    /// Passes changed settings to the reactor. An invalid list of hosts permits no host. Without valid authorities no
+    /// call over TLS is made. Their file is read again if its name has changed, or if the configuration was `loaded`
+    /// again.
     pub fn follow(
         &mut self,
         reactor: &Reactor,

@@ -1,4 +1,4 @@
-//! Signatures of requests after Standard Webhooks.
+//! Signatures of requests, according to Standard Webhooks.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,16 +14,16 @@ use crate::transport::{FailureKind, Request};
 
 const PREFIX: &str = "whsec_";
 
-/// Its value is the id of the signed message.
+/// The header whose value is the id of the signed message.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Secrets are pasted by people, so missing padding is no error.
+/// People paste secrets, so missing padding is accepted.
 const SECRET_BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The values of the three headers.
+/// The values of the three headers of a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// `webhook-id`
@@ -34,8 +34,8 @@ pub struct Signature {
     pub signature: String,
 }
 
-/// Signs `body` as request `id` at `timestamp` (Unix seconds) with `secret`: the base64 of the key after
-/// `whsec_`, or else the bytes of the text itself.
+/// Signs `body` as request `id` at `timestamp` (Unix seconds). The key is the base64 after `whsec_` in `secret`, or
+/// else the bytes of `secret`.
 pub fn sign(secret: &str, id: &str, timestamp: u64, body: &[u8]) -> Result<Signature, String> {
     let key = key(secret)?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|e| e.to_string())?;
@@ -47,8 +47,7 @@ pub fn sign(secret: &str, id: &str, timestamp: u64, body: &[u8]) -> Result<Signa
     Ok(Signature { id: id.to_owned(), timestamp, signature })
 }
 
-/// Whether calls can be signed with `secret`; to be asked when a worker is registered. The message never
-/// holds the secret.
+/// Checks a secret when a worker is registered. The message never contains the secret.
 pub fn check_secret(secret: &str) -> Result<(), String> {
     key(secret).map(drop)
 }
@@ -57,7 +56,7 @@ fn key(secret: &str) -> Result<Vec<u8>, String> {
     let key = match secret.strip_prefix(PREFIX) {
         Some(encoded) => SECRET_BASE64
             .decode(encoded.trim())
-            // The reason that the decoder gives quotes a byte of the secret.
+            // The decoder's own message quotes a byte of the secret.
             .map_err(|_| "the worker's secret is not base64 after \"whsec_\"".to_owned())?,
         None => secret.as_bytes().to_vec(),
     };
@@ -69,7 +68,7 @@ fn key(secret: &str) -> Result<Vec<u8>, String> {
 
 const UNNAMED: &str = "a request without an Idempotency-Key can't be signed";
 
-/// Whether a request can be signed, if it is to be; before anybody connects for it.
+/// Checks before connecting whether a request can be signed, if it has secrets.
 pub fn check_signable(request: &Request) -> Result<(), String> {
     if request.secrets.is_empty() {
         return Ok(());
@@ -83,8 +82,8 @@ fn idempotency_key(request: &Request) -> Option<&str> {
     headers.find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY)).map(|(_, value)| value.as_str())
 }
 
-/// The signature of a request at this moment, if it is to be signed. With several secrets the header has the signatures of all, with
-/// blanks between them.
+/// The signature of a request at this moment. None: it has no secrets. With several secrets, the header has a signature
+/// for each, separated by blanks.
 pub fn signature(request: &Request) -> Result<Option<Signature>, HttpFailure> {
     if request.secrets.is_empty() {
         return Ok(None);

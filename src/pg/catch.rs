@@ -1,8 +1,9 @@
-//! Postgres errors as Rust values, whole: SQLSTATE, texts and the names of table and constraint.
+//! Postgres errors as complete Rust values: SQLSTATE, texts, and the names of table and constraint.
 //!
-//! pgrx turns a caught error into a panic and keeps only the SQLSTATEs that it knows, and none of the names. An
-//! application needs both: its triggers raise codes of their own, and `appDatabaseError` names the constraint. Texts that are very
-//! long are cut.
+//! pgrx turns a caught error into a panic. It keeps only the SQLSTATEs that it knows, and no names. An application
+//! needs both: its triggers raise codes of their own, and `appDatabaseError` names the constraint.
+//!
+//! Limitations: very long texts are cut.
 
 use super::identity::is_engine;
 use pgrx::pg_sys;
@@ -14,25 +15,25 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Debug)]
 pub struct PgError(Box<Fields>);
 
-/// The parts of an error report; of one that was caught, each with a bounded length.
-// Wide because a report of Postgres has as many.
+/// The fields of an error report. The fields of a caught error have a bounded length.
+// Wide because a report of Postgres has as many fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fields {
     /// Packed as Postgres packs it; see [`sqlstate`].
     pub code: c_int,
     pub message: String,
     pub detail: Option<String>,
-    /// It has none of what is in the tables where the error came up, and is for everybody who gets the error. Of a caught error it
-    /// may have: a cast in a trigger can show what no client wrote.
+    /// The detail shows nothing of the tables where the error occurred, so all receivers of the error may see it. False
+    /// for caught errors: a cast in a trigger can show data that the client did not write.
     pub detail_shows_no_rows: bool,
-    /// A detail for the server's log alone.
+    /// A detail for the server's log only.
     pub detail_log: Option<String>,
     pub hint: Option<String>,
-    /// Where it came up, complete: what ran around that place is named too. See [`raise`].
+    /// Where the error occurred. Complete: it includes what ran around that place. See [`raise`].
     pub context: Option<String>,
-    /// Where in the client's statement, counted from 1.
+    /// Position in the client's statement, from 1.
     pub position: c_int,
-    /// A statement that the client has not sent, and where in it, counted from 1.
+    /// A statement that the client has not sent, and the position in it, from 1.
     pub internal_query: Option<String>,
     pub internal_position: c_int,
     pub schema: Option<String>,
@@ -40,7 +41,7 @@ pub struct Fields {
     pub column: Option<String>,
     pub datatype: Option<String>,
     pub constraint: Option<String>,
-    /// The server has cancelled the statement. Whoever else raises the SQLSTATE of that has not.
+    /// The server cancelled the statement. False if code of the application raised the same SQLSTATE.
     pub cancelled: bool,
 }
 
@@ -84,7 +85,7 @@ impl PgError {
         Self(Box::new(Fields { code, message: message.into(), ..Fields::default() }))
     }
 
-    /// Something that should not happen.
+    /// An error that should not happen.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(INTERNAL_ERROR, message)
     }
@@ -94,34 +95,33 @@ impl PgError {
         self
     }
 
-    /// Without the places in statements where it came up, which are no concern of who gets it.
+    /// Removes the places in statements where the error occurred. They don't concern its receiver.
     pub fn without_place(mut self) -> Self {
         (self.context, self.internal_query) = (None, None);
         (self.position, self.internal_position) = (0, 0);
         self
     }
 
-    /// With a detail that shows nothing of the tables where the error came up.
+    /// Adds a detail that shows nothing of the tables where the error occurred.
     pub fn detail_without_rows(mut self, detail: impl Into<String>) -> Self {
         self.detail_shows_no_rows = true;
         self.detail(detail)
     }
 
-    /// DETAIL, if it may be shown to somebody who has no rights on the tables where the error came up.
+    /// DETAIL, if a receiver without rights on the tables may see it.
     pub fn detail_for_others(&self) -> Option<&str> {
         self.detail.as_deref().filter(|_| self.detail_shows_no_rows)
     }
 
-    /// The functions that ran, innermost first, each with its line. What else CONTEXT has may show what others must not see: texts of
-    /// statements, and values of rows.
+    /// The functions that ran, innermost first, with their lines. The rest of CONTEXT may contain statements and values
+    /// of rows, so it is left out.
     pub fn functions(&self) -> Option<String> {
         let is_function = |line: &&str| line.starts_with("PL/") || line.starts_with("SQL function ");
         let lines: Vec<_> = self.context.as_deref()?.lines().filter(is_function).take(MOST_FUNCTIONS).collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// As somebody may see it who has no rights on the tables where it came up. DETAIL that may show rows of these is for the
-    /// server's log then.
+    /// The error for a receiver without rights on the tables. DETAIL that may show rows moves to the server's log.
     pub fn for_others(mut self) -> Self {
         if !self.detail_shows_no_rows {
             self.detail_log = self.detail_log.take().or(self.detail.take());
@@ -129,13 +129,13 @@ impl PgError {
         self.without_place()
     }
 
-    /// With the name of the table that it is about.
+    /// Adds the name of the table that the error is about.
     pub fn of_table(mut self, table: &str) -> Self {
         self.table = Some(table.to_owned());
         self
     }
 
-    /// With something in the field for the name of a type, where drivers find it.
+    /// Puts text into the field for the name of a type, where drivers find it.
     pub fn of_datatype(mut self, name: Option<String>) -> Self {
         self.datatype = name;
         self
@@ -146,17 +146,17 @@ impl PgError {
         self
     }
 
-    /// The SQLSTATE as people write it.
+    /// The SQLSTATE as text.
     pub fn sqlstate(&self) -> String {
         (0..5).map(|i| char::from((((self.code >> (6 * i)) & 0x3f) as u8).wrapping_add(b'0'))).collect()
     }
 
-    /// Whether it says nothing but that the server is in trouble: no memory, no disk.
+    /// Whether the server lacks memory or disk. Such an error says nothing about the statement.
     pub fn is_server_trouble(&self) -> bool {
         matches!(&self.sqlstate()[..2], "53" | "58")
     }
 
-    /// What a caught panic said.
+    /// The error in a caught panic.
     pub fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
         let payload = match payload.downcast::<Self>() {
@@ -202,10 +202,10 @@ impl std::fmt::Display for PgError {
 ///
 /// # Safety
 /// `call` must make raw C calls only (no function that pgrx wraps), must not panic, and must own nothing that has a
-/// destructor: an ERROR jumps over its frame. After an error the transaction or subtransaction is to be aborted.
+/// destructor: an ERROR jumps over its frame. After an error the transaction or subtransaction must be aborted.
 pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
     let mut result = MaybeUninit::<T>::uninit();
-    // SAFETY: the previous handlers are put back on both ways out, as PG_TRY does.
+    // SAFETY: the previous handlers are restored on both ways out, as PG_TRY does.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let exception_stack = pg_sys::PG_exception_stack;
@@ -229,13 +229,13 @@ pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
     }
 }
 
-/// The most functions of a CONTEXT that are told.
+/// Most functions of a CONTEXT that are kept.
 const MOST_FUNCTIONS: usize = 10;
 
-/// The most bytes that a field keeps. Whoever raises an error may make them as long as the server's memory lasts.
+/// Most bytes of a field in a session. Code that raises an error could use up the server's memory.
 const LONGEST: usize = 64 * 1024;
 
-/// The same in the engine, where what a table says goes into a history and to a worker.
+/// Most bytes of a field in the engine, which stores errors in histories and sends them to workers.
 const LONGEST_IN_ENGINE: usize = 4 * 1024;
 
 fn fields(data: &pg_sys::ErrorData) -> Fields {
@@ -267,12 +267,12 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
     }
 }
 
-/// The text, or so many bytes of it at most, whole characters with an ellipsis behind them.
+/// The text, cut to at most this number of bytes: whole characters, then an ellipsis.
 fn shortened(text: &[u8], longest: usize) -> String {
     if text.len() <= longest {
         return String::from_utf8_lossy(text).into_owned();
     }
-    // A character begins with anything but 0b10xxxxxx.
+    // The first byte of a character is never 0b10xxxxxx.
     let begins = |place: &usize| text[*place] & 0xC0 != 0x80;
     let end = (longest.saturating_sub(4)..=longest).rev().find(begins).unwrap_or(longest);
     String::from_utf8_lossy(&text[..end]).into_owned() + "…"
@@ -287,14 +287,14 @@ mod raw {
     }
 }
 
-/// Raises the error in Postgres. Everything that the calling frames own must have been dropped: only the outermost
-/// frame of a function called by Postgres may come here; see [`edge`].
+/// Raises the error in Postgres. Hazard: everything that the calling frames own must have been dropped. So only the
+/// outermost frame of a function called by Postgres may call this; see [`edge`].
 ///
-/// Whoever runs around this place adds a line to the context of an error. One that was caught has these lines from its first
-/// time, and goes on without them; who catches it next puts the chain of those who add lines back.
+/// Code that runs around this place adds lines to the context of an error. A caught error has these lines already. So
+/// it is raised without the chain that adds lines; the next catch restores the chain.
 fn raise(error: PgError) -> ! {
-    // SAFETY: called on the main thread, from a frame with nothing left to drop; texts are copied into palloc'd
-    // memory before the Rust strings go.
+    // SAFETY: called on the main thread, from a frame with nothing left to drop. Texts are copied into palloc'd memory
+    // before the Rust strings are dropped.
     unsafe {
         let copy = |text: &String| {
             let text = CString::new(text.replace('\0', "")).unwrap_or_default();
@@ -328,8 +328,8 @@ fn raise(error: PgError) -> ! {
     unreachable!("an ERROR was thrown")
 }
 
-/// The edge between Postgres and the extension: runs the body of an SQL function and raises its error, if any, after
-/// everything that the body owned was dropped. No panic gets past it either.
+/// The edge between Postgres and the extension. Runs the body of an SQL function, drops everything that the body owned,
+/// and then raises its error, if any. Panics don't pass the edge either.
 pub fn edge<T>(body: impl FnOnce() -> Result<T>) -> T {
     match run_caught(body) {
         Ok(value) => value,
@@ -337,7 +337,7 @@ pub fn edge<T>(body: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Runs `body` and makes a panic (an ERROR that came through pgrx) an error like any other.
+/// Runs `body`. A panic (an ERROR that came through pgrx) becomes an ordinary error.
 pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(result) => result,
@@ -345,17 +345,18 @@ pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Gives up with an error where there is no way to return one, as a panic that [`run_caught`] ends. For what should not happen.
+/// Throws an error where none can be returned, as a panic that [`run_caught`] catches. Only for errors that should not
+/// happen.
 pub(super) fn throw(error: PgError) -> ! {
     std::panic::resume_unwind(Box::new(error))
 }
 
-/// Writes an error to the server log without raising it.
+/// Writes an error to the server's log without raising it.
 pub fn log_error(what: &str, error: &PgError) {
     pgrx::log!("xdb: {what}: {error}");
 }
 
-/// Writes a line for developers into the server's log, where anybody wants them.
+/// Writes a line for developers to the server's log, if the settings ask for DEBUG1.
 pub fn debug(what: impl FnOnce() -> String) {
     // SAFETY: compares the level with the settings.
     if unsafe { pg_sys::message_level_is_interesting(pg_sys::DEBUG1 as i32) } {

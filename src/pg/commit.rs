@@ -1,8 +1,8 @@
-//! Transactions that have written nothing but leases of calls need not wait until their commit is flushed, or with a standby: a lease
-//! that a crash loses was none, and whoever had it is fenced off as if it had ended.
+//! Lets a transaction commit without waiting for disk or standby, if it wrote only leases of calls. If a crash loses a
+//! lease, the lease never existed: the fence rejects its answer like that of an expired lease.
 //!
-//! What a transaction has written is known by the end of its last WAL record. Leases count as long as each of them begins where the
-//! one before has ended; whatever else is written in between, by anybody's code, ends that.
+//! The end of the transaction's last WAL record shows what it has written. Leases count as long as each write begins
+//! where the last one ended. Any other write in between, by any code, ends that.
 
 use super::identity;
 use crate::pg::catch::Result;
@@ -12,18 +12,18 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// Up to here this transaction has written leases alone; 0: nothing.
+    /// Up to here this transaction has written only leases; 0: nothing.
     static LEASES_END: Cell<pg_sys::XLogRecPtr> = const { Cell::new(0) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The end of the last WAL record of this transaction; 0 before the first one.
+/// The end of this transaction's last WAL record; 0 before the first one.
 fn written() -> pg_sys::XLogRecPtr {
-    // SAFETY: reads a counter of this process, which the server sets back at the end of each transaction.
+    // SAFETY: reads a counter of this process, which the server resets at the end of each transaction.
     unsafe { pg_sys::XactLastRecEnd }
 }
 
-/// Runs what may lease calls, or only reads. `body` says whether it has written nothing else.
+/// Runs code that may lease calls, or only reads. `body` returns whether it has written nothing else.
 pub fn leasing<T>(body: impl FnOnce() -> Result<(T, bool)>) -> Result<T> {
     ensure_registered();
     let only_leases_before = LEASES_END.get() == written();
@@ -34,10 +34,10 @@ pub fn leasing<T>(body: impl FnOnce() -> Result<(T, bool)>) -> Result<T> {
     Ok(done)
 }
 
-/// The callback stays registered for the life of the process; registering twice would run it twice.
+/// The callback stays registered for the life of the process. Registering it twice would run it twice.
 fn ensure_registered() {
     if !REGISTERED.replace(true) {
-        // SAFETY: the callback has the expected signature and lives as long as the library, which is never unloaded.
+        // SAFETY: the callback has the expected signature. It lives as long as the library, which is never unloaded.
         unsafe { pg_sys::RegisterXactCallback(Some(at_transaction_event), std::ptr::null_mut()) };
     }
 }
@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
     use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PREPARE};
     match event {
         XACT_EVENT_PRE_COMMIT if LEASES_END.get() != 0 && LEASES_END.get() == written() => {
-            // A panic must not leave this function. Without the setting the commit waits.
+            // A panic must not leave this function. If the setting fails, the commit only waits.
             let _ = catch_unwind(AssertUnwindSafe(|| identity::set_local(c"synchronous_commit", c"off")));
         }
         XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => LEASES_END.set(0),

@@ -1,6 +1,6 @@
-//! What differs between the major versions of Postgres. Everything else in this library is the same for all of them.
+//! What differs between the major versions of Postgres. All other code of this library is the same for all versions.
 //!
-//! Numbers of the server's enumerations that the bindings don't have stand here too: a new major version may move them.
+//! The server's enumeration values that the bindings lack are here too: a new major version may change them.
 
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
@@ -10,29 +10,29 @@ pub use pg_sys::pqsignal;
 #[cfg(feature = "pg18")]
 pub use pg_sys::pqsignal_be as pqsignal;
 
-/// Place of the server's `AddinShmemInitLock` in `MainLWLockArray`: the same in 15 to 18 (`lwlocknames`).
+/// Index of the server's `AddinShmemInitLock` in `MainLWLockArray`: the same in 15 to 18 (`lwlocknames`).
 pub const ADDIN_SHMEM_INIT_LOCK: usize = 21;
 
 /// The server's statement timeout: the same in 15 to 18 (`TimeoutId` in utils/timeout.h).
 pub const STATEMENT_TIMEOUT: c_int = 3;
 
-/// From here on timers belong to others than the server (`USER_TIMEOUT` in utils/timeout.h).
+/// The first timer id that is free for extensions (`USER_TIMEOUT` in utils/timeout.h).
 pub const FIRST_USER_TIMEOUT: c_int = if cfg!(any(feature = "pg17", feature = "pg18")) { 13 } else { 12 };
 
-/// Settings that only later versions have and that an engine's process pins before it connects.
+/// Settings of later versions only, which an engine process pins before it connects.
 pub const MORE_SETTINGS: &[(&CStr, &CStr)] =
     if cfg!(any(feature = "pg17", feature = "pg18")) { &[(c"transaction_timeout", c"0")] } else { &[] };
 
-/// Settings by which a statement can end its process, whoever runs it.
+/// Settings with which a statement of any role can end its process.
 pub const DEADLY_SETTINGS: &[&CStr] = if cfg!(any(feature = "pg17", feature = "pg18")) {
     &[c"exit_on_error", c"transaction_timeout"]
 } else {
     &[c"exit_on_error"]
 };
 
-/// A set with room for so many events, which lives as long as the process.
+/// A new wait set for this number of events, which lives as long as the process.
 pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
-    // SAFETY: memory of the process's own life, and no resource owner that would free it earlier.
+    // SAFETY: memory that lives as long as the process, and no resource owner that would free it earlier.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16"))]
         return pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, events);
@@ -41,9 +41,10 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     }
 }
 
-/// Runs `body` on every setting that this process knows.
+/// Runs `body` for each setting that this process knows.
 pub fn each_setting(mut body: impl FnMut(&mut pg_sys::config_generic)) {
-    // SAFETY: as many entries as the server says, each of which it keeps; the list is given back where it was made for this.
+    // SAFETY: the list has as many entries as the server says, and the entries stay. The list itself is freed if it was
+    // made for this call.
     unsafe {
         #[cfg(feature = "pg15")]
         let (all, count) = (pg_sys::get_guc_variables(), pg_sys::GetNumConfigOptions());
@@ -58,7 +59,7 @@ pub fn each_setting(mut body: impl FnMut(&mut pg_sys::config_generic)) {
     }
 }
 
-/// Whether a role owns a database. In a transaction.
+/// Whether a role owns a database. Call it in a transaction.
 pub fn owns_database(database: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: a look-up in the catalog.
     unsafe {
@@ -69,9 +70,9 @@ pub fn owns_database(database: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     }
 }
 
-/// A name with its schema, as the server's look-ups want it. The name is a valid one.
+/// A name with its schema, as the server's look-ups need it. The name must be valid.
 pub fn qualified_name(name: &CStr) -> *mut pg_sys::List {
-    // SAFETY: the text is copied. Without a place for it, an error is raised.
+    // SAFETY: the text is copied. A name that can't be parsed raises an error.
     unsafe {
         #[cfg(feature = "pg15")]
         return pg_sys::stringToQualifiedNameList(name.as_ptr());
@@ -80,7 +81,7 @@ pub fn qualified_name(name: &CStr) -> *mut pg_sys::List {
     }
 }
 
-/// Whether a role may call a function. In a transaction.
+/// Whether a role may call a function. Call it in a transaction.
 pub fn may_execute(function: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     let mode = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
     // SAFETY: a look-up in the catalog.
@@ -94,7 +95,7 @@ pub fn may_execute(function: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     answer == pg_sys::AclResult::ACLCHECK_OK
 }
 
-/// Whether a role may look names up in a schema. In a transaction.
+/// Whether a role may use a schema. Call it in a transaction.
 pub fn may_use_schema(schema: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     let mode = pg_sys::ACL_USAGE as pg_sys::AclMode;
     // SAFETY: a look-up in the catalog.
@@ -108,12 +109,12 @@ pub fn may_use_schema(schema: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     answer == pg_sys::AclResult::ACLCHECK_OK
 }
 
-/// The attributes of a row description, in their order.
+/// The attributes of a row description, in order.
 ///
 /// # Safety
-/// The description is valid for `'a`.
+/// The description must be valid for `'a`.
 pub unsafe fn attributes<'a>(description: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
-    // SAFETY: the description has as many attributes as it says; in 18 they stand behind a shorter form of all of them.
+    // SAFETY: the description has as many attributes as it says. In 18 they follow a shorter form of all attributes.
     unsafe {
         let count = (*description).natts as usize;
         #[cfg(not(feature = "pg18"))]

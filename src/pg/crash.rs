@@ -1,13 +1,13 @@
-//! Points at which tests stop the server, as a power cut would.
+//! Crash points: places where tests stop the server, as a power cut would.
 //!
-//! Only a build with the feature `crash-points` has them; in every other one a point is nothing. A point is armed by a file of
-//! the data directory that holds its name.
+//! Limitations: only builds with the feature `crash-points` have them; otherwise a point does nothing. A file of the
+//! data directory arms the point that it names.
 
-/// The file that names the armed point. A server process works in the data directory.
+/// The file that names the armed point. Server processes work in the data directory.
 #[cfg(feature = "crash-points")]
 const ARMED: &str = "xdb_crash_point";
 
-/// Kills this process if the point of this name is armed, and disarms it: whoever comes by later lives.
+/// Kills this process if the point of this name is armed. The point is disarmed first, so it kills one process only.
 #[cfg(feature = "crash-points")]
 pub fn point(name: &str) {
     if std::fs::read_to_string(ARMED).is_ok_and(|armed| armed.trim() == name) && std::fs::remove_file(ARMED).is_ok() {
@@ -16,6 +16,6 @@ pub fn point(name: &str) {
     }
 }
 
-/// Nothing.
+/// Does nothing in this build.
 #[cfg(not(feature = "crash-points"))]
 pub const fn point(_: &str) {}

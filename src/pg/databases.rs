@@ -1,18 +1,19 @@
-//! The databases of the server, for a process that is connected to none of them.
+//! Lists the databases of the server, for a process without a database.
 
 use super::raw::text;
 use pgrx::pg_sys;
 
-/// A database that schedulers may run in.
+/// A database that may have a scheduler.
 pub struct Database {
     pub oid: pg_sys::Oid,
     pub name: String,
 }
 
-/// The databases that can be connected to and are not templates: an engine in a template would be in the way of every copy.
+/// The databases that accept connections and are not templates. A scheduler in a template would block each copy of the
+/// template.
 pub fn read() -> Vec<Database> {
     let mut databases = Vec::new();
-    // SAFETY: a transaction around a scan of a shared catalog; what is kept is copied.
+    // SAFETY: a transaction around a scan of a shared catalog. All results are copied.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();

@@ -1,32 +1,33 @@
-//! File descriptors that Postgres does not know of: reserved with it, so that it keeps fewer files open itself.
+//! Reserves file descriptors in Postgres. Postgres does not know the reactor's descriptors, so it must keep fewer files
+//! open itself.
 
 use pgrx::pg_sys;
 
-/// Reservations that are left to others in this process, such as foreign tables in a trigger of a user's.
+/// Reservations kept free for other code in this process, such as foreign tables in a trigger of the application.
 const LEFT: usize = 8;
 
-/// Descriptors of a reactor itself: what it polls, and what wakes it and the main thread.
+/// Descriptors that a reactor itself needs: for polling, and to wake it and the main thread.
 const OF_REACTOR: usize = 4;
 
-/// What this process has reserved. On the main thread alone.
+/// The reservations of this process. Main thread only.
 #[derive(Default)]
 pub struct Descriptors {
     reserved: usize,
 }
 
 impl Descriptors {
-    /// Reserves what a reactor with so many connections needs, or as much as Postgres grants. Answers with how many connections it
-    /// may have: one at least, because one is enough to go on with.
+    /// Reserves descriptors for a reactor with this number of connections, or as many as Postgres grants. Returns how
+    /// many connections the reactor may have: at least one, so that it always makes progress.
     pub fn reserve_connections(&mut self, wanted: usize) -> usize {
         self.reserve(wanted + OF_REACTOR).saturating_sub(OF_REACTOR).max(1)
     }
 
-    /// Gives back what is reserved for more connections than this.
+    /// Releases descriptors for connections above this number.
     pub fn release_connections(&mut self, wanted: usize) {
         self.release(wanted + OF_REACTOR);
     }
 
-    /// Reserves so many, or as many as Postgres grants. Answers with how many are reserved now.
+    /// Reserves up to this number, as far as Postgres grants it. Returns the number reserved now.
     fn reserve(&mut self, wanted: usize) -> usize {
         // SAFETY: only counts, and closes files that Postgres can open again.
         let acquire = || unsafe { pg_sys::AcquireExternalFD() };
@@ -39,16 +40,16 @@ impl Descriptors {
         self.reserved
     }
 
-    /// Gives back what is reserved beyond so many.
+    /// Releases reservations above this number.
     fn release(&mut self, wanted: usize) {
         while self.reserved > wanted {
-            // SAFETY: what is given back was acquired.
+            // SAFETY: only acquired descriptors are released.
             unsafe { pg_sys::ReleaseExternalFD() };
             self.reserved -= 1;
         }
     }
 
-    /// As many as this, or none at all and false.
+    /// Reserves this number. If that fails, reserves nothing and returns false.
     pub fn reserve_all(&mut self, wanted: usize) -> bool {
         let has_all = self.reserve(wanted) >= wanted;
         if !has_all {
@@ -57,7 +58,7 @@ impl Descriptors {
         has_all
     }
 
-    /// The most that can be reserved in a process, if nobody else reserves any.
+    /// The most that this process can reserve, if no other code in it reserves any.
     pub fn most() -> usize {
         // SAFETY: set once, before this process began.
         let safe = unsafe { pg_sys::max_safe_fds };

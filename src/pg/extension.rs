@@ -1,4 +1,4 @@
-//! The extension as the catalog of this database has it.
+//! The installed extension: its oid and version in the catalog of this database.
 
 use super::raw::text;
 use pgrx::pg_sys;
@@ -7,27 +7,26 @@ use std::ffi::CStr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The name of this extension.
 pub const EXTENSION: &CStr = c"xdb";
 
-/// The table whose lock a turn takes first. Every version of the schema has it.
+/// The table whose lock a turn takes first. It exists in each version of the schema.
 const GATE_TABLE: &CStr = c"engine";
 
 const EXTENSION_VERSION: NonZeroUsize = NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
 
-/// What `pg_extension` says.
+/// The extension's row in `pg_extension`.
 #[derive(Default)]
 pub struct Installed {
     pub oid: pg_sys::Oid,
     pub version: String,
 }
 
-/// Looks the extension up, by itself: the server's function for it has no version. Can raise an error.
+/// Reads the extension's row. The server has a function for the oid, but none for the version. Can raise an error.
 ///
 /// # Safety
-/// In a transaction.
+/// Call it in a transaction.
 pub unsafe fn installed() -> Option<Installed> {
-    // SAFETY: the lock on the catalog is held by the caller or taken here; what is returned is copied before the scan ends.
+    // SAFETY: the lock on the catalog is held by the caller or taken here. The results are copied before the scan ends.
     unsafe {
         let relation = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         let mut key = pg_sys::ScanKeyData::default();
@@ -59,10 +58,10 @@ pub unsafe fn installed() -> Option<Installed> {
     }
 }
 
-/// The table whose lock a turn takes first; invalid if there is none. Can raise an error.
+/// The table whose lock a turn takes first; invalid if it does not exist. Can raise an error.
 ///
 /// # Safety
-/// In a transaction.
+/// Call it in a transaction.
 pub unsafe fn gate_table() -> pg_sys::Oid {
     // SAFETY: catalog reads.
     unsafe {
@@ -75,21 +74,23 @@ pub unsafe fn gate_table() -> pg_sys::Oid {
 }
 
 thread_local! {
-    /// What this session read last; it holds until [`forget`]. Without the extension, an invalid oid and no version.
+    /// What this session read last. Valid until [`forget`]. Without the extension: an invalid oid and no version.
     static KNOWN: RefCell<Option<Installed>> = const { RefCell::new(None) };
     static LISTENS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The gate table of the extension that the session knows. Everybody hears of an update, and of the end of it, by its
-/// invalidation.
+/// The gate table of the known extension. All sessions get an invalidation of this table when the extension is updated
+/// or dropped.
 static GATE: AtomicU32 = AtomicU32::new(0);
 
-/// Gives the installed version to `body`. It is read once, and again after the extension was changed. Can raise an error.
+/// Passes the installed version to `body`. It is read once, and again after the extension was changed. Can raise an
+/// error.
 pub fn with_version<T>(body: impl FnOnce(&str) -> T) -> T {
     with_known(|known| body(&known.version))
 }
 
-/// The extension's oid: another one after it was dropped and created again. Invalid where there is none. Can raise an error.
+/// The extension's oid. It changes when the extension is dropped and created again. Invalid without the extension. Can
+/// raise an error.
 pub fn current() -> pg_sys::Oid {
     with_known(|known| known.oid)
 }
@@ -97,12 +98,13 @@ pub fn current() -> pg_sys::Oid {
 fn with_known<T>(body: impl FnOnce(&Installed) -> T) -> T {
     KNOWN.with(|known| {
         if known.borrow().is_none() {
-            // SAFETY: SQL functions run in a transaction; the callback is registered once, and lives as long as the process.
+            // SAFETY: SQL functions run in a transaction. The callback is registered once, and lives as long as the
+            // process.
             let installed = unsafe {
                 if !LISTENS.replace(true) {
                     pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::from(0));
                 }
-                // Taking in what others have changed can make the one outdated while the other is read.
+                // Reading one value may process invalidations that make the other one outdated.
                 loop {
                     let gate = gate_table();
                     GATE.store(gate.to_u32(), Ordering::Relaxed);
@@ -121,7 +123,7 @@ fn with_known<T>(body: impl FnOnce(&Installed) -> T) -> T {
     })
 }
 
-/// Called while the server takes in what others changed. Neither allocates nor raises anything.
+/// Called while the server processes invalidations. Never allocates and never raises an error.
 unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || relation.to_u32() == GATE.load(Ordering::Relaxed) {
         KNOWN.with(|known| {
@@ -132,12 +134,12 @@ unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
     }
 }
 
-/// Tells all sessions, when this transaction commits, that the extension has changed. Can raise an error.
+/// Notifies all sessions, when this transaction commits, that the extension has changed. Can raise an error.
 ///
 /// # Safety
-/// In a transaction.
+/// Call it in a transaction.
 pub unsafe fn tell_sessions() {
-    // SAFETY: the table is there, in this transaction's view.
+    // SAFETY: the table exists in this transaction's view.
     unsafe {
         let gate = gate_table();
         if gate != pg_sys::InvalidOid {

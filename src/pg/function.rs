@@ -1,7 +1,7 @@
-//! SQL functions, as Postgres calls them.
+//! SQL functions as Postgres calls them: arguments, results and errors.
 //!
-//! They are declared in `sql/always/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
-//! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
+//! The functions are declared in `sql/always/functions.sql`, which shows the whole SQL surface, and named here. An
+//! error is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
@@ -30,14 +30,14 @@ mod raw {
     }
 }
 
-/// What a function takes and returns, as it is declared.
+/// The declared types of a function's arguments and result.
 struct DeclaredTypes {
     arguments: Vec<pg_sys::Oid>,
     result: pg_sys::Oid,
 }
 
 thread_local! {
-    /// By the function's oid. What a function takes and returns never changes: another declaration is another function.
+    /// By the function's oid. The types of a function never change: another declaration is another function.
     static SIGNATURES: RefCell<HashMap<pg_sys::Oid, Rc<DeclaredTypes>>> = RefCell::default();
 }
 
@@ -47,7 +47,7 @@ impl DeclaredTypes {
             return known;
         }
         let (mut types, mut count): (*mut pg_sys::Oid, c_int) = (std::ptr::null_mut(), 0);
-        // SAFETY: gives an array of so many types, which is copied.
+        // SAFETY: gives an array with this number of types, which is copied.
         let signature = unsafe {
             let result = pg_sys::get_func_signature(function, &raw mut types, &raw mut count);
             Rc::new(Self { arguments: (0..count as usize).map(|number| *types.add(number)).collect(), result })
@@ -60,7 +60,7 @@ impl DeclaredTypes {
 /// The elements of an array of texts.
 pub type Texts = Vec<Option<String>>;
 
-/// What short texts take in memory, for each of their bytes in an array.
+/// Bytes of memory for each byte of short texts in an array.
 const IN_MEMORY: usize = 16;
 
 /// The arguments of a call, counted from 0.
@@ -71,29 +71,29 @@ pub struct Args {
 
 impl Args {
     /// # Safety
-    /// `call` is what Postgres gave a function that is being called.
+    /// `call` must come from Postgres, for a function that is being called.
     unsafe fn new(call: pg_sys::FunctionCallInfo) -> Self {
         // SAFETY: as the caller says.
         let signature = DeclaredTypes::of(unsafe { (*(*call).flinfo).fn_oid });
         Self { call, signature }
     }
 
-    /// An argument of this type; one that is declared with another type is not touched. One that the declaration in SQL does not
-    /// have is null.
+    /// An argument of this type. If it is declared with another type, it is not touched. If the SQL declaration does
+    /// not have it, it is null.
     fn datum(&self, number: usize, wanted: pg_sys::Oid) -> Option<pg_sys::Datum> {
         let declared = *self.signature.arguments.get(number)?;
         if declared != wanted {
             throw(other_type(format_args!("argument {number} of an SQL function"), declared, wanted));
         }
-        // SAFETY: Postgres gives so many arguments.
+        // SAFETY: Postgres passes this number of arguments.
         unsafe {
             let argument = (*self.call).args.as_slice((*self.call).nargs as usize).get(number)?;
             (!argument.isnull).then_some(argument.value)
         }
     }
 
-    /// Runs `body`, which sleeps and looks at nothing, and gives the statement's snapshot back meanwhile where that is possible:
-    /// see [`snapshot`]. Not inside of [`connect`](super::spi::connect).
+    /// Runs `body`, which only sleeps. If possible, the statement's snapshot is released meanwhile: see [`snapshot`].
+    /// Not allowed inside of [`connect`](super::spi::connect).
     pub fn sleep<T>(&self, body: impl FnOnce() -> T) -> T {
         snapshot::without(self.call, body)
     }
@@ -107,8 +107,8 @@ impl Args {
         self.get(number)
     }
 
-    /// The texts of an array in their order, its nulls too. One that takes more than `most` bytes is not read: their number comes as an
-    /// error within.
+    /// The texts of an array in order, including nulls. If the array has more than `most` bytes, it is not read, and
+    /// the inner error is its size.
     pub fn texts(&self, number: usize, most: usize) -> Result<std::result::Result<Option<Texts>, usize>> {
         let Some(datum) = self.datum(number, pg_sys::TEXTARRAYOID) else { return Ok(Ok(None)) };
         // SAFETY: the argument is an array, whose header says how long it is.
@@ -117,7 +117,7 @@ impl Args {
             return Ok(Err(bytes));
         }
         memory::room_for(bytes.saturating_mul(IN_MEMORY))?;
-        // SAFETY: it is one of texts.
+        // SAFETY: it is an array of texts.
         let texts = unsafe { Array::<&str>::from_datum(datum, false) };
         Ok(Ok(texts.map(|texts| texts.iter().map(|text| text.map(str::to_owned)).collect())))
     }
@@ -126,7 +126,8 @@ impl Args {
         self.get(number)
     }
 
-    /// The text of a `jsonb`, digits and all. One that is longer than `most` bytes is not read: its length comes as an error within.
+    /// The text of a `jsonb`, with all digits. If it has more than `most` bytes, it is not read, and the inner error is
+    /// its length.
     pub fn json(&self, number: usize, most: usize) -> Result<std::result::Result<Option<String>, usize>> {
         let Some(datum) = self.datum(number, pg_sys::JSONBOID) else { return Ok(Ok(None)) };
         let read = |text: &str| match text.len() {
@@ -137,13 +138,13 @@ impl Args {
         unsafe { json::with_text(datum, read) }
     }
 
-    /// The first and the last number of an `int4range`, as far as it has them. None within: it is empty.
+    /// The first and the last number of an `int4range`, if bounded. The inner None: the range is empty.
     #[allow(clippy::type_complexity)]
     pub fn range(&self, number: usize) -> Option<Option<(Option<i32>, Option<i32>)>> {
         let datum = self.datum(number, pg_sys::INT4RANGEOID)?;
         // SAFETY: the argument is such a range.
         let range = unsafe { Range::<i32>::from_datum(datum, false)? };
-        // Postgres has whole numbers up to the upper bound, without it.
+        // Postgres normalises ranges: the upper bound is exclusive.
         let bound = |bound: Option<&RangeBound<i32>>, less: i32| match bound {
             Some(RangeBound::Inclusive(number)) => Some(*number),
             Some(RangeBound::Exclusive(number)) => Some(number.saturating_sub(less)),
@@ -152,7 +153,7 @@ impl Args {
         Some((!range.is_empty()).then(|| (bound(range.lower(), -1), bound(range.upper(), 1))))
     }
 
-    /// A `regrole`. Zero is no role, and any other one may be gone.
+    /// A `regrole`. Zero is no role, and any other role may have been dropped.
     pub fn role(&self, number: usize) -> Option<pg_sys::Oid> {
         self.datum(number, pg_sys::REGROLEOID).map(|datum| pg_sys::Oid::from(datum.value() as u32))
     }
@@ -161,12 +162,12 @@ impl Args {
         self.get(number)
     }
 
-    /// A moment; infinities are None within.
+    /// A moment. The inner None: it is infinite.
     pub fn time(&self, number: usize) -> Option<Option<Timestamp>> {
         Some(moment(self.datum(number, pg_sys::TIMESTAMPTZOID)?.value() as i64))
     }
 
-    /// A length of time, with months of 30 days and days of 24 hours. None within: it is negative.
+    /// A length of time, with months of 30 days and days of 24 hours. The inner None: it is negative.
     pub fn interval(&self, number: usize) -> Option<Option<Duration>> {
         let datum = self.datum(number, pg_sys::INTERVALOID)?;
         // SAFETY: an interval datum points to an Interval.
@@ -174,24 +175,24 @@ impl Args {
     }
 }
 
-/// A moment as Postgres counts it; None if it is infinite.
+/// A moment from Postgres' count; None if it is infinite.
 fn moment(at: i64) -> Option<Timestamp> {
     (at != i64::MIN && at != i64::MAX).then(|| from_postgres(at))
 }
 
-/// Reads a text as an `interval`, as [`Args::interval`] gives one.
+/// Reads a text as an `interval`, like [`Args::interval`].
 pub fn read_interval(text: &str) -> Result<Option<Duration>> {
     Ok(length(&read_as_interval(text)?))
 }
 
-/// Reads a text as an `interval`. In the postmaster too: nothing is looked up.
+/// Reads a text as an `interval`. Looks nothing up, so it works in the postmaster too.
 pub(super) fn read_as_interval(text: &str) -> Result<pg_sys::Interval> {
     let interval = read(raw::interval_in, text)?.cast_mut_ptr::<pg_sys::Interval>();
-    // SAFETY: what interval_in gives.
+    // SAFETY: the result of interval_in.
     Ok(unsafe { *interval })
 }
 
-/// Reads a text as a `timestamptz`, as [`Args::time`] gives one.
+/// Reads a text as a `timestamptz`, like [`Args::time`].
 pub fn read_time(text: &str) -> Result<Option<Timestamp>> {
     Ok(moment(read(raw::timestamptz_in, text)?.value() as i64))
 }
@@ -212,15 +213,15 @@ fn length(interval: &pg_sys::Interval) -> Option<Duration> {
     (micros >= 0).then(|| Duration(i64::try_from(micros).unwrap_or(i64::MAX)))
 }
 
-/// What a function returns.
+/// The result of a function.
 pub enum Value {
     Null,
     Void,
     /// A value of the type with this oid: see [`Value::of`].
     Of(pg_sys::Oid, pg_sys::Datum),
-    /// The rows of a function that returns a set, each with its columns from the first on. Further columns are null.
+    /// The rows of a set-returning function, with columns from the first on. Missing columns are null.
     Rows(Vec<Vec<Value>>),
-    /// JSON text, as `jsonb`.
+    /// JSON text, returned as `jsonb`.
     Json(String),
 }
 
@@ -229,7 +230,7 @@ impl Value {
         value.datum().map_or(Self::Null, |datum| Self::Of(T::TYPE.oid, datum))
     }
 
-    /// The value itself, and whether it is null. Sets have none.
+    /// The datum, and whether it is null. A set has no datum.
     fn datum(self) -> Result<(pg_sys::Datum, bool)> {
         Ok(match self {
             Self::Null | Self::Rows(_) => (pg_sys::Datum::null(), true),
@@ -239,7 +240,7 @@ impl Value {
         })
     }
 
-    /// The type that this is declared with; `None` if any will do.
+    /// The type that the function must be declared with; `None` if any type is right.
     fn declared_as(&self) -> Option<pg_sys::Oid> {
         match self {
             Self::Null | Self::Rows(_) => None,
@@ -250,7 +251,7 @@ impl Value {
     }
 }
 
-/// Calls the body of a function and gives Postgres its value or its error.
+/// Calls the body of a function, and gives Postgres its value or its error.
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
         let _reserve = memory::Reserve::new()?;
@@ -274,13 +275,13 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
     })
 }
 
-/// Gives all rows of a set at once. The declaration of another version may have fewer columns than the rows, or more: new columns come
-/// last.
+/// Returns all rows of a set at once. The declaration in another version may have fewer columns than the rows, or more:
+/// new columns are always last.
 ///
 /// # Safety
-/// Postgres is calling a function.
+/// Postgres must be calling a function.
 unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: Vec<Vec<Value>>) -> Result<()> {
-    // SAFETY: as the caller says. What is put into the store is copied, and the store lives as long as the statement.
+    // SAFETY: as the caller says. Values in the store are copied, and the store lives as long as the statement.
     unsafe {
         let set = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
         if set.is_null() || (*set).expectedDesc.is_null() {
@@ -313,7 +314,7 @@ macro_rules! row {
     ($($value:expr),* $(,)?) => { vec![$($crate::pg::function::Value::of($value)),*] };
 }
 
-/// Makes SQL functions of Rust functions that take [`Args`] and give a [`Value`].
+/// Makes SQL functions from Rust functions that take [`Args`] and return a [`Value`].
 #[macro_export]
 macro_rules! sql_functions {
     ($($symbol:ident / $info:ident => $body:path;)+) => {
@@ -324,7 +325,7 @@ macro_rules! sql_functions {
                 $crate::pg::function::call(info, $body)
             }
 
-            /// Tells Postgres the calling convention.
+            /// The calling convention, for Postgres.
             #[unsafe(no_mangle)]
             pub extern "C-unwind" fn $info() -> &'static pgrx::pg_sys::Pg_finfo_record {
                 static RECORD: pgrx::pg_sys::Pg_finfo_record = pgrx::pg_sys::Pg_finfo_record { api_version: 1 };

@@ -1,8 +1,9 @@
-//! The utility hook: statements that need a database without connections find it so, and `CREATE EXTENSION` starts the engine.
+//! The utility hook. It empties a database for statements that need one without connections, and `CREATE EXTENSION`
+//! starts the engine.
 //!
-//! The statement itself is called without pgrx's error boundary: its errors pass through unchanged. What must happen afterwards,
-//! also if it fails, is left to the callbacks at the end of the transaction; what follows a statement that went well is called
-//! after it.
+//! The statement runs without pgrx's error boundary, so its errors pass through unchanged. Work that must follow even a
+//! failed statement is done by the callbacks at the end of the transaction. Work after a successful statement follows
+//! here.
 use super::catch::{self, Result};
 use super::extension::{self, EXTENSION};
 use super::{compat, latch, raw, shmem, wake};
@@ -12,16 +13,17 @@ use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long such a statement waits for the engine to leave; the server itself waits as long for other connections.
+/// How long the statement waits for the engine to leave. The server waits as long for other connections.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the engine has to leave by itself.
+/// How long the engine has to leave by itself. Then its processes are terminated.
 const LEAVE_POLITELY: Duration = Duration::from_millis(300);
 
 static mut PREVIOUS: pg_sys::ProcessUtility_hook_type = None;
 static AFTER_SUBSCRIPTION: OnceLock<fn() -> Result<()>> = OnceLock::new();
 
-/// Puts the hook in place. Only while the server loads its `shared_preload_libraries`. `after_subscription` is called in the
-/// transaction of a statement that has made or altered a subscription, in a database with the extension.
+/// Installs the hook. Call it only while the server loads `shared_preload_libraries`. `after_subscription` is called
+/// after a statement that creates or alters a subscription in a database with the extension, in the statement's
+/// transaction.
 pub fn register(after_subscription: fn() -> Result<()>) {
     AFTER_SUBSCRIPTION.get_or_init(|| after_subscription);
     // SAFETY: _PG_init runs in the postmaster, before any other process or thread exists.
@@ -31,7 +33,7 @@ pub fn register(after_subscription: fn() -> Result<()>) {
     }
 }
 
-/// Deliberately without `#[pg_guard]`: an error of the chained call must jump over this frame, which holds nothing to drop.
+/// Without `#[pg_guard]`: an error of the chained call must jump over this frame, which holds nothing to drop.
 #[allow(clippy::too_many_arguments)]
 unsafe extern "C-unwind" fn process_utility(
     statement: *mut pg_sys::PlannedStmt,
@@ -43,7 +45,7 @@ unsafe extern "C-unwind" fn process_utility(
     receiver: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the arguments are passed on as they came.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe {
         let is_subscription = before_statement(statement, context);
         let next = PREVIOUS.unwrap_or(raw::standard_ProcessUtility);
@@ -57,14 +59,14 @@ unsafe extern "C-unwind" fn process_utility(
 #[pg_guard]
 unsafe extern "C-unwind" fn subscription_changed() {
     catch::edge(|| {
-        // SAFETY: in the transaction of the statement, whose changes are to be seen.
+        // SAFETY: in the transaction of the statement, whose changes must be visible.
         unsafe { pg_sys::CommandCounterIncrement() };
         let after = AFTER_SUBSCRIPTION.get().filter(|_| extension::current() != pg_sys::InvalidOid);
         after.map_or(Ok(()), |after| after())
     });
 }
 
-/// Whether the statement makes or alters a subscription.
+/// Prepares for the statement. Returns whether it creates or alters a subscription.
 #[pg_guard]
 unsafe extern "C-unwind" fn before_statement(
     statement: *mut pg_sys::PlannedStmt,
@@ -78,7 +80,7 @@ unsafe extern "C-unwind" fn before_statement(
         }
         match (*node).type_ {
             pg_sys::NodeTag::T_CreateSubscriptionStmt | pg_sys::NodeTag::T_AlterSubscriptionStmt => return true,
-            // Whichever extension it is: CASCADE can bring this one along.
+            // For any extension: CASCADE can create this one.
             pg_sys::NodeTag::T_CreateExtensionStmt => extension_changes(),
             pg_sys::NodeTag::T_AlterExtensionStmt => {
                 let stmt = node.cast::<pg_sys::AlterExtensionStmt>();
@@ -96,7 +98,7 @@ unsafe extern "C-unwind" fn before_statement(
             pg_sys::NodeTag::T_TransactionStmt => {
                 let stmt = node.cast::<pg_sys::TransactionStmt>();
                 if (*stmt).kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
-                    // What the prepared transaction did is not known here: it may have made the extension.
+                    // What the prepared transaction did is unknown here: it may have created the extension.
                     wake::wake_everybody_at_commit();
                     wake::poke_launcher_at_commit();
                 }
@@ -105,7 +107,7 @@ unsafe extern "C-unwind" fn before_statement(
             | pg_sys::NodeTag::T_RenameStmt
             | pg_sys::NodeTag::T_AlterDatabaseStmt
             | pg_sys::NodeTag::T_CreatedbStmt => {
-                // In a transaction block the server refuses these; a block is no reason to stop the engine.
+                // The server refuses these statements in a transaction block, so a block does not stop the engine.
                 if context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
                     && !pg_sys::IsTransactionBlock()
                     && let Some(database) = database_to_vacate(node)
@@ -119,7 +121,8 @@ unsafe extern "C-unwind" fn before_statement(
     }
 }
 
-/// The launcher looks whether there is an engine to start, and a running engine looks at once whether it is still the same.
+/// The launcher checks whether there is an engine to start. A running engine checks at once whether its extension is
+/// still the same.
 fn extension_changes() {
     wake::poke_launcher_at_commit();
     wake::wake_scheduler_at_commit();
@@ -139,9 +142,10 @@ unsafe fn drops_this_extension(objects: *mut pg_sys::List) -> bool {
     }
 }
 
-/// The database that must have no connection for this statement, if the statement is one of those and the user may run it.
+/// The database that must have no connections for this statement. None for other statements, and if the user may not
+/// run this one.
 ///
-/// Without the check of privileges, anybody could stop any engine by a statement that then fails.
+/// Without the check of privileges, any role could stop any engine with a statement that then fails.
 unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
     // SAFETY: as in `before_statement`.
     unsafe {
@@ -198,7 +202,7 @@ fn owns(database: pg_sys::Oid) -> bool {
     compat::owns_database(database, unsafe { pg_sys::GetUserId() })
 }
 
-/// By itself: the server's function for it can be called from outside only since one of the minor releases of 15.
+/// Written here because early minor releases of 15 don't export the server's function.
 fn may_create_databases() -> bool {
     // SAFETY: a plain accessor, and a look-up in the catalog; a role's row has this form.
     unsafe {
@@ -217,7 +221,7 @@ fn is_template(database: pg_sys::Oid) -> bool {
     }
 }
 
-/// What a row of the catalog says; false without a row. The row is of the form `T`.
+/// Reads a catalog row of the form `T`; false without a row.
 unsafe fn of_row<T>(cache: pg_sys::SysCacheIdentifier::Type, key: pg_sys::Oid, read: impl FnOnce(&T) -> bool) -> bool {
     // SAFETY: a catalog read inside the statement's transaction; nothing of the row is kept when it is released.
     unsafe {
@@ -231,9 +235,9 @@ unsafe fn of_row<T>(cache: pg_sys::SysCacheIdentifier::Type, key: pg_sys::Oid, r
     }
 }
 
-/// Keeps the engine out of the database until the end of the transaction, and waits until it is gone.
+/// Keeps the engine out of the database until the end of the transaction, and waits until it has left.
 ///
-/// When it doesn't go in time, the statement meets its connection and says so.
+/// If the engine does not leave in time, the statement fails because of its connection.
 fn vacate(database: pg_sys::Oid) {
     if !shmem::is_preloaded() {
         return;
@@ -245,7 +249,7 @@ fn vacate(database: pg_sys::Oid) {
     let started = Instant::now();
     let mut politely = true;
     Slot::of_database(database).for_each(Slot::ask_to_leave);
-    // A scheduler that has been started and has no slot yet finds the hold by itself.
+    // A scheduler that was started and has no slot yet sees the hold itself.
     while Slot::of_database(database).any(|slot| slot.phase() == SlotPhase::Live) {
         if started.elapsed() > LEAVE_TIMEOUT {
             return;

@@ -1,4 +1,4 @@
-//! As whom SQL runs, and with which settings.
+//! Which role SQL runs as, and with which settings.
 
 use super::catch::{Result, catch};
 use super::compat;
@@ -12,51 +12,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_ENGINE: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is one of the engine's: then what runs here runs inside the engine.
+/// Whether this process is an engine process. Then all code here runs inside the engine.
 pub fn is_engine() -> bool {
     IS_ENGINE.load(Ordering::Relaxed)
 }
 
-/// From here on this process is one of the engine's.
+/// Marks this process as an engine process.
 pub fn begin_engine() {
     IS_ENGINE.store(true, Ordering::Relaxed);
 }
 
-/// A parameter and its value.
 pub type Setting = (CString, CString);
 
 const SEARCH_PATH: [(&CStr, &CStr); 1] = [(c"search_path", c"pg_catalog, pg_temp")];
 
-/// Runs `body` as the cluster's own superuser, with a pinned `search_path`. This is how a function that was called by
-/// an ordinary role reaches the system tables.
+/// Runs `body` as the cluster's bootstrap superuser, with a pinned `search_path`. So a function that an ordinary role
+/// has called can use the system tables.
 pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let superuser = pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID);
     scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, Settings::AllBack, body)
 }
 
-/// Runs `body` on users' tables in a caller's transaction: as the caller, with the caller's `search_path`, and the formats of
-/// values pinned. What a trigger sets stays, but `role` and `session_authorization` it can't set, as in a function of
-/// another's rights.
+/// Runs `body` on the application's tables in a caller's transaction, as the caller. The caller's `search_path` stays,
+/// and the formats of values are pinned. Settings made by a trigger stay, but a trigger can't set `role` or
+/// `session_authorization`, as in a `SECURITY DEFINER` function.
 ///
-/// If a superuser has become the caller by `SET ROLE`, nothing that a trigger does may reach the superuser later: the trigger is
-/// restricted as in a step. It makes nothing temporary, its settings end with it, and Postgres refuses to defer a trigger, which could
-/// change its role at the commit. If [`is_restricted`], `body` has constraints checked at once.
+/// If a superuser has become the caller by `SET ROLE`, a trigger must not reach the superuser later. So the trigger is
+/// restricted as in a step: it can't make temporary objects, and its settings end with it. Postgres refuses to defer a
+/// trigger, which could change its role at the commit. If [`is_restricted`], `body` has constraints checked at once.
 pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let caller = current_user();
     as_role_of_session(caller, is_lent_by_superuser(caller), body)
 }
 
-/// The role of the session: in a `SECURITY DEFINER` function it is still the caller's.
+/// The session's role. In a `SECURITY DEFINER` function this is still the caller's role.
 pub fn session_role() -> pg_sys::Oid {
     // SAFETY: a plain accessor.
     unsafe { pg_sys::GetOuterUserId() }
 }
 
-/// Runs `body`, which has code run that the session has deferred, as the role as which Postgres runs it at the commit: the session's,
-/// and not that of a function of another's rights which has called. But not as a superuser who has become the caller.
+/// Runs `body`, which runs code that the session has deferred, as the role that Postgres would use at the commit. That
+/// is the session's role, not that of a calling `SECURITY DEFINER` function. But if the session is a superuser's, it is
+/// the current role.
 ///
-/// Where it is `restricted`, Postgres refuses to defer a trigger again. If `body` has all constraints checked at once, nothing of that
-/// code is left to run later.
+/// If `restricted`, Postgres refuses to defer a trigger again. If `body` has all constraints checked at once, no
+/// deferred code is left.
 pub fn as_at_commit<T>(restricted: bool, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let session = session_role();
     let role = if is_superuser(session) { current_user() } else { session };
@@ -71,36 +71,36 @@ fn as_role_of_session<T>(role: pg_sys::Oid, restricted: bool, body: impl FnOnce(
     scope(Some((role, (pg_sys::SECURITY_LOCAL_USERID_CHANGE | more) as c_int)), &FORMATS, back, body)
 }
 
-/// Runs `body`, which calls a function of the users in a caller's transaction: as [`as_caller`], with a pinned `search_path` that
-/// only the function's own takes the place of.
+/// Runs `body`, which calls a function of the application in a caller's transaction: like [`as_caller`], with a pinned
+/// `search_path`. Only a function's own setting overrides this path.
 pub fn as_caller_of_function<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     as_caller(|| with_pinned_path(body))
 }
 
-/// Runs `body` with a pinned `search_path`, which only the functions' own take the place of.
+/// Runs `body` with a pinned `search_path`. Only a function's own setting overrides it.
 pub fn with_pinned_path<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &SEARCH_PATH, Settings::PinnedBack, body)
 }
 
-/// Whether the session, or what has called a function of another's rights, has a superuser's rights beside those of this role.
+/// Whether a superuser stands behind this role: in the session, or as the caller of a `SECURITY DEFINER` function.
 fn is_lent_by_superuser(role: pg_sys::Oid) -> bool {
     // SAFETY: plain accessors.
     let behind = unsafe { [pg_sys::GetAuthenticatedUserId(), pg_sys::GetSessionUserId(), pg_sys::GetOuterUserId()] };
     behind.iter().any(|lender| *lender != role && is_superuser(*lender)) && !is_superuser(role)
 }
 
-/// Whether deferred triggers are refused here.
+/// Whether Postgres refuses deferred triggers here.
 pub fn is_restricted() -> bool {
     // SAFETY: a plain accessor.
     unsafe { pg_sys::InSecurityRestrictedOperation() }
 }
 
-/// Runs `body` with the formats of values pinned and nothing else changed.
+/// Runs `body` with pinned formats of values, and changes nothing else.
 pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &FORMATS, Settings::PinnedBack, body)
 }
 
-/// Runs `body` with a `lock_timeout` of this length, or the session's if that is shorter.
+/// Runs `body` with this `lock_timeout`, or the session's if that is shorter.
 pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let milliseconds = at_most.as_millis().clamp(1, i32::MAX as u128) as i32;
     // SAFETY: reads a setting of the session.
@@ -127,15 +127,17 @@ mod raw {
     }
 }
 
-/// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
-/// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
-/// later as the engine.
+/// Runs `body` on the application's tables as the owner of a process, in the engine's own transaction. A local change
+/// of the user id is not enough. RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred trigger from
+/// running later as the engine.
 ///
-/// `own` are the owner's settings of custom parameters. `lock_timeout` overrides the session's, where a lock is known to be held.
+/// `own` are the owner's settings of custom parameters. `lock_timeout` overrides the session's, if a lock is known to
+/// be held.
 ///
-/// All cursors of the session but those that run a statement now are closed at the end: the engine has none of its own.
+/// At the end all cursors of the session are closed, except those of running statements: the engine has no cursors of
+/// its own.
 ///
-/// What fails leaves something behind in the session: see [`clean_session`].
+/// Failed code leaves something in the session: see [`clean_session`].
 pub fn as_process_owner<T>(
     owner: pg_sys::Oid,
     own: &[Setting],
@@ -158,10 +160,10 @@ pub fn as_process_owner<T>(
     Ok(result)
 }
 
-/// The same in a client's transaction, whose session this is: nothing of it is taken back, and the time limits are the client's.
-/// What the owner's code may leave in the session, and what it may find there, is for the caller to look at.
+/// Runs `body` as the owner in a client's transaction. Nothing in the session is reset, and the client's time limits
+/// apply. The caller must check what the owner's code may leave in the session, and may find there.
 ///
-/// `configured` are the settings that decide what statements mean, as the server is configured.
+/// `configured` are the settings that decide what statements mean, as configured in the server.
 pub fn as_owner_in_session<T>(
     owner: pg_sys::Oid,
     configured: &[Setting],
@@ -172,31 +174,31 @@ pub fn as_owner_in_session<T>(
     scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
         SEARCH_PATH.iter().chain(&FIXED_MEANINGS).for_each(|(name, value)| set_if_possible(name, value, SUSET));
         configured.iter().for_each(|(name, value)| set_if_possible(name, value, SUSET));
-        // The owner may want another of these.
+        // The owner may have set some of these.
         own.iter().for_each(|(name, value)| set_own(name, value));
         body()
     })
 }
 
-/// Runs `body` without sending its messages to the client: it is code of a role whose rights the client does not have. Setting
-/// `client_min_messages` is not enough, because it does not suppress the level INFO.
+/// Runs `body` without sending its messages to the client, because the client does not have the rights of the code's
+/// role. The setting `client_min_messages` is not enough: it does not suppress the level INFO.
 ///
-/// Errors reach the client by the way of [`super::catch`]. If the session is terminated meanwhile, the client sees the connection
-/// end without the message that says so.
+/// Errors reach the client through [`super::catch`]. If the session is terminated meanwhile, the client gets no message
+/// about it.
 pub fn unheard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     struct Heard(pg_sys::CommandDest::Type);
     impl Drop for Heard {
         fn drop(&mut self) {
-            // SAFETY: a variable of the server, in the one thread that uses it.
+            // SAFETY: a variable of the server, in the only thread that uses it.
             unsafe { pg_sys::whereToSendOutput = self.0 };
         }
     }
-    // SAFETY: as above. It is put back on every way out; no error of the server's jumps over this frame.
+    // SAFETY: as above. It is restored on each way out; no error of the server jumps over this frame.
     let _heard = unsafe { Heard((&raw mut pg_sys::whereToSendOutput).replace(pg_sys::CommandDest::DestNone)) };
     body()
 }
 
-/// The schema of the session's temporary objects, if it ever had any.
+/// The schema of the session's temporary objects, if it has one.
 pub fn temporary_schema() -> Option<pg_sys::Oid> {
     let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: an accessor.
@@ -204,8 +206,8 @@ pub fn temporary_schema() -> Option<pg_sys::Oid> {
     (schema != pg_sys::InvalidOid).then_some(schema)
 }
 
-/// Runs `body` as [`as_process_owner`] does, for a function that waits for a lock for this number of milliseconds. In a deadlock the
-/// function gives way before a session does.
+/// Runs `body` like [`as_process_owner`], for a function that waits this number of milliseconds for a lock. In a
+/// deadlock the function fails before a session does.
 pub fn as_function_owner<T>(
     owner: pg_sys::Oid,
     own: &[Setting],
@@ -218,12 +220,12 @@ pub fn as_function_owner<T>(
     })
 }
 
-/// Closes the cursors and the descriptors of large objects that a trigger has left open: the code of the next owner could read from
-/// them, or find the name of a cursor taken. An error closes them by itself. Code at the end of a cursor's statement still runs as the
-/// owner.
+/// Closes cursors and descriptors of large objects that a trigger has left open. Code of the next owner could read from
+/// them, or find a cursor's name in use. An error closes them by itself. Code at the end of a cursor's statement still
+/// runs as the owner.
 fn close_cursors() -> Result<()> {
-    // SAFETY: raw calls, which do nothing where nothing is open. A cursor that a language has pinned is an error here, as it would be
-    // at the commit.
+    // SAFETY: raw calls, which do nothing if nothing is open. A cursor that a language has pinned raises an error here,
+    // as at the commit.
     unsafe {
         catch(|| {
             raw::PortalHashTableDeleteAll();
@@ -232,13 +234,14 @@ fn close_cursors() -> Result<()> {
     }
 }
 
-/// Takes back what a trigger may have done to the session and what no abort takes back. To be called after a use of users' tables,
-/// also where it failed and was undone.
+/// Resets what a trigger may have done to the session and an abort does not undo. Call it after each use of the
+/// application's tables, also after a failed one.
 ///
-/// - The advisory locks of the session: the code of the next owner would hold them too. Those of the transaction stay until its end.
-/// - The seed of `random()`: a trigger that has set it would know the next owner's random numbers.
+/// - Advisory locks of the session: the next owner's code would hold them too. Locks of the transaction stay until its
+///   end.
+/// - The seed of `random()`: a trigger that has set it could predict the next owner's random numbers.
 pub fn clean_session() {
-    // SAFETY: looks through the locks that this process has, and gives back those of the session.
+    // SAFETY: searches the locks of this process, and releases those of the session.
     unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
     forget_seed();
 }
@@ -255,12 +258,12 @@ pub fn forget_seed() {
     }
 }
 
-/// Drops what a trigger has made in `pg_temp`, so that the owner of the next process does not run it. Functions may be made there
-/// even in a restricted operation; with earlier minor versions of Postgres also types, which every `search_path` finds first. An
-/// error takes them back by itself.
+/// Drops what a trigger has created in `pg_temp`, so that it does not run for the next owner. Functions can be created
+/// there even in a restricted operation. In earlier minor versions of Postgres types can too, and each `search_path`
+/// finds them first. An error undoes such objects by itself.
 fn empty_temporary_schema() {
     if temporary_schema().is_some() {
-        // SAFETY: a deletion in the transaction that is open, which runs no user's code.
+        // SAFETY: a deletion in the open transaction, which runs no code of the application.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::ResetTempTableNamespace();
@@ -268,18 +271,18 @@ fn empty_temporary_schema() {
     }
 }
 
-/// What of the settings is put back at the end of a scope.
+/// Which settings are restored at the end of a scope.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settings {
-    /// Those that the scope pinned. What a caller's trigger sets stays.
+    /// Those that the scope pinned. Settings made by a caller's trigger stay.
     PinnedBack,
-    /// Every change since the scope began. A user's trigger must not leave a `search_path` or a timeout behind for
-    /// the engine, however it set it.
+    /// All that changed since the scope began. A trigger of the application must not leave a `search_path` or a timeout
+    /// for the engine, however it was set.
     AllBack,
 }
 
-/// Changes identity and settings around `body` and puts both back. On an error they are left as they are: the
-/// abort that must follow restores them.
+/// Changes role and settings around `body`, and restores both. After an error they are not restored here: the abort
+/// that must follow restores them.
 fn scope<T>(
     identity: Option<(pg_sys::Oid, c_int)>,
     settings: &[(&CStr, &CStr)],
@@ -295,11 +298,11 @@ fn scope<T>(
     };
     settings.iter().for_each(|(name, value)| set(name, value));
     if let Some((as_user, flags)) = identity {
-        // SAFETY: the caller's identity is put back below, or by the abort.
+        // SAFETY: the caller's identity is restored below, or by the abort.
         unsafe { pg_sys::SetUserIdAndSecContext(as_user, context | flags) };
     }
     let result = body()?;
-    // SAFETY: puts back what was there.
+    // SAFETY: restores the previous state.
     unsafe {
         pg_sys::SetUserIdAndSecContext(user, context);
         pg_sys::AtEOXact_GUC(back == Settings::PinnedBack, level);
@@ -310,14 +313,14 @@ fn scope<T>(
 /// With the rights of a superuser.
 const SUSET: pg_sys::GucContext::Type = pg_sys::GucContext::PGC_SUSET;
 
-/// Sets a custom parameter until the current nest level ends, with the rights of the current user. A value that the user may not set is
-/// left out, as in a session of the user's own.
+/// Sets a custom parameter until the current nest level ends, with the rights of the current user. A value that the
+/// user may not set is ignored, as in a session of that user.
 fn set_own(name: &CStr, value: &CStr) {
     let context = if is_superuser(current_user()) { SUSET } else { pg_sys::GucContext::PGC_USERSET };
     set_if_possible(name, value, context);
 }
 
-/// Sets a parameter until the current nest level ends, unless it can't have this value.
+/// Sets a parameter until the current nest level ends. An invalid value is ignored.
 fn set_if_possible(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
     set_with(name, value, context, pg_sys::GucAction::GUC_ACTION_SAVE, pg_sys::DEBUG1);
 }
@@ -328,16 +331,16 @@ pub fn set_local(name: &CStr, value: &CStr) -> Result<()> {
     Ok(())
 }
 
-/// Sets a parameter until the current nest level ends, to a constant that every server accepts.
+/// Sets a parameter to a constant that each server accepts, until the current nest level ends.
 fn set(name: &CStr, value: &CStr) {
     set_with(name, value, SUSET, pg_sys::GucAction::GUC_ACTION_SAVE, 0);
 }
 
-/// Sets a parameter, unless it has this value already: comparing is cheaper. What is wrong with the value is reported at `level`; zero:
-/// it is an error.
+/// Sets a parameter, unless it has this value already: comparing is cheaper. A problem with the value is reported at
+/// `level`. Zero: it is an error.
 fn set_with(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type, action: pg_sys::GucAction::Type, level: u32) {
     let (name, source) = (name.as_ptr(), pg_sys::GucSource::PGC_S_SESSION);
-    // SAFETY: the text that is given is read before anything else runs, and the strings outlive the call.
+    // SAFETY: the text is read before anything else runs, and the strings outlive the call.
     unsafe {
         let now = pg_sys::GetConfigOption(name, true, false);
         if now.is_null() || CStr::from_ptr(now) != value {
@@ -346,19 +349,18 @@ fn set_with(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type, action
     }
 }
 
-/// The effective user.
 pub fn current_user() -> pg_sys::Oid {
     // SAFETY: a plain accessor.
     unsafe { pg_sys::GetUserId() }
 }
 
-/// Name of a role, if there is one.
+/// The name of a role, if it exists.
 pub fn role_name(role: pg_sys::Oid) -> Result<Option<String>> {
     // SAFETY: a look-up in the catalog.
     Ok(unsafe { text(pg_sys::GetUserNameFromId(role, true)) })
 }
 
-/// The role of this name, if there is one.
+/// The role with this name, if it exists.
 pub fn role_named(name: &str) -> Result<Option<pg_sys::Oid>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     // SAFETY: the name outlives the call.
@@ -373,7 +375,8 @@ pub enum TableUse {
     Update,
 }
 
-/// Whether a role has this privilege on a table, or on a column of it. True for a table that is gone: using it says so.
+/// Whether a role has this privilege on a table, or on one of its columns. True for a table that was dropped: using it
+/// gives the right error.
 pub fn may_use_table(role: pg_sys::Oid, relation: u32, how: TableUse) -> Result<bool> {
     let mode = match how {
         TableUse::Select => pg_sys::ACL_SELECT,
@@ -391,7 +394,7 @@ pub fn may_use_table(role: pg_sys::Oid, relation: u32, how: TableUse) -> Result<
     }
 }
 
-/// Whether a role can reach the functions of XDB at all: it may use their schema.
+/// Whether a role can reach the functions of XDB: it may use their schema.
 pub fn may_use_xdb(role: pg_sys::Oid) -> Result<bool> {
     // SAFETY: look-ups in the catalog, raw calls without destructors.
     unsafe {
@@ -402,19 +405,19 @@ pub fn may_use_xdb(role: pg_sys::Oid) -> Result<bool> {
     }
 }
 
-/// The name of a table without its schema, as the server's own errors have it.
+/// The name of a table without its schema, as in the server's own errors.
 pub fn table_name(relation: u32) -> Option<String> {
     // SAFETY: a look-up in the catalog.
     unsafe { text(pg_sys::get_rel_name(pg_sys::Oid::from(relation))) }
 }
 
-/// Whether a role has the privileges of another one without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.
+/// Whether a role has the privileges of another role without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.
 pub fn has_privileges_of(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
-    // SAFETY: catalog look-ups on the main thread; a role that is gone has no members.
+    // SAFETY: catalog look-ups on the main thread. A role that was dropped has no members.
     unsafe { pg_sys::has_privs_of_role(role, of) }
 }
 
-/// Whether a role may see figures of all processes, as a member of `pg_monitor` may.
+/// Whether a role may see figures of all processes, like a member of `pg_monitor`.
 pub fn monitors(role: pg_sys::Oid) -> bool {
     has_privileges_of(role, pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
 }
@@ -424,7 +427,8 @@ pub fn is_superuser(role: pg_sys::Oid) -> bool {
     unsafe { pg_sys::superuser_arg(role) }
 }
 
-/// Whether a role is an operator, which may stop, pause and change processes of every role: it was granted the operators' functions.
+/// Whether a role is an operator, which may stop, pause and change all processes: it was granted the operators'
+/// functions.
 pub fn is_administrator(role: pg_sys::Oid) -> bool {
     thread_local! {
         static PAUSE: std::cell::Cell<Option<pg_sys::Oid>> = const { std::cell::Cell::new(None) };

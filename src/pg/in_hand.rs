@@ -1,15 +1,17 @@
-//! The calls that an engine process has in hand: it prepares them, or applies their answers, in the transaction that is open.
+//! Records which calls an engine process has in hand: those that it prepares, or whose answers it applies, in the open
+//! transaction.
 //!
-//! When a process dies by a signal, the server takes its transactions and the shared memory away. So each engine process notes in a file
-//! what it has in hand, and the first scheduler after a crash reads the files of its database. A process that ends otherwise deletes its
-//! file: after a shutdown there is none. The files stand beside that of `pg_stat_statements`, in a directory that backups and standbys
-//! leave out. They are not synced: what a process has written outlives the process.
+//! When a process is killed by a signal, the server resets its transactions and shared memory. So each engine process
+//! records its calls in a file. The first scheduler after a crash reads the files of its database. A process that ends
+//! otherwise deletes its file, so there is none after a shutdown. The files are next to that of `pg_stat_statements`,
+//! in a directory that backups and standbys leave out. They are not synced: written data outlives the process.
 //!
-//! A call that was in hand at a crash is a *suspect*. Of all processes of a database one has a suspect in hand at a time, and that is one
-//! suspect: so a crash that follows counts against this one alone. The lock is one on the scheduler's file, and ends with its process.
+//! A call that was in hand at a crash is a *suspect*. All engine processes of a database together have at most one
+//! suspect in hand. So the next crash counts against this call alone. The lock for it is on the scheduler's file, and
+//! ends with its process.
 //!
-//! Limitations: a power cut may bring back an older note, and a file that can't be written counts nothing. What is noted wrongly has to be
-//! so three times before a call is held.
+//! Limitations: a power cut may restore an older record, and a crash does not count if the file can't be written. A
+//! call is held only after three crashes, so one wrong record does little harm.
 
 use super::shmem::Role;
 use pgrx::pg_sys;
@@ -18,20 +20,20 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use xdb_engine::{ExecutionId, StateSeq};
 
-/// Names a call.
+/// Identifies a call.
 pub type Call = (ExecutionId, StateSeq);
 
-/// In the file, behind the number of the calls.
+/// Bytes of a call in the file, after the number of calls.
 const BYTES: usize = 20;
 
-/// What this process has in hand.
+/// The calls that this process has in hand.
 struct InHand {
     path: String,
     file: File,
     database: pg_sys::Oid,
-    /// The file: how many calls, and these.
+    /// The content of the file: the number of calls, and the calls.
     noted: Vec<u8>,
-    /// The lock, while one of them is a suspect.
+    /// The lock, while one of the calls is a suspect.
     suspect: Option<File>,
 }
 
@@ -47,7 +49,7 @@ fn mine<T>(body: impl FnOnce(&mut InHand) -> T) -> Option<T> {
     MINE.with_borrow_mut(|mine| mine.as_mut().map(body))
 }
 
-/// Makes the file of this process.
+/// Creates the file of this process.
 pub fn begin(database: pg_sys::Oid, role: Role) {
     let path = path(database, role);
     match File::create(&path) {
@@ -55,11 +57,11 @@ pub fn begin(database: pg_sys::Oid, role: Role) {
             let noted = vec![0; size_of::<u32>()];
             MINE.set(Some(InHand { path, file, database, noted, suspect: None }));
         }
-        Err(error) => pgrx::log!("xdb: calls that crash the server can't be noted in \"{path}\": {error}"),
+        Err(error) => pgrx::log!("xdb: calls that crash the server can't be recorded in \"{path}\": {error}"),
     }
 }
 
-/// This process has these calls in hand too, until [`release`].
+/// Adds calls that this process has in hand until [`release`].
 pub fn take(calls: impl IntoIterator<Item = Call>) {
     mine(|mine| {
         let before = mine.noted.len();
@@ -73,8 +75,8 @@ pub fn take(calls: impl IntoIterator<Item = Call>) {
     });
 }
 
-/// Takes the lock that who has a suspect in hand needs, until [`release`]. False: another process has it, or this one has a suspect in
-/// hand already.
+/// Takes the lock for having a suspect in hand, until [`release`]. False: another process has the lock, or this process
+/// has a suspect already. True without a lock if this process has no file.
 pub fn take_suspect() -> bool {
     let taken = mine(|mine| {
         if mine.suspect.is_some() {
@@ -86,7 +88,7 @@ pub fn take_suspect() -> bool {
     taken.unwrap_or(true)
 }
 
-/// The transaction is over, and nothing in hand.
+/// The transaction is over: no call is in hand.
 pub fn release() {
     mine(|mine| {
         mine.suspect = None;
@@ -97,20 +99,20 @@ pub fn release() {
     });
 }
 
-/// This process ends, and not by a crash. Called while it exits: cannot fail.
+/// This process ends normally. Called during exit: can't fail.
 pub fn end() {
     if let Some(InHand { path, .. }) = MINE.take() {
         let _ = fs::remove_file(path);
     }
 }
 
-/// What the engine processes of a database had in hand when the server crashed. None: none of them was there.
+/// The calls that engine processes of a database had in hand when the server crashed. None: no process left a file.
 pub fn at_crash(database: pg_sys::Oid) -> Option<Vec<Call>> {
     let files: Vec<_> = roles().filter_map(|role| fs::read(path(database, role)).ok()).collect();
     (!files.is_empty()).then(|| files.iter().flat_map(|file| calls(file)).collect())
 }
 
-/// What was in hand is counted.
+/// Deletes the files after their calls were counted.
 pub fn forget(database: pg_sys::Oid) {
     for role in roles() {
         let _ = fs::remove_file(path(database, role));
@@ -121,7 +123,7 @@ fn roles() -> impl Iterator<Item = Role> {
     (0..Role::COUNT).map(Role::from_index)
 }
 
-/// Reads a file, which may be cut off or empty.
+/// Reads a file, which may be truncated or empty.
 fn calls(file: &[u8]) -> impl Iterator<Item = Call> {
     let (count, calls) = file.split_first_chunk().unwrap_or((&[0; 4], &[]));
     let read = |call: &[u8]| {
@@ -132,7 +134,7 @@ fn calls(file: &[u8]) -> impl Iterator<Item = Call> {
 }
 
 impl InHand {
-    /// In one piece. If the disk is full, no note is made and nothing else fails.
+    /// Writes the record at once. If the disk is full, the record is missing, and nothing else fails.
     fn write(&mut self) {
         let count = (self.noted.len() - size_of::<u32>()) / BYTES;
         self.noted[..size_of::<u32>()].copy_from_slice(&(count as u32).to_ne_bytes());

@@ -1,27 +1,26 @@
-//! How statements on the system tables are planned: once, and always alike.
+//! Plans statements on system tables: once, and always by index.
 //!
-//! A plan that is made while a table happens to be small, or before anybody has analyzed it, would walk over all of it, and is
-//! kept. All of these statements find what they want by an index, however much there is; so the planner is told that there
-//! is much, and nothing of what is in there: a plan is the same before the first `ANALYZE` and after it. That also makes one
-//! plan good for all parameters.
+//! Plans are kept. A plan made while a table is small or not analyzed yet would scan the whole table for ever. Each of
+//! these statements finds its rows by an index, however large the table is. So the planner gets fixed large sizes, and
+//! no statistics. A plan is then the same before and after the first `ANALYZE`, and for all parameters.
 
 use super::raw::elements;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_int;
 
-/// Rows that the planner takes a system table to have, and pages of them.
+/// Rows and pages of a system table, for the planner.
 const ROWS: f64 = 1e7;
 const PAGES: pg_sys::BlockNumber = 300_000;
-/// Pages of an index with so many rows, and its levels above the leaves.
+/// Pages of an index for that number of rows, and its levels above the leaves.
 const INDEX_PAGES: pg_sys::BlockNumber = 40_000;
 const INDEX_LEVELS: i32 = 2;
 
-/// Values of a column with which a key begins, for each row: a thousand rows belong to each. Were nothing known of it, these
-/// would be a share of the table, and the planner would prefer whatever else finds less than that.
+/// Distinct values per row in the first column of a key: a thousand rows have the same value. Without this, the planner
+/// would assume a share of the table, and prefer other ways to find rows.
 const DISTINCT_OF_KEYS: f32 = -0.001;
 
-/// The first oid that is not of the server's own catalog.
+/// The first oid outside of the server's own catalog.
 const FIRST_NORMAL_OID: u32 = pg_sys::FirstNormalObjectId;
 
 thread_local! {
@@ -31,7 +30,7 @@ thread_local! {
 static mut PREVIOUS_INFO: pg_sys::get_relation_info_hook_type = None;
 static mut PREVIOUS_STATISTICS: pg_sys::get_relation_stats_hook_type = None;
 
-/// Puts the hooks in place. When the library is loaded, once per process.
+/// Installs the hooks, when the library is loaded. Once per process.
 pub fn register() {
     // SAFETY: _PG_init runs once, before any thread exists.
     unsafe {
@@ -42,14 +41,14 @@ pub fn register() {
     }
 }
 
-/// Deliberately without `#[pg_guard]`: an error of the chained hook passes through this frame, which holds nothing to drop.
+/// Without `#[pg_guard]`: an error of the chained hook passes through this frame, which holds nothing to drop.
 unsafe extern "C-unwind" fn relation_info(
     root: *mut pg_sys::PlannerInfo,
     relation: pg_sys::Oid,
     is_parent: bool,
     info: *mut pg_sys::RelOptInfo,
 ) {
-    // SAFETY: the planner passes valid nodes; `indexlist` holds nodes of this type alone.
+    // SAFETY: the planner passes valid nodes; `indexlist` holds only nodes of this type.
     unsafe {
         if let Some(previous) = PREVIOUS_INFO {
             previous(root, relation, is_parent, info);
@@ -74,7 +73,7 @@ unsafe extern "C-unwind" fn relation_statistics(
     attribute: pg_sys::AttrNumber,
     found: *mut pg_sys::VariableStatData,
 ) -> bool {
-    // SAFETY: the planner passes valid nodes, but for the relation, which may be missing. What is found is empty as yet.
+    // SAFETY: the planner passes valid nodes, except the relation, which may be missing. The result is still empty.
     unsafe {
         if !OURS.get() || (*entry).relid.to_u32() < FIRST_NORMAL_OID {
             return PREVIOUS_STATISTICS.is_some_and(|previous| previous(root, entry, attribute, found));
@@ -90,13 +89,13 @@ unsafe extern "C-unwind" fn relation_statistics(
     }
 }
 
-/// A row of `pg_statistic` that knows nothing but how many values a column has, as `stadistinct` says it.
+/// A row of `pg_statistic` that only says how many values a column has, in the form of `stadistinct`.
 fn statistics(distinct: f32) -> pg_sys::HeapTuple {
     const HEADER: usize = size_of::<pg_sys::HeapTupleData>().next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize);
     const OFFSET: usize = size_of::<pg_sys::HeapTupleHeaderData>().next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize);
     const LENGTH: usize = OFFSET + size_of::<pg_sys::FormData_pg_statistic>();
-    // SAFETY: all within one new piece of memory, which is zero but for what is written here. The columns are those of fixed length,
-    // the only ones that are read when no kind of further statistics is there.
+    // SAFETY: everything is in one new piece of memory, zero except for what is written here. Only the columns of fixed
+    // length are filled. The server reads no other columns if no kind of further statistics exists.
     unsafe {
         let tuple = pg_sys::palloc0(HEADER + LENGTH).cast::<pg_sys::HeapTupleData>();
         let header = tuple.byte_add(HEADER).cast::<pg_sys::HeapTupleHeaderData>();
@@ -108,14 +107,13 @@ fn statistics(distinct: f32) -> pg_sys::HeapTuple {
     }
 }
 
-/// As above.
 unsafe extern "C-unwind" fn free_statistics(tuple: pg_sys::HeapTuple) {
     // SAFETY: one that `statistics` made, in one piece.
     unsafe { pg_sys::pfree(tuple.cast()) };
 }
 
-/// While this lives, what is planned is planned for large tables, by their indexes, and kept. For statements that use nothing
-/// but system tables, so that no statement of a user's trigger is planned meanwhile.
+/// While this lives, plans are made for large tables, by index, and kept. Only for statements on system tables: no
+/// statement of a trigger of the application is planned meanwhile.
 pub struct ByIndex {
     before: [bool; SWITCHES],
     plan_cache_mode: c_int,
@@ -123,8 +121,8 @@ pub struct ByIndex {
 
 const SWITCHES: usize = 8;
 
-/// Ways to find rows one after the other by an index, which a session may have switched off; all other ways; and the compilation of
-/// expressions, which costs of this size would set off.
+/// Switches of the planner. On: ways to find rows one by one by an index, which a session may have turned off. Off: all
+/// other ways, and the compilation of expressions, which costs of this size would start.
 fn switches() -> [(*mut bool, bool); SWITCHES] {
     [
         (&raw mut pg_sys::enable_indexscan, true),
@@ -139,7 +137,7 @@ fn switches() -> [(*mut bool, bool); SWITCHES] {
 }
 
 impl ByIndex {
-    /// For tests: whatever is planned is planned for all parameters.
+    /// For tests: plans are made for all parameters.
     #[cfg(feature = "pg_test")]
     pub fn begin_generic() -> Self {
         let by_index = Self::begin();
@@ -153,8 +151,8 @@ impl ByIndex {
     pub fn begin() -> Self {
         OURS.set(true);
         let auto = pg_sys::PlanCacheMode::PLAN_CACHE_MODE_AUTO as c_int;
-        // SAFETY: variables of the server's settings, in the one thread that uses them. The settings stay what they are; one that
-        // was set in between would be undone, and nothing here sets any.
+        // SAFETY: variables behind the server's settings, in the only thread that uses them. A setting changed in
+        // between would be undone, but nothing here changes any.
         unsafe {
             Self {
                 before: switches().map(|(switch, value)| switch.replace(value)),

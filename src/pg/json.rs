@@ -1,4 +1,4 @@
-//! Values of the type `jsonb` as texts.
+//! Reads `jsonb` values as text.
 
 use super::catch::{PgError, Result, catch};
 use super::memory;
@@ -8,7 +8,7 @@ use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 
-/// A `jsonb` in a row: nothing of it is read, and none of its memory taken, before its text is asked for.
+/// A `jsonb` in a row. It is neither read nor copied before its text is asked for.
 pub struct Stored<'r> {
     datum: pg_sys::Datum,
     row: PhantomData<&'r ()>,
@@ -22,20 +22,20 @@ impl<'r> FromColumn<'r> for Stored<'r> {
 }
 
 impl Stored<'_> {
-    /// The bytes of the value, which are about as many as those of its text.
+    /// Bytes of the value, about as many as its text has.
     pub fn size(&self) -> usize {
         // SAFETY: as below; this reads the head of the value.
         unsafe { pg_sys::toast_raw_datum_size(self.datum) }
     }
 
-    /// Its text, digits and all.
+    /// The text, with all digits.
     pub fn text(&self) -> Result<String> {
         // SAFETY: the value lives as long as the row.
         unsafe { with_text(self.datum, memory::owned) }
     }
 }
 
-/// The text that a JSON value has once it was stored: `jsonb` has spaces, numbers and escapes of its own.
+/// The text of a JSON value after storing: `jsonb` writes spaces, numbers and escapes in its own way.
 pub fn as_stored(text: &str) -> Result<String> {
     let text = CString::new(text).map_err(|_| PgError::internal("a JSON text with a zero byte"))?;
     // SAFETY: the function reads the text up to its end, and makes a `jsonb`.
@@ -45,19 +45,19 @@ pub fn as_stored(text: &str) -> Result<String> {
     }
 }
 
-/// What `read` makes of the text of a `jsonb`. What making it takes of memory is given back.
+/// Passes the text of a `jsonb` to `read`. The memory for making the text is freed afterwards.
 ///
 /// # Safety
-/// The datum is a `jsonb`.
+/// The datum must be a `jsonb`.
 pub(super) unsafe fn with_text<T>(datum: pg_sys::Datum, read: impl FnOnce(&str) -> Result<T>) -> Result<T> {
     // SAFETY: as the caller says.
     unsafe { with_text_of(|| datum, read) }
 }
 
 /// # Safety
-/// What is made is a `jsonb`.
+/// `make` must return a `jsonb`.
 unsafe fn with_text_of<T>(make: impl FnOnce() -> pg_sys::Datum, read: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-    // SAFETY: as the caller says. After an error the transaction is aborted, and the context is gone with it.
+    // SAFETY: as the caller says. After an error the transaction is aborted, which deletes the context.
     unsafe {
         let context = pg_sys::AllocSetContextCreateExtended(
             pg_sys::CurrentMemoryContext,
@@ -71,7 +71,8 @@ unsafe fn with_text_of<T>(make: impl FnOnce() -> pg_sys::Datum, read: impl FnOnc
         pg_sys::MemoryContextSwitchTo(before);
         let value = text.and_then(|text| {
             let text = CStr::from_ptr(text.cast_mut_ptr::<c_char>());
-            // Whole words at a time, which takes a fraction of what looking for the faults in it would.
+            // This check works on whole words. The lossy conversion, which searches for the faults, would be many times
+            // slower.
             match text.to_str() {
                 Ok(text) => read(text),
                 Err(_) => read(&text.to_string_lossy()),

@@ -1,29 +1,31 @@
-//! Waiting: for the latch, for a file descriptor, for time to pass; never for anything else.
+//! Waits: for the latch, for a file descriptor, or for time to pass; never for anything else.
 //!
-//! Every wait ends the process when the postmaster has died, resets the latch, and then obeys interrupts. The caller looks at
-//! its flags and queues after the wait, so that what comes between is seen by the next one. File descriptors are not read here.
+//! Each wait ends the process if the postmaster has died, resets the latch, and then handles interrupts. The caller
+//! reads its flags and queues after the wait, so the next wait notices what happens in between. Limitations: file
+//! descriptors are not read here.
 use super::compat;
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
-/// What has ended a wait.
+/// What ended a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
-    /// The configuration was read again.
+    /// The configuration was reloaded.
     Reloaded,
-    /// Somebody has set the latch, or the descriptor is readable.
+    /// A process has set the latch, or the descriptor is readable.
     Woken,
-    /// Nothing: the time is over.
+    /// The timeout.
     TimedOut,
 }
 
-/// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
+/// What an engine process waits for. Kept for the life of the process, because rebuilding it for each wait costs system
+/// calls.
 pub struct WaitSet {
     set: *mut pg_sys::WaitEventSet,
 }
 
 impl WaitSet {
-    /// Waits on the latch and on this descriptor (an eventfd that stays open for as long as the process), when there is one.
+    /// Waits for the latch and for this descriptor, if given: an eventfd that stays open for the life of the process.
     pub fn new(fd: Option<c_int>) -> WaitSet {
         // SAFETY: the latch of a process lives as long as the process, and so does the set.
         unsafe {
@@ -40,13 +42,13 @@ impl WaitSet {
         }
     }
 
-    /// Waits for at most this long; a negative timeout means for as long as it takes. Obeys interrupts before and after, and
-    /// reads the configuration again when asked to. Not to be called in a transaction.
+    /// Waits for at most this long; a negative timeout means without limit. Handles interrupts before and after, and
+    /// reloads the configuration if asked to. Not allowed in a transaction.
     pub fn wait(&self, timeout_ms: i64) -> Waited {
         let nothing = pg_sys::WaitEvent { pos: 0, events: 0, fd: -1, user_data: std::ptr::null_mut() };
         let mut events = [nothing; 3];
         obey_interrupts_between_statements();
-        // SAFETY: the set is valid for the life of the process, and the array holds as many events as the set.
+        // SAFETY: the set is valid for the life of the process, and the array has room for all events of the set.
         let count = unsafe {
             pg_sys::WaitEventSetWait(
                 self.set,
@@ -68,18 +70,18 @@ impl WaitSet {
     }
 }
 
-/// In a worker that runs no statement: a request to cancel one came too late and is dropped, as the server does between the
-/// statements of a session.
+/// For a background worker that runs no statement. A request to cancel a statement came too late and is dropped, as the
+/// server does between the statements of a session.
 fn obey_interrupts_between_statements() {
-    // SAFETY: the flag is set by the signal handler; it only asks for what there is none of.
+    // SAFETY: the signal handler sets the flag. No statement runs that it could cancel.
     unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
     check_for_interrupts!();
 }
 
-/// Reads the configuration again if a SIGHUP came, and says whether. For workers: in a client's session the server does it.
-/// Not in a transaction.
+/// Reloads the configuration after a SIGHUP. Returns whether it did. For background workers: in a client's session the
+/// server does it. Not allowed in a transaction.
 fn reload_configuration_if_asked() -> bool {
-    // SAFETY: the flag is set by the signal handler and cleared here, before the work, so that no request is lost.
+    // SAFETY: the signal handler sets the flag. It is cleared here before the reload, so no request is lost.
     unsafe {
         let asked = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
         if asked {
@@ -95,12 +97,12 @@ fn reset_latch() {
     unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
 }
 
-/// Waits for the latch of this process, for at most this long. In a client's session.
+/// Waits for the latch of this process, for at most this long. For a client's session.
 pub fn wait_for_latch(timeout_ms: i64) {
     wait(None, timeout_ms);
 }
 
-/// Waits for the latch of this process or until the descriptor can be read, for at most this long. In a client's session.
+/// Waits for the latch of this process or for a readable descriptor, for at most this long. For a client's session.
 pub fn wait_for_fd_or_latch(fd: c_int, timeout_ms: i64) {
     wait(Some(fd), timeout_ms);
 }
@@ -111,7 +113,7 @@ fn wait(fd: Option<c_int>, timeout_ms: i64) {
         wanted |= pg_sys::WL_SOCKET_READABLE;
     }
     check_for_interrupts!();
-    // SAFETY: waits on this process's own latch.
+    // SAFETY: waits for this process's own latch.
     let events = unsafe {
         pg_sys::WaitLatchOrSocket(
             pg_sys::MyLatch,

@@ -4,10 +4,11 @@ use super::catch::{PgError, Result};
 use super::memory;
 use pgrx::pg_sys;
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
-/// A parameter: its type and its value.
+/// A parameter of a statement: its type and its value.
 #[derive(Clone, Copy)]
 pub struct Param {
     pub(super) oid: pg_sys::Oid,
@@ -16,41 +17,41 @@ pub struct Param {
     pub(super) is_array: bool,
 }
 
-/// A Rust type that stands for an SQL type: as a parameter, and as an element of an array.
+/// A Rust type for an SQL type: as a parameter, and as an element of an array.
 pub trait SqlValue {
     const TYPE: SqlType;
-    /// Whether there may be no value.
+    /// Whether the value may be null.
     const NULLABLE: bool = false;
     /// None is null.
     fn datum(&self) -> Option<pg_sys::Datum>;
 }
 
-/// A Rust type that a column of a result, or an argument of a function, is read as. A datum does not know its type: to read a number
-/// as a text is to follow it to wherever it points.
+/// A Rust type for reading a column of a result or an argument of a function. Hazard: a datum does not know its type.
+/// Reading a number as a text would follow it as a pointer.
 pub trait FromColumn<'r>: Sized {
-    /// The one SQL type that it can be read from.
+    /// The only SQL type that it can be read from.
     const OID: pg_sys::Oid;
 
     /// # Safety
-    /// The datum is of that type, and lives for `'r`.
+    /// The datum must be of that type, and live for `'r`.
     unsafe fn read(datum: pg_sys::Datum) -> Result<Self>;
 
-    /// What null is read as.
+    /// The value for null.
     fn null() -> Result<Self> {
         Err(unexpected_null())
     }
 }
 
-/// An SQL type as parameters, arrays and columns have it. As an element of arrays it has `typlen`, `typbyval` and `typalign` of
+/// An SQL type for parameters, arrays and columns. For elements of arrays it has `typlen`, `typbyval` and `typalign` of
 /// `pg_type`.
 #[derive(Clone, Copy, Debug)]
 pub struct SqlType {
     /// The name of the parameter's type.
     pub name: &'static str,
-    /// The name of the column's type: values are cast to it.
+    /// The name of the column's type. Values are cast to it.
     pub column: &'static str,
     pub(super) oid: pg_sys::Oid,
-    /// The type of arrays of it; invalid if there are none.
+    /// The array type; invalid if there is none.
     array: pg_sys::Oid,
     length: i16,
     by_value: bool,
@@ -88,22 +89,26 @@ const UUID: SqlType = SqlType::by_reference("uuid", pg_sys::UUIDOID, pg_sys::UUI
 /// Microseconds from the Unix epoch to Postgres' epoch, 2000-01-01.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// Something has another type than the one it is read as: the schema is not what this library expects.
+/// The error for a value of an unexpected type: the schema is not the one that this library expects.
 pub(super) fn other_type(what: impl Display, found: pg_sys::Oid, wanted: pg_sys::Oid) -> PgError {
-    let (found, wanted) = (found.to_u32(), wanted.to_u32());
-    PgError::internal(format!("{what} has the type with oid {found} instead of {wanted}"))
+    PgError::internal(format!("{what} has type {} instead of {}", type_name(found), type_name(wanted)))
+}
+
+fn type_name(oid: pg_sys::Oid) -> String {
+    // SAFETY: a text for every oid: "???" for one that is no type's.
+    unsafe { CStr::from_ptr(pg_sys::format_type_be(oid)) }.to_string_lossy().into_owned()
 }
 
 fn unexpected_null() -> PgError {
     PgError::internal("a column that can't be null is")
 }
 
-/// The oid of a table, in a column that shows its name.
+/// The oid of a table, in a column that shows the table's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation(pub u32);
 
-/// Types whose values are datums themselves: how one is made of the other. What the server has no unsigned numbers for is stored in
-/// signed ones.
+/// Types whose values fit into datums, with both conversions. Unsigned numbers are stored as signed ones, because the
+/// server has no unsigned type.
 macro_rules! by_value {
     ($($rust:ty = $sql:expr, $to:expr, $from:expr;)+) => { $(
         impl SqlValue for $rust {
@@ -193,7 +198,7 @@ impl<'r> FromColumn<'r> for &'r str {
     }
 }
 
-/// The text of a `jsonb`. It is a text on the way to the server, which makes a `jsonb` of it, and on the way back.
+/// The text of a `jsonb`. The value is sent and read as text; the server converts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jsonb<'a>(pub Cow<'a, str>);
 
@@ -247,7 +252,8 @@ impl FromColumn<'_> for ExecutionId {
     }
 }
 
-/// An array as a single value. There are no arrays of arrays of different lengths: a batch of these has one row.
+/// An array as a single value. Limitation: there are no arrays of arrays of different lengths, so a batch of arrays has
+/// one row.
 impl SqlValue for Vec<String> {
     const TYPE: SqlType =
         SqlType { name: "text[]", column: "text[]", oid: TEXT.array, array: pg_sys::InvalidOid, ..TEXT };
@@ -315,20 +321,19 @@ impl<'r, T: FromColumn<'r>> FromColumn<'r> for Option<T> {
     }
 }
 
-/// A value, null if it is None.
+/// A value; null if it is None.
 pub fn value<T: SqlValue>(value: T) -> Param {
     let datum = value.datum();
     let null = datum.is_none();
     Param { oid: T::TYPE.oid, datum: datum.unwrap_or(pg_sys::Datum::null()), null, is_array: false }
 }
 
-/// A one-dimensional array.
 pub fn array<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
     array_of(values.into_iter())
 }
 
-/// A column of a batch for [`run_batch`](super::spi::Spi::run_batch): the value itself if the batch has one row, else an array.
-/// All columns of a batch have the same length, which is not 0.
+/// A column of a batch for [`run_batch`](super::spi::Spi::run_batch): the value itself if the batch has one row, else
+/// an array. All columns of a batch have the same length, which is not 0.
 pub fn column<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
     let mut values = values.into_iter();
     match (values.next(), values.next()) {
@@ -344,7 +349,7 @@ fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
     let (mut elements, mut nulls): (Vec<_>, Vec<_>) =
         datums.map(|datum| (datum.unwrap_or(pg_sys::Datum::null()), datum.is_none())).unzip();
     let (mut count, mut first) = (elements.len() as i32, 1);
-    // SAFETY: so many elements of this type, and as many flags.
+    // SAFETY: this number of elements of this type, and as many flags.
     let datum = unsafe {
         pg_sys::Datum::from(pg_sys::construct_md_array(
             elements.as_mut_ptr(),
@@ -361,12 +366,12 @@ fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
     Param { oid: array, datum, null: false, is_array: true }
 }
 
-/// As Postgres counts a `timestamptz`.
+/// A time as Postgres counts a `timestamptz`.
 pub fn to_postgres(at: Timestamp) -> i64 {
     at.0.saturating_sub(POSTGRES_EPOCH)
 }
 
-/// From Postgres' count.
+/// A time from Postgres' count.
 pub fn from_postgres(at: i64) -> Timestamp {
     Timestamp(at.saturating_add(POSTGRES_EPOCH)).min(Timestamp::LAST)
 }

@@ -1,28 +1,28 @@
-//! Functions of the server that are declared here without pgrx's error boundary.
+//! Functions of the server, declared without pgrx's error boundary.
 //!
-//! The boundary turns an ERROR into a Rust panic and back, which loses its constraint fields and every SQLSTATE pgrx does not
-//! know, and it must not run in a signal handler. A caller of these has no destructor pending in its frame if the function can
-//! raise an error.
+//! The boundary turns an ERROR into a Rust panic and back. It loses constraint fields and the SQLSTATEs that pgrx does
+//! not know, and it must not run in a signal handler. Hazard: if a function here can raise an error, its caller must
+//! have no destructor pending in its frame.
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int};
 
 unsafe extern "C-unwind" {
-    /// Never raises an error; safe in callbacks that run after the commit.
+    /// Never raises an error; safe in callbacks after the commit.
     pub fn SetLatch(latch: *mut pg_sys::Latch);
     /// The server's SIGTERM handler: the next check for interrupts ends the process with exit code 1.
     pub fn die(signal: c_int);
     /// The server's SIGHUP handler: sets `ConfigReloadPending` and the latch.
     pub fn SignalHandlerForConfigReload(signal: c_int);
-    /// Input and output of `jsonb`, for [`DirectFunctionCall1Coll`]; they raise errors as they are.
+    /// Input and output of `jsonb`, for [`DirectFunctionCall1Coll`]. Errors are raised directly.
     pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
     pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-    /// Calls a function of the server that takes one value and gives one; raises errors as they are.
+    /// Calls a function of the server with one argument and one result. Errors are raised directly.
     pub fn DirectFunctionCall1Coll(
         function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
         collation: pg_sys::Oid,
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
-    /// The server's own utility processing; raises errors as they are.
+    /// The server's own utility processing. Errors are raised directly.
     pub fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,
         query: *const c_char,
@@ -35,9 +35,9 @@ unsafe extern "C-unwind" {
     );
 }
 
-/// The number of this process in the server's process array, by which others find its latch.
+/// The index of this process in the server's process array, by which other processes find its latch.
 ///
-/// `None` before the process has a place there, and after it has given it up.
+/// `None` before the process has a place there, and after it has given the place up.
 pub fn my_procno() -> Option<i32> {
     // SAFETY: MyProc, when set, points into the array that ProcGlobal->allProcs starts.
     unsafe {
@@ -48,11 +48,11 @@ pub fn my_procno() -> Option<i32> {
     }
 }
 
-/// Sets the latch of the process with this number. A number that is no longer current wakes somebody for nothing, no more.
+/// Sets the latch of the process with this index. If the index is outdated, another process wakes up without need.
 ///
 /// Never raises an error.
 pub fn set_latch_of(procno: i32) {
-    // SAFETY: the array lives in shared memory for as long as the server; the number is checked against its length.
+    // SAFETY: the array lives in shared memory as long as the server; the index is checked against its length.
     unsafe {
         let global = pg_sys::ProcGlobal;
         if global.is_null() {
@@ -73,10 +73,10 @@ pub fn now_micros() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// A copy of a text of the server's; none where there is none.
+/// A copy of a C string of the server; None for null.
 ///
 /// # Safety
-/// The pointer is null, or that of a C string.
+/// The pointer must be null, or point to a C string.
 pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
     // SAFETY: as the caller says.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
@@ -85,7 +85,7 @@ pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
 /// A new memory context of the usual sizes.
 ///
 /// # Safety
-/// The parent is valid.
+/// The parent must be valid.
 pub(super) unsafe fn memory_context(parent: pg_sys::MemoryContext, name: &'static CStr) -> pg_sys::MemoryContext {
     // SAFETY: as the caller says.
     unsafe {
@@ -102,9 +102,9 @@ pub(super) unsafe fn memory_context(parent: pg_sys::MemoryContext, name: &'stati
 /// The elements of a list of pointers; a null list is empty.
 ///
 /// # Safety
-/// The list lives as long as what is made here.
+/// The list must live as long as the iterator.
 pub(super) unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
-    // SAFETY: the list is null or valid for as long as the statement, with `length` elements.
+    // SAFETY: the list is null, or valid as long as the statement, with `length` elements.
     let length = if list.is_null() { 0 } else { unsafe { (*list).length } };
     (0..length as usize).map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
 }

@@ -1,5 +1,5 @@
-//! Functions of users: found in the catalog by their names, and called by the oid that was found. A statement that named one could
-//! mean another one: an overload with defaults makes the name ambiguous.
+//! Functions of the application: found in the catalog by name, and called by oid. A statement with the name could call
+//! another function: an overload with defaults makes a name ambiguous.
 
 use super::catch::{PgError, Result, catch, sqlstate};
 use super::identity::current_user;
@@ -39,29 +39,30 @@ const INSUFFICIENT_PRIVILEGE: c_int = sqlstate(b"42501");
 const UNDEFINED_FUNCTION: c_int = sqlstate(b"42883");
 const WRONG_OBJECT_TYPE: c_int = sqlstate(b"42809");
 
-/// The oid of the function that takes this number of `jsonb` values. The name has its schema and is quoted as in SQL. None if there is
-/// no such function.
+/// The oid of the function with this number of `jsonb` arguments. The name has its schema and is quoted as in SQL.
+/// None: there is no such function.
 pub fn of_jsonb(name: &str, arguments: usize) -> Result<Option<u32>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     let types = vec![pg_sys::JSONBOID; arguments];
     let list = compat::qualified_name(&name);
-    // SAFETY: the types outlive the look-up. It raises an error where the current user may not look into the schema.
+    // SAFETY: the types outlive the look-up. It raises an error if the current user may not use the schema.
     let found = unsafe { catch(|| raw::LookupFuncName(list, arguments as c_int, types.as_ptr(), true))? };
     Ok((found != pg_sys::InvalidOid).then(|| found.to_u32()))
 }
 
-/// Calls a function that [`of_jsonb`] has found, as the current user, with the texts of values of `jsonb`. Gives the text of the
-/// answer: None for NULL, and for a function that returns `void`.
+/// Calls a function found by [`of_jsonb`], as the current user. Arguments and result are texts of `jsonb`. None: the
+/// function returned NULL, or it returns `void`.
 ///
-/// The function sees what this transaction has written. After an error the transaction or subtransaction is to be aborted.
+/// The function sees what this transaction has written. After an error the transaction or subtransaction must be
+/// aborted.
 pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
     let function = pg_sys::Oid::from(oid);
     let returns_json = check(function)?;
     let texts: std::result::Result<Vec<_>, _> =
         arguments.iter().map(|argument| argument.map(CString::new).transpose()).collect();
     let texts = texts.map_err(|_| PgError::internal("an argument of a function holds a NUL character"))?;
-    // SAFETY: the function takes this number of jsonb values, and `check` has seen what it returns. An abort after an error takes the
-    // snapshot and the memory back.
+    // SAFETY: the function takes this number of jsonb values, and `check` has verified its result type. After an error,
+    // the abort releases snapshot and memory.
     unsafe {
         let context = memory_context(pg_sys::CurrentMemoryContext, c"call of a function");
         let before = pg_sys::MemoryContextSwitchTo(context);
@@ -71,7 +72,7 @@ pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
             invoke(function, &texts)
         });
         pg_sys::MemoryContextSwitchTo(before);
-        // A large value may still be in its table, which takes the snapshot.
+        // A large value may still be in its toast table, and reading it needs the snapshot.
         let text = answer?.filter(|_| returns_json).map(|answer| with_text(answer, memory::owned)).transpose()?;
         pg_sys::PopActiveSnapshot();
         pg_sys::CommandCounterIncrement();
@@ -80,8 +81,8 @@ pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
     }
 }
 
-/// Whether a function returns `jsonb`, and not `void`. An error if it can't be called, or not by the current user: since it was
-/// registered, or found, it may have been made again as something else.
+/// Whether a function returns `jsonb`, rather than `void`. Error: the function can't be called, or not by the current
+/// user. It may have been replaced since it was registered or found.
 fn check(function: pg_sys::Oid) -> Result<bool> {
     // SAFETY: look-ups in the catalog, raw calls without destructors; the names are read before anything else runs.
     unsafe {
@@ -91,7 +92,7 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
         }
         let of = |name: *mut c_char| text(name).unwrap_or_default();
         let denied = |what: &str| Err(PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for {what}")));
-        // Before anything that takes a lock: a function that is dropped meanwhile is not looked up again.
+        // Before anything that takes a lock: a function dropped meanwhile is not looked up again.
         let is_plain =
             pg_sys::get_func_prokind(function) as u8 == pg_sys::PROKIND_FUNCTION && !pg_sys::get_func_retset(function);
         let returns = pg_sys::get_func_rettype(function);
@@ -113,12 +114,12 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
     }
 }
 
-/// What a function returns, as the server calls one. None: NULL.
+/// The function's result, called as the server calls functions. None: NULL.
 ///
 /// # Safety
-/// Runs in [`catch`]. The function takes this number of `jsonb` values.
+/// Call it in [`catch`]. The function must take this number of `jsonb` values.
 unsafe fn invoke(function: pg_sys::Oid, arguments: &[Option<CString>]) -> Option<pg_sys::Datum> {
-    // SAFETY: as the caller says. The frame has room for the arguments behind it.
+    // SAFETY: as the caller says. The frame has room for the arguments after it.
     unsafe {
         let info: *mut pg_sys::FmgrInfo = raw::palloc0(size_of::<pg_sys::FmgrInfo>()).cast();
         let size = size_of::<pg_sys::FunctionCallInfoBaseData>() + size_of::<pg_sys::NullableDatum>() * arguments.len();

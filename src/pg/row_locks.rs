@@ -1,8 +1,8 @@
-//! Who has locked a row, as its `xmax` tells.
+//! Finds out from a row's `xmax` whether another transaction has locked the row.
 
 use pgrx::pg_sys;
 
-/// Whether others have locked a row `FOR UPDATE`.
+/// Whether another transaction has locked a row `FOR UPDATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OthersForUpdate {
     Nobody,
@@ -11,16 +11,18 @@ pub enum OthersForUpdate {
     Open,
 }
 
-/// The same of a row that this transaction has locked `FOR KEY SHARE`, read after that. `xmax` is the column of that name.
+/// The `FOR UPDATE` locks of other transactions on a row. This transaction has locked the row `FOR KEY SHARE` before it
+/// read `xmax`.
 ///
-/// No two transactions can have these locks, says the manual. But where one raises its lock from `FOR NO KEY UPDATE`, another that
-/// is just about to lock the row `FOR KEY SHARE` may get through: after it was let in by the weaker lock, `heap_lock_tuple` looks
-/// again only for updates (seen with 15.20: two sessions that do nothing else get there ten times a second).
+/// According to the manual, two transactions can't hold these locks together. Hazard: one transaction may raise its
+/// lock from `FOR NO KEY UPDATE` while another is about to lock the row `FOR KEY SHARE`. Then both may succeed: after
+/// waiting for the weaker lock, `heap_lock_tuple` checks again only for updates. (Seen with 15.20: two sessions that do
+/// nothing else get there ten times a second.)
 pub fn others_for_update(xmax: u32) -> OthersForUpdate {
     let xmax = pg_sys::TransactionId::from(xmax);
     let mut members: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
-    // SAFETY: whose lock stands in the row with those of others is told by a multixact; without others it is this transaction's own
-    // id. The members are an allocation of the server's, of as many as it says.
+    // SAFETY: with several lockers, `xmax` is a multixact that lists them; with one, it is this transaction's own id.
+    // The server allocates the members, as many as it says.
     unsafe {
         if pg_sys::TransactionIdIsCurrentTransactionId(xmax) {
             return OthersForUpdate::Nobody;

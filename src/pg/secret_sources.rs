@@ -1,23 +1,24 @@
-//! Secrets that stand outside of the database: in the environment that the server was started with, or in files below a directory.
+//! Reads secrets from outside of the database: from the environment of the server's start, or from files in a
+//! directory.
 //!
-//! Messages name neither the directory nor what is in it: they are shown to whom that is no business of.
+//! Messages name neither the directory nor its content: roles without a right to know them may see the messages.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Whoever has put something longer there has put something else there.
+/// Largest secret in bytes. Longer content can't be a secret.
 const LARGEST: u64 = 4096;
 
-/// The value of a variable of the server's environment, as it was when the server was started.
+/// The value of a variable of the server's environment, as it was at the start of the server.
 pub fn of_environment(name: &str) -> Result<String, String> {
     let value = std::env::var_os(name).ok_or("its environment variable is not set")?;
     whole(value.into_encoded_bytes(), "its environment variable")
 }
 
-/// The text of a file right below `directory`, without the end of its last line. The file may be a link, as long as it leads to
-/// somewhere below the directory: so orchestrators replace files.
+/// The text of a file directly in `directory`, without the end of its last line. The file may be a link that stays
+/// within the directory: orchestrators replace files in this way.
 pub fn of_file(directory: &str, name: &str) -> Result<String, String> {
     if directory.is_empty() {
         return Err("it is in a file, and xdb.secrets_directory is not set".to_owned());
@@ -28,9 +29,9 @@ pub fn of_file(directory: &str, name: &str) -> Result<String, String> {
         .map_err(|error| format!("the directory of xdb.secrets_directory can't be used: {}", told(&error)))?;
     let path = directory.join(name).canonicalize().map_err(unreadable)?;
     if !path.starts_with(&directory) {
-        return Err("its file leads out of the directory of xdb.secrets_directory".to_owned());
+        return Err("its file is outside of the directory of xdb.secrets_directory".to_owned());
     }
-    // Nothing that waits is opened, nor what took the file's place meanwhile.
+    // Never opens what would block, or a link that replaced the file meanwhile.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {

@@ -1,4 +1,4 @@
-//! An engine process and its database: the connection, and the frame of each transaction.
+//! The connection of an engine process to its database, and the frame of each transaction.
 
 use super::catch::{Result, log_error, run_caught};
 use super::extension::{self, Installed};
@@ -11,32 +11,33 @@ use super::spi::{self, Spi};
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::CStr;
 
-/// Whether a turn may be made.
+/// Whether a turn can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The transaction is open, with a snapshot, and the extension is the one this process was started for.
+    /// The transaction is open with a snapshot, and the extension is the one that this process was started for.
     Ready,
-    /// The extension has been dropped: the scheduler ends. No transaction is open.
+    /// The extension was dropped: the process ends. No transaction is open.
     Gone,
-    /// The extension has been replaced or updated: the scheduler is started again. No transaction is open.
+    /// The extension was replaced or updated: the process is started again. No transaction is open.
     Changed,
-    /// Somebody is altering or dropping the extension: try again soon. No transaction is open.
+    /// The extension is being altered or dropped: try again soon. No transaction is open.
     Busy,
 }
 
-/// The connection of an engine process to its database, and the frame of its transactions.
+/// An engine process's connection to its database, and the frame of its transactions.
 pub struct Session {
     pub database: pg_sys::Oid,
     pub role: Role,
-    /// The extension this process was started for.
+    /// The extension's oid when this process was started.
     pub extension: pg_sys::Oid,
-    /// Version of the schema this process was started for.
+    /// The version of the schema when this process was started.
     pub extension_version: String,
     pub slot: Slot,
     gate: pg_sys::Oid,
     memory: pg_sys::MemoryContext,
 }
 
+/// Sets the application name of this process, which `pg_stat_activity` shows.
 pub fn report_name(role: Role) {
     let name = match role {
         Role::Scheduler => c"xdb scheduler",
@@ -46,7 +47,7 @@ pub fn report_name(role: Role) {
     unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
 }
 
-/// Shows in `pg_stat_activity` what this process does; `None` means that it waits.
+/// Shows in `pg_stat_activity` what this process does; `None`: it waits.
 pub fn report_activity(doing: Option<&CStr>) {
     // SAFETY: a C string or null, copied by the server.
     unsafe {
@@ -60,6 +61,7 @@ pub fn report_activity(doing: Option<&CStr>) {
 }
 
 impl Session {
+    /// Reads which extension is installed, in a transaction of its own. None: the extension does not exist.
     pub fn open(slot: Slot, database: pg_sys::Oid, role: Role) -> Option<Session> {
         // SAFETY: a short transaction of this process; the memory context lives as long as the process.
         unsafe {
@@ -77,15 +79,15 @@ impl Session {
         }
     }
 
-    /// Opens the transaction of a turn, if the extension is there and nobody is at work on it.
+    /// Opens the transaction of a turn, if the extension exists and is not being changed.
     ///
-    /// The memory of the turn before, in which everything is allocated between turns too, is given back. Never waits for a lock
-    /// on the extension. Can raise an error (a catalog that can't be read): then the transaction is open and
+    /// Frees the memory of the last turn, including allocations made between turns. Never waits for a lock on the
+    /// extension. Can raise an error (a catalog that can't be read). Then the transaction is open, and
     /// [`Session::abort`] ends it.
     pub fn begin(&mut self) -> Begun {
         check_for_interrupts!();
-        // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
-        // taken after them.
+        // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the
+        // snapshot is taken after them.
         unsafe {
             pg_sys::MemoryContextSwitchTo(self.memory);
             pg_sys::MemoryContextReset(self.memory);
@@ -114,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Commits the transaction of a turn. Can raise an error; then the transaction is open and failed, and
+    /// Commits the transaction of a turn. Can raise an error. Then the transaction is open and failed, and
     /// [`Session::abort`] ends it.
     pub fn commit(&mut self) {
         // SAFETY: `begin` has opened the transaction and pushed the snapshot.
@@ -124,13 +126,13 @@ impl Session {
             }
             pg_sys::CommitTransactionCommand();
             clean_session();
-            // Without it autovacuum never hears of what the engine changes.
+            // Without this report, autovacuum does not know what the engine has changed.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }
     }
 
-    /// Runs `body` in a transaction of its own; if the extension is not as it was, says so instead.
+    /// Runs `body` in a transaction of its own. The inner error: the extension is not as it was.
     pub fn transaction<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<std::result::Result<T, Begun>> {
         let done = run_caught(|| match self.begin() {
             Begun::Ready => {
@@ -146,20 +148,21 @@ impl Session {
         done
     }
 
-    /// The same between turns, for what an engine process does besides. None when that was not possible: it is tried again.
+    /// Runs `body` in a transaction of its own, for work between turns. None: that was not possible, and the caller
+    /// tries again.
     pub fn between_turns<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
         match self.transaction(body) {
             Ok(done) => done.ok(),
             Err(error) => {
-                log_error("the scheduler could not look after itself", &error);
+                log_error("a duty of the scheduler failed", &error);
                 None
             }
         }
     }
 
-    /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.
+    /// Rolls back the transaction of a turn. Does nothing without a transaction.
     pub fn abort(&mut self) {
-        // SAFETY: interrupts are held off, so that the abort is not itself interrupted.
+        // SAFETY: interrupts are held off, so the abort itself is not interrupted.
         unsafe {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
@@ -170,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Waits, outside a transaction; see [`latch::WaitSet::wait`]. Statistics are handed over before a long wait.
+    /// Waits outside of a transaction; see [`latch::WaitSet::wait`]. Statistics are reported before a long wait.
     pub fn wait(&self, wait_set: &latch::WaitSet, timeout_ms: i64) -> latch::Waited {
         if timeout_ms != 0 {
             report_activity(None);
@@ -182,8 +185,8 @@ impl Session {
         waited
     }
 
-    /// Sees to it that these runners run, and that those with less than `at_once` calls under way look for more. To be called
-    /// in each turn of the scheduler.
+    /// Asks the launcher for the missing ones of these runners, and wakes those with fewer than `at_once` calls in
+    /// flight. Call it in each turn of the scheduler.
     pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
         let mut missing = 0;
         for role in wanted {

@@ -1,27 +1,27 @@
-//! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
+//! Settings of engine processes, which `ALTER ROLE` and `ALTER DATABASE` can't change.
 use super::compat::{DEADLY_SETTINGS, MORE_SETTINGS, each_setting};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
-/// No setting may be made up under the extension's name. To be called when all of its own are defined.
+/// Reserves the extension's prefix for its own settings. Call it after all of them are defined.
 pub fn reserve_prefix() {
     // SAFETY: the name is a constant.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
 }
 
-/// A whole number as it stands in a setting of a role or a database.
+/// A whole number, as written in a setting of a role or a database.
 pub fn whole_number(text: &str) -> Option<i32> {
     let text = CString::new(text).ok()?;
     let mut number = 0;
-    // SAFETY: a C string, and where the number is written.
+    // SAFETY: a C string, and a place to write the number to.
     let is_one = unsafe { pg_sys::parse_int(text.as_ptr(), &raw mut number, 0, std::ptr::null_mut()) };
     is_one.then_some(number)
 }
 
-/// Formats in which columns are converted, in engine and callers alike.
+/// Formats in which columns are converted, in the engine and for callers alike.
 pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"TimeZone", c"UTC"),
-    // The order as well: it decides what 01/02/2026 means.
+    // The order counts too: it decides what 01/02/2026 means.
     (c"DateStyle", c"ISO, MDY"),
     (c"IntervalStyle", c"iso_8601"),
     (c"bytea_output", c"hex"),
@@ -32,9 +32,9 @@ pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"timezone_abbreviations", c"Default"),
 ];
 
-/// Settings that decide what an owner's statements mean, find or make. In a client's session they are as the server or the database is
-/// configured, as they are in the engine; the client may have changed them. The list is complete: a test goes through all settings
-/// that a client may change.
+/// Settings that decide what an owner's statements mean, find or create. In a client's session they must be as
+/// configured in the server or the database, as in the engine. The client may have changed them. The list is complete:
+/// a test goes through all settings that a client may change.
 pub const MEANINGS: [&str; 15] = [
     "standard_conforming_strings",
     "backslash_quote",
@@ -53,7 +53,8 @@ pub const MEANINGS: [&str; 15] = [
     "restrict_nonsystem_relation_kind",
 ];
 
-/// The same, with the values that the engine gives them, or that everybody has. The first one decides how others are written.
+/// Further settings of this kind, with the engine's values, or the defaults. The first one decides how later ones are
+/// written.
 pub const FIXED_MEANINGS: [(&CStr, &CStr); 7] = [
     (c"quote_all_identifiers", c"off"),
     (c"row_security", c"on"),
@@ -64,7 +65,7 @@ pub const FIXED_MEANINGS: [(&CStr, &CStr); 7] = [
     (c"plpgsql.extra_warnings", c"none"),
 ];
 
-/// Settings that hold from before the connection.
+/// Settings that are pinned before the connection.
 const BEFORE_CONNECTION: [(&CStr, &CStr); 10] = [
     (c"role", c"none"),
     (c"exit_on_error", c"off"),
@@ -78,11 +79,11 @@ const BEFORE_CONNECTION: [(&CStr, &CStr); 10] = [
     (c"default_transaction_deferrable", c"off"),
 ];
 
-/// Settings that hold once connected. Connecting itself waits as long as any client would, for instance behind a statement on
-/// the database; and in a session that has not connected nobody could be blocked.
+/// Settings that are pinned after connecting. Connecting itself waits as long as any client would, for instance for a
+/// statement on the database. A session that has not connected can't block other sessions.
 const AFTER_CONNECTION: [(&CStr, &CStr); 5] = [
     (c"lock_timeout", c"50ms"),
-    // The engine is never the one that looks for a deadlock, and is cancelled by it: its lock_timeout comes first.
+    // The engine never searches for deadlocks, so a search never cancels it: its lock_timeout ends a wait first.
     (c"deadlock_timeout", c"10min"),
     (c"jit", c"off"),
     (c"row_security", c"on"),
@@ -101,20 +102,20 @@ fn set(name: &CStr, value: &CStr) {
     }
 }
 
-/// Pins what must hold while the connection is made.
+/// Pins the settings that are needed while connecting.
 pub fn pin_before_connection() {
     BEFORE_CONNECTION.iter().chain(MORE_SETTINGS).for_each(|(name, value)| set(name, value));
 }
 
-/// Pins the rest.
+/// Pins the other settings.
 pub fn pin_after_connection() {
     AFTER_CONNECTION.iter().chain(&FORMATS).for_each(|(name, value)| set(name, value));
     pin_synchronous_commit();
     keep_from_users();
 }
 
-/// Has this process refuse a `SET` of what would end it with the next error, or after a while: any role may set that, and a
-/// trigger is in the process for which everybody waits. What is taken back after the step would come too late.
+/// Makes this process refuse a `SET` that would end it with the next error, or after a time. Any role may set these,
+/// and a trigger could do so in the process that all roles depend on. A reset after the step would be too late.
 fn keep_from_users() {
     each_setting(|setting| {
         // SAFETY: the name of a setting is a C string.
@@ -124,8 +125,8 @@ fn keep_from_users() {
     });
 }
 
-/// An answer that was applied stays applied: `off` is overridden, what waits for standbys too is the administrator's choice.
-/// To be called again after the configuration was read.
+/// An applied answer must stay applied, so `off` is overridden. Waiting for standbys stays the administrator's choice.
+/// Call it again after each reload of the configuration.
 pub fn pin_synchronous_commit() {
     // SAFETY: reads a setting.
     let off = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;

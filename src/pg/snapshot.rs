@@ -1,20 +1,20 @@
-//! Sleeping without a snapshot.
+//! Releases a statement's snapshot while a function sleeps.
 //!
-//! A statement keeps its snapshot until it ends, and while it does, vacuum removes nothing anywhere in the server that this
-//! snapshot might still see. A function that sleeps for an hour would hold vacuum back for an hour. Where the statement is
-//! nothing but the call of that function, nobody looks at anything with its snapshot any more: it is given back for the sleep,
-//! and a new one takes its place afterwards, as between two statements of a transaction.
+//! A statement keeps its snapshot until it ends. Meanwhile, vacuum removes no row in the whole server that this
+//! snapshot might see. A function that sleeps for an hour would delay vacuum by an hour. If the statement is only the
+//! call of that function, no code uses its snapshot any more. So the snapshot is released during the sleep, and a new
+//! one is taken afterwards, as between two statements of a transaction.
 //!
-//! Three hold it while the function runs: the portal's `QueryDesc`, its `EState`, and the stack of active snapshots. The two
-//! registrations belong to the portal's resource owner, which forgets them here and remembers the new ones. In between, both
-//! places are null: an error during the sleep (a cancel, a timeout) aborts the transaction, and the server neither runs nor ends
-//! the executor of a portal that failed, but would let go of null as of any snapshot.
+//! While the function runs, three places hold the snapshot: the portal's `QueryDesc`, its `EState`, and the stack of
+//! active snapshots. The two registrations belong to the portal's resource owner, which drops them here and gets the
+//! new ones. During the sleep both places are null. An error then (a cancel, a timeout) aborts the transaction. The
+//! server neither runs nor ends the executor of a failed portal, and releasing null does nothing.
 
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::c_void;
 
-/// Runs `body`, which sleeps and uses no snapshot, without the snapshot of the statement that has made this call, if that
-/// statement does nothing else; otherwise with it. Nothing that looks with a snapshot may be open.
+/// Runs `body`, which sleeps and uses no snapshot. If the statement only makes this call, its snapshot is released
+/// meanwhile. No scan may be open that uses a snapshot.
 pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> T) -> T {
     // SAFETY: Postgres has made this call and waits for it.
     let statement = unsafe { RunningStatement::of_nothing_but(call) };
@@ -25,7 +25,7 @@ pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> 
     value
 }
 
-/// A running statement that is nothing but one call.
+/// A running statement that only makes one call.
 struct RunningStatement {
     query: *mut pg_sys::QueryDesc,
     owner: pg_sys::ResourceOwner,
@@ -35,10 +35,10 @@ impl RunningStatement {
     /// The statement of this call, if it does nothing else and its transaction takes a snapshot for each statement.
     ///
     /// # Safety
-    /// Postgres has made the call and waits for it.
+    /// Postgres must have made the call and wait for it.
     unsafe fn of_nothing_but(call: pg_sys::FunctionCallInfo) -> Option<Self> {
-        // SAFETY: the active portal and what hangs on it live as long as its statement runs. That it has made this very call, and
-        // not another statement within it, is known by the call's expression, which is one of its plan's.
+        // SAFETY: the active portal and its parts live as long as its statement runs. The call's expression is part of
+        // the portal's plan, so this portal made the call, and not a statement within it.
         unsafe {
             let portal = pg_sys::ActivePortal;
             if portal.is_null() || pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 {
@@ -61,7 +61,7 @@ impl RunningStatement {
         }
     }
 
-    /// Gives the snapshot back; not if it isn't the only one of the transaction that is active.
+    /// Releases the snapshot. False: it is not the transaction's only active snapshot.
     fn give_back(&self) -> bool {
         // SAFETY: none of these raises an error: the snapshot is the active one, and registered twice with this owner.
         unsafe {
@@ -69,7 +69,7 @@ impl RunningStatement {
             if !pg_sys::ActiveSnapshotSet() || pg_sys::GetActiveSnapshot() != snapshot {
                 return false;
             }
-            // It stays what it is, for its registrations.
+            // The registrations keep the snapshot valid.
             pg_sys::PopActiveSnapshot();
             if pg_sys::ActiveSnapshotSet() {
                 pg_sys::PushActiveSnapshot(snapshot);
@@ -85,7 +85,7 @@ impl RunningStatement {
     }
 
     fn take_new(&self) {
-        // SAFETY: the statement still runs. What was registered when one of these fails is the owner's to let go.
+        // SAFETY: the statement still runs. If one of these fails, the owner releases what was registered.
         unsafe {
             let snapshot = pg_sys::RegisterSnapshotOnOwner(pg_sys::GetTransactionSnapshot(), self.owner);
             (*self.query).snapshot = snapshot;
@@ -97,8 +97,8 @@ impl RunningStatement {
 
 type Node = *mut pg_sys::Node;
 
-/// Whether all that a statement does is to make this call, once: its plan is a lone `Result` or `FunctionScan`, which reads no
-/// table, and computes nothing else but what looks at nothing.
+/// Whether a statement only makes this call, once. Its plan is a single `Result` or `FunctionScan`, which reads no
+/// table, and its other expressions read nothing.
 unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> bool {
     // SAFETY: the planner's nodes, which live as long as the statement; a node's tag says what it is.
     unsafe {
@@ -123,14 +123,14 @@ unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> boo
     }
 }
 
-/// What is known of expressions when all of them were walked over.
+/// What a walk over all expressions has found.
 struct Expressions {
     call: Node,
-    /// How often the call stands there.
+    /// How many times the call occurs.
     calls: u32,
 }
 
-/// Whether anything in an expression may look at the database, besides the call. A walker of the server's: true ends the walk.
+/// Whether an expression may read the database, apart from the call. A walker of the server's: true ends the walk.
 #[pg_guard]
 unsafe extern "C-unwind" fn may_look(node: Node, context: *mut c_void) -> bool {
     // SAFETY: as above; the context is what the walk began with.
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn may_look(node: Node, context: *mut c_void) -> bool {
     }
 }
 
-/// Whether the functions that a node calls compute from their arguments alone.
+/// Whether the functions that a node calls depend on their arguments only.
 unsafe fn computes_from_its_arguments(node: Node) -> bool {
     // SAFETY: the node is one of an expression.
     !unsafe { pg_sys::check_functions_in_node(node, Some(is_not_immutable), std::ptr::null_mut()) }

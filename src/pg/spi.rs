@@ -1,4 +1,4 @@
-//! SQL statements: prepared once per session, run through SPI, errors returned whole.
+//! SQL statements: prepared once per session, run through SPI, with complete errors.
 
 use super::catch::{PgError, Result, catch};
 use super::param::{FromColumn, Param, other_type};
@@ -32,11 +32,12 @@ mod raw {
     }
 }
 
-/// A statement on system tables. `store::table::statements!` declares them, and lists them for the test that prepares each.
+/// A statement on system tables. `store::table::statements!` declares all of them, and lists them for the test that
+/// prepares each.
 pub struct Statement {
     pub name: &'static str,
     text: LazyLock<String>,
-    /// Those that this session keeps.
+    /// The plans that this session keeps.
     plans: Plans,
 }
 
@@ -50,11 +51,11 @@ impl Statement {
     }
 }
 
-/// What can be run.
+/// A statement that can be run.
 #[derive(Clone, Copy)]
 pub enum Sql<'a> {
     System(&'static Statement),
-    /// A text that is made when it is needed: names of users' tables are in it.
+    /// A text made when it is needed, because it contains names of the application's tables.
     Text(&'a str),
 }
 
@@ -77,7 +78,7 @@ impl<'a> From<&'a String> for Sql<'a> {
 }
 
 impl<'a> Sql<'a> {
-    /// What to call it in an error.
+    /// Its name in an error.
     fn name(self) -> &'a str {
         match self {
             Self::System(statement) => statement.name,
@@ -94,9 +95,9 @@ impl<'a> Sql<'a> {
 }
 
 thread_local! {
-    /// Plans that this session keeps, of texts.
+    /// Plans of texts that this session keeps.
     static PLANS: RefCell<HashMap<String, Plans>> = RefCell::new(HashMap::new());
-    /// Kept plans that run now, one within the other.
+    /// How many kept plans run now, one within another.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -117,30 +118,30 @@ impl Form {
     }
 }
 
-/// Statements on users' tables come in as many texts as there are tables and sets of columns.
+/// Most plans of texts. Statements on the application's tables have a text for each table and set of columns.
 const MAX_PLANS: usize = 1000;
 
 /// No limit, for SPI.
 const ALL_ROWS: usize = 0;
 
-/// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
+/// A connection to SPI, for running statements. It ends with the closure of [`connect`].
 #[derive(Clone, Copy)]
 pub struct Spi {
     tables: TablesOf,
-    /// Statements see the database with the snapshot that is active, not each with one of its own and what this transaction wrote.
+    /// Statements use the active snapshot. Otherwise each takes its own, and sees what this transaction wrote.
     with_active_snapshot: bool,
 }
 
-/// Whose tables statements use, which decides how they are planned.
+/// Whose tables statements use. Decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TablesOf {
-    /// System tables alone: planned once, see [`index_plans`].
+    /// System tables only: planned once, see [`index_plans`].
     System,
-    /// As the server thinks best; triggers may run other statements meanwhile.
+    /// Planned as the server does; triggers may run other statements meanwhile.
     Users,
 }
 
-/// Runs `body` with SPI. After an error the transaction is to be aborted, which closes what was left open.
+/// Runs `body` with SPI. After an error the transaction must be aborted, which closes what is open.
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: results are copied out before it is finished.
     check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
@@ -158,18 +159,18 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 }
 
 impl Spi {
-    /// The same connection, for statements that use tables of the users.
+    /// The same connection, for statements that use the application's tables.
     pub fn on_users_tables(&self) -> Self {
         Self { tables: TablesOf::Users, ..*self }
     }
 
-    /// Runs a statement and returns how many rows it touched.
+    /// Runs a statement. Returns the number of rows it affected.
     pub fn run<'s>(&self, sql: impl Into<Sql<'s>>, params: &[Param]) -> Result<u64> {
         self.execute(Form::AsItStands, sql.into(), params, ALL_ROWS)?;
         Ok(self.touched())
     }
 
-    /// How many rows the last statement touched.
+    /// The number of rows that the last statement affected.
     fn touched(&self) -> u64 {
         // SAFETY: set by the execution.
         let rows = unsafe { pg_sys::SPI_processed };
@@ -177,9 +178,9 @@ impl Spi {
         rows
     }
 
-    /// Writes the rows of a batch, whose columns [`column`](super::param::column) made, and returns how many rows it touched. The
-    /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
-    /// taking arrays apart costs more than to write a row.
+    /// Writes the rows of a batch, whose columns come from [`column`](super::param::column). Returns the number of
+    /// affected rows. The statement reads columns with `unnest($n::type[])`. A single row uses the same text without
+    /// `unnest`, because unpacking arrays costs more than writing a row.
     pub fn run_batch(&self, statement: &'static Statement, columns: &[Param]) -> Result<u64> {
         self.execute(Form::of(columns), Sql::System(statement), columns, ALL_ROWS)?;
         Ok(self.touched())
@@ -194,7 +195,7 @@ impl Spi {
         Ok(())
     }
 
-    /// Rows of a statement, each made a value by `read`.
+    /// The rows of a statement, each converted by `read`.
     pub fn rows<'s, T>(
         &self,
         sql: impl Into<Sql<'s>>,
@@ -205,7 +206,7 @@ impl Spi {
         self.collect(read)
     }
 
-    /// The first rows of a statement, at most so many: what would come after them is not looked for.
+    /// The first rows of a statement, at most `most`. The statement stops after them.
     pub fn rows_up_to<'s, T>(
         &self,
         most: usize,
@@ -227,8 +228,8 @@ impl Spi {
         Ok(self.rows(sql, params, read)?.into_iter().next())
     }
 
-    /// Makes the latest snapshot the active one around `body`, whatever the isolation level. All statements on the connection
-    /// that it gets see the database with that one.
+    /// Makes the latest snapshot the active one for `body`, at any isolation level. All statements on the connection
+    /// passed to `body` use this snapshot.
     pub fn with_latest_snapshot<T>(&self, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         // SAFETY: pushed and popped in pairs; an error is followed by an abort, which pops it.
         unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
@@ -303,8 +304,8 @@ impl Spi {
         if table.is_null() {
             return Ok(Vec::new());
         }
-        // SAFETY: the table has a description of its rows, and so many of them. Each is taken apart once, into as many values as
-        // it has columns.
+        // SAFETY: the table has a description of its rows, and this number of rows. Each row is taken apart once, into
+        // as many values as it has columns.
         let rows = unsafe {
             let description = (*table).tupdesc;
             let columns = compat::attributes(description);
@@ -323,7 +324,7 @@ impl Spi {
     }
 
     fn free_result(&self) {
-        // SAFETY: frees the result of the last statement, which nobody reads any more.
+        // SAFETY: frees the result of the last statement, which has been read.
         unsafe {
             if !pg_sys::SPI_tuptable.is_null() {
                 pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
@@ -332,7 +333,7 @@ impl Spi {
     }
 }
 
-/// The statement on a batch for one row: each `unnest($n::type[])` is `$n::type`.
+/// The text of a batch statement for one row: each `unnest($n::type[])` becomes `$n::type`.
 fn one_row(sql: &str) -> Result<String> {
     let mut parts = sql.split("unnest(");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -346,9 +347,9 @@ fn c_string(sql: &str) -> Result<CString> {
     CString::new(sql).map_err(|_| PgError::internal("a statement holds a NUL character"))
 }
 
-/// Frees all plans of texts when there are too many.
+/// Frees all plans of texts if there are too many.
 fn make_room(plans: &mut HashMap<String, Plans>) {
-    // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
+    // A trigger of an application's table may call a function of XDB while a plan runs. Then no plan is freed.
     if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
         let old = plans.drain().flat_map(|(_, plans)| plans.0.map(AtomicPtr::into_inner));
         // SAFETY: no plan runs.
@@ -356,17 +357,17 @@ fn make_room(plans: &mut HashMap<String, Plans>) {
     }
 }
 
-/// One row of a result.
+/// One row of a result, valid only while it is read.
 pub struct Row<'r> {
     columns: &'r [pg_sys::FormData_pg_attribute],
     values: &'r [pg_sys::Datum],
     nulls: &'r [bool],
-    /// The place behind the column that was read last: columns are read in the order in which they stand.
+    /// The index after the last column read. Columns are usually read in order, so the search begins here.
     next: Cell<usize>,
 }
 
 impl<'r> Row<'r> {
-    /// The value of a column, by its name.
+    /// The value of a column, by its name. Errors name the column.
     pub fn get<T: FromColumn<'r>>(&self, name: &str) -> Result<T> {
         let from = self.next.get();
         let places = (from..self.columns.len()).chain(0..from);
@@ -376,7 +377,7 @@ impl<'r> Row<'r> {
         self.at(place)
     }
 
-    /// The value of the column at a place, counted from 0: where nobody knows the names.
+    /// The value of a column by its index from 0, for results whose column names are unknown.
     pub fn at<T: FromColumn<'r>>(&self, place: usize) -> Result<T> {
         let oid = self.columns[place].atttypid;
         let column = || format!("column {} of a result", String::from_utf8_lossy(self.name(place)));

@@ -1,4 +1,4 @@
-//! Subtransactions, timeouts and conditional locks: what keeps one bad table from stopping the engine.
+//! Subtransactions, time limits and conditional locks. They keep one faulty table from stopping the engine.
 
 use super::catch::{PgError, Result, catch, run_caught};
 use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
@@ -19,10 +19,10 @@ mod raw {
     }
 }
 
-/// Runs `body` in a subtransaction: an error takes back what it did, and the transaction goes on.
+/// Runs `body` in a subtransaction. After an error its changes are undone, and the transaction continues.
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: as PL/pgSQL does it for a block with an EXCEPTION clause: memory context and resource owner are put
-    // back on both ways out.
+    // SAFETY: as PL/pgSQL does it for a block with an EXCEPTION clause: memory context and resource owner are restored
+    // on both ways out.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let owner = pg_sys::CurrentResourceOwner;
@@ -43,7 +43,7 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Runs `body` in a subtransaction and takes back what it did, also where it went well: locks that it got are free again.
+/// Runs `body` in a subtransaction and always undoes its changes. So its locks are free again.
 pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let mut value = None;
     let ended = guarded(|| -> Result<()> {
@@ -57,24 +57,26 @@ pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// A statement that catches its cancellation and goes on is ended with its process after this many time limits.
+/// If a statement catches its cancellation and continues, its process is ended after this number of time limits.
 const HARD_LIMIT: u32 = 3;
 
-/// How many time limits the statement has taken. A timer counts them that fires once for each. One for all of them would fire together
-/// with the cancellation after a standstill of the machine, before the statement had any time to end. Firings that a standstill has
-/// missed are not made up for (the server's `handle_sig_alarm`): it counts as one limit.
+/// How many time limits the statement has used. A timer fires once for each limit. A single timer for all limits would
+/// fire together with the cancellation after the machine stood still, and leave the statement no time to end. Firings
+/// missed in a standstill are not repeated (the server's `handle_sig_alarm`), so a standstill counts as one limit.
 static LIMITS_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The number of the timer that counts limits, once it is registered.
+    /// The id of the timer that counts limits, once it is registered.
     static LIMIT_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
-/// The table that this process touches for a user, and the role whose step does. The handler of the timer marks them.
+/// The table that this process uses now, and the role whose step uses it. Written before each use, read by the timer's
+/// handler, which marks them.
 static IN_TABLE: AtomicU32 = AtomicU32::new(0);
 static FOR_OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// At the last of them, ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
+/// At the last limit, ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches
+/// that.
 unsafe extern "C-unwind" fn at_limit() {
     if LIMITS_TAKEN.fetch_add(1, Ordering::Relaxed) + 1 != HARD_LIMIT {
         return;
@@ -84,9 +86,9 @@ unsafe extern "C-unwind" fn at_limit() {
     unsafe { super::raw::die(0) };
 }
 
-/// Runs `body`, which touches this table for this role, and cancels its statement after this many milliseconds. Armed by hand,
-/// because a background worker's statements have no timeout of their own. What survives its cancellation for long
-/// takes the process with it: the others must not wait for it.
+/// Runs `body`, which uses this table for this role, and cancels its statement after this number of milliseconds. The
+/// timer is set here because statements of background workers have no timeout of their own. If code survives its
+/// cancellation for long, the process is ended, because other processes must not wait for it.
 pub fn with_timeout<T>(
     milliseconds: i32,
     table: u32,
@@ -111,50 +113,51 @@ pub fn with_timeout<T>(
         timer
     };
     let result = run_caught(body);
-    // SAFETY: as above. Disarmed on both ways out, before anybody else's statement runs.
+    // SAFETY: as above. Disarmed on both ways out, before any other statement runs.
     unsafe {
         catch(|| {
             raw::disable_timeout(STATEMENT_TIMEOUT, false);
             raw::disable_timeout(timer, false);
         })?;
-        // It may have fired after the last check for interrupts; the next statement is not the one to cancel.
+        // The timeout may have fired after the last check for interrupts. It must not cancel the next statement.
         pg_sys::QueryCancelPending = 0;
     }
     result
 }
 
-/// From here on the statements under [`with_timeout`] touch this table: what goes wrong is put down to it.
+/// From now on, code under [`with_timeout`] uses this table: problems are attributed to it.
 pub fn now_in_table(table: u32) {
     IN_TABLE.store(table, Ordering::Relaxed);
 }
 
-/// The table that was touched last.
+/// The table that was used last.
 pub fn in_table() -> u32 {
     IN_TABLE.load(Ordering::Relaxed)
 }
 
-/// Keeps a table's definition as it is until the end of the transaction, and waits for whoever is changing it.
+/// Keeps a table's definition unchanged until the end of the transaction. Waits for a transaction that is changing it.
 pub fn lock_table(relation: u32) -> Result<()> {
     let relation = pg_sys::Oid::from(relation);
     // SAFETY: a raw call without destructors; a table that was dropped can be locked too.
     unsafe { catch(|| raw::LockRelationOid(relation, pg_sys::AccessShareLock as c_int)) }
 }
 
-/// Takes a lock on what has this number in the extension, in this mode of the server's, until the end of the transaction.
-/// Objects of an extension have no sub-objects: a number in their place tells these locks from all others.
+/// Locks a number within the extension, in this lock mode of the server, until the end of the transaction. Extensions
+/// have no sub-objects, so a sub-object number keeps these locks apart from all other locks.
 pub fn lock_extension_object(object: u32, sub_object: u16, mode: u32) -> Result<()> {
     let (class, object) = (pg_sys::ExtensionRelationId, pg_sys::Oid::from(object));
-    // SAFETY: a raw call without destructors; the lock goes with the transaction.
+    // SAFETY: a raw call without destructors; the lock is released with the transaction.
     unsafe { catch(|| raw::LockDatabaseObject(class, object, sub_object, mode as c_int)) }
 }
 
-/// Takes a table's lock in this mode of the server's, until the end of the transaction, if that is possible without waiting.
+/// Locks a table in this lock mode of the server, until the end of the transaction, if that is possible without
+/// waiting.
 pub fn try_lock_table(relation: u32, mode: u32) -> bool {
     // SAFETY: a table that was dropped can be locked too; using it then fails.
     unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), mode as i32) }
 }
 
-/// Whether this transaction may have locked or written rows of a table: locks on tables are kept to its end.
+/// Whether this transaction may have locked or written rows of a table. Locks on tables are kept until its end.
 pub fn holds_row_locks_in(relation: u32) -> bool {
     // SAFETY: a look-up in memory of this process.
     unsafe {

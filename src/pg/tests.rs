@@ -1,8 +1,9 @@
-//! What only a backend can see of this room: errors that jump, subtransactions, identities, memory, types.
+//! Tests that need a backend: errors that jump, subtransactions, identities, memory, types.
 //!
-//! Each test is a function of schema `xdb_tests` in a build with the feature `pg_test`, which no server but a throwaway one ever
-//! loads; `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error. They do without
-//! pgrx-tests, which would build the extension once more: see `docs/decisions/0036-tests-inside-of-the-server-have-a-runner-of-their-own.md`.
+//! Each test is a function of schema `xdb_tests`, in a build with the feature `pg_test`. Only throwaway servers load
+//! such a build. `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error.
+//! pgrx-tests is not used, because it would build the extension once more: see
+//! `docs/decisions/0036-tests-inside-of-the-server-have-a-runner-of-their-own.md`.
 
 #[pgrx::pg_schema]
 mod xdb_tests {
@@ -23,7 +24,7 @@ mod xdb_tests {
     use std::ffi::CString;
     use xdb_engine::{ExecutionId, Timestamp};
 
-    /// The one value of a statement.
+    /// The only value of a statement.
     fn one(sql: &str) -> String {
         let read = |spi: &Spi| spi.first(sql, &[], |row| row.at::<String>(0));
         spi::connect(read).expect(sql).expect("a row")
@@ -33,7 +34,7 @@ mod xdb_tests {
         spi::connect(|spi| spi.utility(sql))
     }
 
-    /// The error of `body`, whose subtransaction is taken back.
+    /// The error of `body`, whose subtransaction is rolled back.
     fn error_of<T>(body: impl FnOnce() -> Result<T>) -> PgError {
         match subxact::guarded(body) {
             Ok(_) => panic!("it was to fail"),
@@ -45,7 +46,7 @@ mod xdb_tests {
         error
     }
 
-    // --- shared memory ----------------------------------------------------------------------------------------------------
+    // --- shared memory -----------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn of_the_marks_of_slow_tables_the_oldest_gives_way() {
@@ -55,7 +56,7 @@ mod xdb_tests {
             assert!(started.elapsed().as_secs() < 30, "there is no scheduler");
             crate::pg::latch::wait_for_latch(50);
         }
-        // No table has such a number.
+        // No table has such an oid.
         let mark = |number: u32| slow::Mark { kind: slow::Kind::Slow, oid: u32::MAX - number };
         (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
         let marks: Vec<_> = slow::marks(database).collect();
@@ -71,12 +72,13 @@ mod xdb_tests {
     #[pg_test]
     fn who_locks_a_row_for_update_beside_this_transaction_is_seen() {
         use pg_sys::MultiXactStatus as Status;
-        // SAFETY: plain functions of the server. No transaction has the next number yet: it counts as one that has not ended.
+        // SAFETY: plain functions of the server. No transaction has the next number yet: it counts as one that has not
+        // ended.
         let (own, next) = unsafe { (pg_sys::GetCurrentTransactionId(), pg_sys::ReadNextFullTransactionId().value) };
         let next = pg_sys::TransactionId::from(next as u32);
         let (ended, key_share) = (pg_sys::TransactionId::from(3), Status::MultiXactStatusForKeyShare);
         let beside = |other, status| {
-            // SAFETY: makes a row's lockers up; no row ever names them.
+            // SAFETY: makes up the lockers of a row; no row ever names them.
             let xmax = unsafe {
                 pg_sys::MultiXactIdSetOldestMember();
                 pg_sys::MultiXactIdCreate(own, key_share, other, status)
@@ -131,14 +133,14 @@ mod xdb_tests {
         };
         for both in [[&place, &unwoken], [&unwoken, &place]] {
             waiter::wake(database, Some(&[execution].into()));
-            // As waiting inside the server does.
+            // As a wait inside the server does.
             latch::wait_for_latch(0);
             assert!(waits(both, 20_000) < 10_000, "the wake-up is lost");
             assert!(waits(both, 50) >= 50, "it is one wake-up");
         }
     }
 
-    // --- types ------------------------------------------------------------------------------------------------------------
+    // --- types -------------------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn a_session_has_places_of_its_own_to_wait_at() {
@@ -202,7 +204,7 @@ mod xdb_tests {
             })
         };
         assert_eq!(all(), [[Some(7), None], [Some(8), Some(5)], [Some(9), None], [None, None]]);
-        // What is set takes the place of what was.
+        // New values replace the old ones.
         over::set(here, Kind::Messages, &[(oid(4), 6)]);
         over::set(here, Kind::Running, &[]);
         assert_eq!(all(), [[None, None], [Some(6), None], [Some(9), None], [None, None]]);
@@ -241,11 +243,11 @@ mod xdb_tests {
             ("SELECT 'a'::text", as_id),
             ("SELECT now()", as_number),
             ("SELECT NULL::int", as_text),
-            // Rows after the first, too, and none that is read by accident.
+            // Also for rows after the first. No other column is read by accident.
             ("SELECT n FROM generate_series(1, 3) n", as_text),
         ] {
             let error = error_of(|| spi::connect(|spi| spi.rows(sql, &[], read)));
-            assert!(error.message.contains(" of a result has the type with oid "), "{sql}: {error}");
+            assert!(error.message.contains(" of a result has type "), "{sql}: {error}");
         }
     }
 
@@ -337,7 +339,7 @@ mod xdb_tests {
         }
     }
 
-    // --- errors -----------------------------------------------------------------------------------------------------------
+    // --- errors ------------------------------------------------------------------------------------------------------
 
     #[pg_test]
     fn an_error_is_thrown_again_with_every_field_it_was_caught_with() {
@@ -388,7 +390,7 @@ mod xdb_tests {
         run("SELECT pg_sleep(0.4)").expect("no timer is armed");
     }
 
-    // --- subtransactions --------------------------------------------------------------------------------------------------
+    // --- subtransactions ---------------------------------------------------------------------------------------------
 
     /// What a subtransaction must leave as it was.
     fn surroundings() -> (pg_sys::SubTransactionId, pg_sys::MemoryContext, pg_sys::ResourceOwner, i32, bool) {
@@ -424,7 +426,7 @@ mod xdb_tests {
         });
         assert_eq!(surroundings(), before);
         assert_eq!(subxact::undone(|| insert("looked at").map(|_| 7)).expect("a value"), 7);
-        // One within the other: the inner one's failure is the outer one's business.
+        // Nested: a failure of the inner one concerns only the outer one.
         subxact::guarded(|| {
             insert("outer")?;
             error_of(|| insert("inner").and_then(|_| run("SELECT 1 / 0")));
@@ -435,7 +437,7 @@ mod xdb_tests {
         assert_eq!(one("SELECT string_agg(what, ',' ORDER BY what) FROM done"), "kept,outer");
     }
 
-    // --- identity and settings --------------------------------------------------------------------------------------------
+    // --- identity and settings ---------------------------------------------------------------------------------------
 
     fn session() -> [String; 6] {
         [
@@ -499,7 +501,7 @@ mod xdb_tests {
             error_of(|| scope(owner, &mut || panic!("in the middle")));
             assert_eq!((session(), security_context()), (before.clone(), 0), "{name}, after a panic");
 
-            // What the body itself sets outlives it only where it is the caller's business.
+            // A setting made by the body outlives it only in the caller's own scopes.
             scope(owner, &mut || run("SET LOCAL work_mem = '7MB'")).expect(name);
             let kept = ["formats", "timeout"].contains(&name);
             assert_eq!(session()[5] == "7MB", kept, "{name}");
@@ -531,7 +533,7 @@ mod xdb_tests {
         let setting = |name: &str, value: &str| (CString::new(name).expect("text"), CString::new(value).expect("text"));
         let own = [
             setting("xdbtest.tenant", "a"),
-            // PL/pgSQL's own: for superusers alone, for everybody, and with a value that it refuses.
+            // PL/pgSQL's own: for superusers only, for all roles, and with a value that it refuses.
             setting("plpgsql.variable_conflict", "use_column"),
             setting("plpgsql.extra_warnings", "shadowed_variables"),
             setting("plpgsql.check_asserts", "perhaps"),
@@ -561,7 +563,7 @@ mod xdb_tests {
             })
         });
         assert_eq!(now(), before, "after an error");
-        // The next one has its own, or none.
+        // The next owner has settings of its own, or none.
         let tenant = || Ok(one("SELECT current_setting('xdbtest.tenant', true)"));
         let theirs = [setting("xdbtest.tenant", "b")];
         assert_eq!(identity::as_process_owner(other, &theirs, None, tenant).expect("it went well"), "b");
@@ -613,7 +615,7 @@ mod xdb_tests {
         assert_eq!(one(draws), known, "a seed determines what is drawn");
     }
 
-    // --- memory -----------------------------------------------------------------------------------------------------------
+    // --- memory ------------------------------------------------------------------------------------------------------
 
     /// What this process has allocated, by Postgres or by Rust, in bytes.
     fn allocated() -> usize {
@@ -622,7 +624,7 @@ mod xdb_tests {
         info.uordblks + info.hblkhd
     }
 
-    /// Whatever is kept once is kept by the first rounds.
+    /// The first rounds may allocate what is kept once; later rounds may not.
     fn does_not_grow(what: &str, mut body: impl FnMut(u32)) {
         (0..200).for_each(&mut body);
         let before = allocated();
@@ -692,7 +694,7 @@ mod xdb_tests {
             assert_eq!(prepared(number), Some(number));
         }
         let grown = allocated().saturating_sub(before);
-        // A thousand plans, more or less, are a few megabytes; three thousand would be more.
+        // A thousand plans take a few megabytes; three thousand would take more.
         assert!(grown < 16 << 20, "4500 more statements take {grown} bytes");
     }
 }

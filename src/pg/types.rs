@@ -1,4 +1,4 @@
-//! Types as SQL names them.
+//! Types, and their names in SQL.
 
 use super::raw::text;
 use pgrx::pg_sys;
@@ -14,7 +14,7 @@ pub struct Type {
 }
 
 impl Type {
-    /// The name as SQL, with its schema, so that no `search_path` makes another type of it.
+    /// The name in SQL with its schema, so that it means the same type under each `search_path`.
     pub fn name(self) -> String {
         let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;
         // SAFETY: the text is copied.
@@ -26,7 +26,7 @@ impl Type {
         }
     }
 
-    /// What a domain is made of; any other type itself.
+    /// The base type of a domain; any other type itself.
     pub fn base(self) -> Self {
         let mut modifier = self.modifier;
         // SAFETY: a look-up in the catalog that writes the modifier.
@@ -34,7 +34,7 @@ impl Type {
         Self { oid, modifier }
     }
 
-    /// Whether it came with an extension, or was made by a user.
+    /// Whether the type came with an extension, or was created by a user.
     pub fn is_of_users(self) -> bool {
         self.oid.to_u32() >= pg_sys::FirstNormalObjectId
     }
@@ -43,8 +43,8 @@ impl Type {
         Self { modifier: NO_MODIFIER, ..self }
     }
 
-    /// Whether a cast to this type rounds, as storing a value does. A cast to any other type with a modifier may cut
-    /// what storing would refuse.
+    /// Whether a cast to this type rounds, as storing a value does. A cast to another type with a modifier may cut a
+    /// value that storing would refuse.
     pub fn rounds(self) -> bool {
         const ROUNDING: [pg_sys::Oid; 6] = [
             pg_sys::NUMERICOID,

@@ -1,20 +1,21 @@
-//! Background workers: how the launcher describes them, starts them, and learns that they have ended.
+//! Background workers: how the launcher describes them, starts them, and notices their end.
 
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 
 const LIBRARY: &str = "xdb";
 
-/// A process of this library. Names of databases are short enough for the name of a process.
+/// Describes a process of this library. Names of databases are short enough for the name of a process.
 pub fn describe(name: &str, kind: &str, function: &str) -> BackgroundWorkerBuilder {
     BackgroundWorkerBuilder::new(name).set_type(kind).set_library(LIBRARY).set_function(function).enable_spi_access()
 }
 
-/// Asks the postmaster for a process; `None` when all worker processes are in use.
+/// Asks the postmaster for a process; `None` if all worker processes are in use.
 pub fn start(worker: BackgroundWorkerBuilder, argument: u64) -> Option<Handle> {
     let worker = worker.set_argument(Some(pg_sys::Datum::from(argument as usize)));
     let mut handle = std::ptr::null_mut();
-    // SAFETY: the description is copied; the handle is allocated where it outlives this call. (pgrx's own is never freed.)
+    // SAFETY: the description is copied; the handle is allocated where it outlives this call. (pgrx's own is never
+    // freed.)
     unsafe {
         let mut worker = pg_sys::BackgroundWorker::from(&worker.set_notify_pid(pg_sys::MyProcPid));
         let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);

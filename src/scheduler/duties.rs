@@ -1,4 +1,5 @@
-//! What a process has to do besides its turns.
+//! The work of an engine process besides its turns: a scheduler retires its runners and shows figures; a runner ends
+//! when it is idle.
 
 use super::maintenance::Maintenance;
 use super::sums::Counting;
@@ -12,16 +13,16 @@ use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::{Backoff, Patience};
 
-/// How often the rate that people see is brought up to date, until it is zero.
+/// How often the shown rate is updated while it is not zero.
 const RATE_EVERY: Duration = Duration::from_millis(500);
 
-/// A runner without work ends after this.
+/// A runner ends after this time without work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Nothing is to be done before the next turn.
+/// No duty is due before the next turn.
 const NOTHING: Duration = Duration::MAX;
 
-/// What there is to do, by role.
+/// The duties of a process, by its role.
 pub enum Duties {
     Scheduler { maintenance: Box<Maintenance>, counting: Box<Counting>, rate: Rate, runners: Runners },
     Runner { last_work: Instant },
@@ -40,13 +41,14 @@ impl Duties {
         }
     }
 
+    /// Makes the leases of ended runners void, before a turn.
     pub fn before_turn(&mut self, session: &mut Session) {
         if let Self::Scheduler { runners, .. } = self {
             runners.retire(session);
         }
     }
 
-    /// How long no turn is needed for a duty.
+    /// How long until a duty needs a turn.
     pub fn want_turn_in(&self) -> Duration {
         match self {
             Self::Scheduler { runners, .. } => runners.retry_in().unwrap_or(NOTHING),
@@ -54,13 +56,13 @@ impl Duties {
         }
     }
 
-    /// Says how long there is nothing to do; `None` when the process is not needed any more. To be called after a turn, and when it is
-    /// time again.
+    /// Does the duties that are due, and returns how long until the next one. None: the process is not needed any more.
+    /// Called after a turn, and when a duty is due.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, next: Next) -> Option<Duration> {
         match self {
             Self::Scheduler { maintenance, counting, rate, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
-                // What is due meanwhile does not make the loop spin.
+                // Duties that come due in a pause or before a retry must not make the loop spin.
                 let may_poll = !memory.is_paused() && next.why != Why::Retry;
                 if may_poll {
                     maintenance.poll(session);
@@ -87,23 +89,24 @@ impl Duties {
     }
 }
 
-/// Whether calls wait for runners, if only for the time when their table may be used.
+/// Whether calls wait for runners, including calls whose table may be used again only later.
 fn is_needed(session: &mut Session) -> bool {
     let waiting = session.between_turns(|spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
     waiting.unwrap_or(true)
 }
 
-/// Whether a process has the slot of a runner. It has it before it begins its epoch, and until its leases can't be used.
+/// Whether a process has the slot of a runner. It gets the slot before it begins its epoch, and keeps the slot until
+/// its leases can't be used.
 pub fn is_running(database: pg_sys::Oid, role: Role) -> bool {
     Slot::find(database, role).is_some_and(|slot| slot.pid().is_some())
 }
 
-/// The scheduler's look after its runners: the leases of one that is gone are void.
+/// Makes the leases of ended runners void.
 #[derive(Default)]
 pub struct Runners {
-    /// Some have ended, perhaps before any turn has seen them run.
+    /// Runners have ended, perhaps before any turn has seen them run.
     ended: bool,
-    /// What failed is tried again in a later turn.
+    /// After a failure, the next try waits for this backoff.
     failing: Backoff<()>,
 }
 
@@ -134,21 +137,21 @@ impl Runners {
     }
 }
 
-/// Calls per second, of late.
+/// Calls per second, as `xdb.status()` shows them.
 pub struct Rate {
     since: Instant,
-    /// Calls that had been made then.
+    /// The number of calls made until `since`.
     counted: i64,
     is_zero: bool,
 }
 
 impl Rate {
     fn new(session: &Session) -> Self {
-        // What the scheduler before this one has shown is not true any more.
+        // The rate that the previous scheduler has shown is out of date.
         Self { since: Instant::now(), counted: session.slot.calls_total(), is_zero: false }
     }
 
-    /// Shows the rate if it is time. Answers with when it will be; None while there is nothing new to show.
+    /// Shows the rate if it is time. Returns when it will be time again. None: there is nothing new to show.
     fn show(&mut self, session: &Session) -> Option<Duration> {
         let calls = session.slot.calls_total();
         let elapsed = self.since.elapsed();

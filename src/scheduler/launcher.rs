@@ -1,9 +1,12 @@
-//! The launcher: one process without a database that keeps a scheduler running for each database that has the extension, and
-//! starts the runners that a scheduler wants.
+//! The launcher: one process without a database. It keeps a scheduler running for each database with the extension, and
+//! starts the runners that schedulers ask for.
 //!
-//! It can't see from outside whether a database has it: each database is tried once, by a scheduler that leaves again when there
-//! is nothing to run, and once more when a session has created the extension there. All that matters for running schedulers is
-//! in shared memory, so that a new launcher goes on with the schedulers it finds.
+//! The launcher can't read whether a database has the extension. So it starts a scheduler once in each database;
+//! without the extension that scheduler ends. When a session creates the extension there, it starts one again. Shared
+//! memory holds everything that running schedulers need, so a new launcher continues with them.
+//!
+//! Limitations: a new database is found within 5 seconds if no session wakes the launcher. It starts up to 4 processes
+//! at a time.
 use crate::guc;
 use crate::pg::databases::{self, Database};
 use crate::pg::shmem::{self, EngineState, ExitReason, Role, Slot, SlotPhase, call};
@@ -13,22 +16,23 @@ use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// How often the list of databases is read without being told to.
+/// How often the list of databases is read if no session asks for it.
 const SCAN_INTERVAL: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-/// A scheduler that ran this long has not failed at its start.
+/// A process that ran for this time, in microseconds, has not failed at its start.
 const RAN_WELL: i64 = 10_000_000;
-/// How long a start may take before it counts as lost, when nobody can say what became of it.
+/// How long a start may take, in microseconds, before it counts as lost. Used if a new launcher has no handle of the
+/// process.
 const START_LOST: i64 = 10_000_000;
-/// Processes on their way up at the same time, so that a cluster of many databases does not use up the worker processes.
+/// The most starts at the same time, so that a cluster of many databases does not use up the worker processes.
 const STARTS_AT_ONCE: usize = 4;
-/// How long a scheduler that was asked to leave has for it.
+/// How long a process may take to end after it was asked to leave.
 const LEAVE_POLITELY: Duration = Duration::from_secs(1);
 const WORKERS_USED_UP: &str = "no free background worker process: max_worker_processes are in use";
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
+/// Registers the launcher. Called only while the server loads its `shared_preload_libraries`.
 pub fn register() {
     worker::describe("xdb launcher", "xdb launcher", "xdb_launcher_main")
         .set_restart_time(Some(Duration::from_secs(1)))
@@ -47,16 +51,16 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
         let pause = launcher.step();
         let waited = wait_set.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1));
         if waited == latch::Waited::Reloaded {
-            // A way to have every database looked at again, whatever was missed.
+            // A reload makes the launcher check all databases again, in case it has missed something.
             launcher.poke_all();
         }
     }
 }
 
-/// What the launcher knows of a database beyond what its slots say. A new launcher begins without it.
+/// What the launcher knows of a database besides its slots. A new launcher starts without it.
 #[derive(Default)]
 struct Known {
-    /// A scheduler was there and found no extension.
+    /// A scheduler ran there and found no extension.
     absent: bool,
     /// A session has created the extension since the last start.
     poked: bool,
@@ -76,13 +80,14 @@ struct Launcher {
     databases: Vec<Database>,
     scanned_at: Option<Instant>,
     known: HashMap<pg_sys::Oid, Known>,
-    /// No start is tried before, because all worker processes were in use; and the pause that led to it.
+    /// Until this moment no process is started, because all worker processes were in use. With the length of that
+    /// pause.
     workers_used_up: Option<(Instant, Duration)>,
     complained_at: HashMap<&'static str, Instant>,
 }
 
 impl Launcher {
-    /// Does what is to be done now, and says how long there is nothing to do.
+    /// Does the work that is due, and returns how long until the next.
     fn step(&mut self) -> Duration {
         let now = Instant::now();
         let pokes = shmem::take_pokes();
@@ -130,14 +135,14 @@ impl Launcher {
         }
     }
 
-    /// The databases that shall have a scheduler, or be tried.
+    /// The databases that should have a scheduler, or be tried.
     fn wanted(&mut self) -> HashMap<pg_sys::Oid, String> {
         if !guc::ENABLED.get() {
             return HashMap::new();
         }
         let list = guc::text(&guc::DATABASES);
         let Some(names) = guc::listed_databases(&list) else {
-            self.complain("names", || format!("xdb: xdb.databases can't be read, and no engine runs: {list}"));
+            self.complain("names", || format!("xdb: no engine runs, because xdb.databases can't be read: {list}"));
             return HashMap::new();
         };
         self.databases
@@ -147,8 +152,8 @@ impl Launcher {
             .collect()
     }
 
-    // Long because it goes through all that can have become of a process, in the order in which it happens.
-    /// Brings a slot up to date with what became of its process, and ends processes that are not wanted.
+    // Long because it handles all that can have become of a process, in the order in which it happens.
+    /// Updates a slot after the end of its process, and ends processes that are not wanted.
     fn look_after(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
         let (database, role) = (slot.database(), slot.role());
         let is_wanted = wanted.contains_key(&database);
@@ -159,7 +164,7 @@ impl Launcher {
                 Some(handle) => handle.has_stopped(),
                 None => raw::now_micros() - slot.started_at() > START_LOST,
             };
-            // The process may have taken the slot, and even have ended, between the two checks.
+            // The process may have claimed the slot, and even have ended, between the two checks.
             if lost && slot.give_up_start() {
                 slot.set_exit_reason(ExitReason::Restart);
             }
@@ -183,7 +188,7 @@ impl Launcher {
             SlotPhase::Exited => {
                 mine.handle = None;
                 mine.asked_to_leave = None;
-                // Its worker process is free as soon as the postmaster has seen the end.
+                // The worker process is free once the postmaster has seen the end.
                 if self.workers_used_up.is_some() {
                     self.workers_used_up = Some((now + FIRST_BACKOFF, FIRST_BACKOFF));
                 }
@@ -195,7 +200,7 @@ impl Launcher {
                         }
                         slot.free();
                     }
-                    // The scheduler asks for it again when it is needed.
+                    // The scheduler asks for the runner again when it is needed.
                     ExitReason::Left if role != Role::Scheduler => slot.free(),
                     ExitReason::Left => {
                         mine.backoff = Duration::ZERO;
@@ -217,7 +222,7 @@ impl Launcher {
         }
     }
 
-    /// Starts the processes of a database that should run and don't; says when to look again.
+    /// Starts the processes of a database that should run and don't. Returns when to try again.
     fn start_what_is_missing(&mut self, database: pg_sys::Oid, name: &str, now: Instant) -> Option<Instant> {
         if self.known.entry(database).or_default().absent {
             return None;
@@ -230,8 +235,8 @@ impl Launcher {
         later.min()
     }
 
-    /// Starts one process; if it can't be now, says when to try again.
-    // Long because what may keep a process from starting is answered where it is found.
+    /// Starts one process. If it can't be started now, returns when to try again.
+    // Long because each reason that prevents a start is handled where it is found.
     fn start(
         &mut self,
         database: pg_sys::Oid,
@@ -245,7 +250,7 @@ impl Launcher {
             return Some(at);
         }
         if let Some((at, _)) = self.workers_used_up.filter(|(at, _)| *at > now) {
-            // Also of a database whose engine was never tried to start.
+            // This includes a database in which no start was tried yet.
             if let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) {
                 slot.set_state(EngineState::BackingOff);
                 slot.record_error(WORKERS_USED_UP);
@@ -260,9 +265,7 @@ impl Launcher {
             return Some(now + FIRST_BACKOFF);
         }
         let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) else {
-            self.complain("slots", || {
-                format!("xdb: database \"{name}\" has to wait for its engine: all slots are in use")
-            });
+            self.complain("slots", || format!("xdb: database \"{name}\" waits for its engine: all slots are in use"));
             return Some(now + LONGEST_BACKOFF);
         };
         let known = self.known.entry(database).or_default();
@@ -289,8 +292,7 @@ impl Launcher {
                 self.workers_used_up = Some((now + pause, pause));
                 self.complain("workers", || {
                     format!(
-                        "xdb: no free background worker process for database \"{name}\"; \
-                         it is tried again, and max_worker_processes can be raised"
+                        "xdb: no free background worker process for database \"{name}\"; the launcher retries: raise max_worker_processes if this persists"
                     )
                 });
                 Some(now + pause)
@@ -316,7 +318,7 @@ impl KnownProcess {
     }
 }
 
-/// Whether this process shall run in its database: a scheduler always, a runner when the scheduler has asked for it.
+/// Whether this process should run in its database: a scheduler always, a runner if the scheduler has asked for it.
 fn is_asked_for(database: pg_sys::Oid, role: Role) -> bool {
     match role {
         Role::Scheduler => true,
@@ -324,7 +326,7 @@ fn is_asked_for(database: pg_sys::Oid, role: Role) -> bool {
     }
 }
 
-/// Asks the postmaster for a process; `None` when all worker processes are in use.
+/// Asks the postmaster for a process. None: all worker processes are in use.
 fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
     let (kind, name) = match role {
         Role::Scheduler => ("xdb scheduler", format!("xdb scheduler of {database}")),

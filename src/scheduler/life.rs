@@ -1,7 +1,8 @@
 //! The life of an engine process, a scheduler or a runner, from the launcher's request to its exit.
 //!
-//! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
-//! make the postmaster restart the whole cluster. The postmaster itself never restarts one: the launcher does.
+//! Exit codes: 0 if there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code
+//! would make the postmaster restart the whole cluster. The postmaster itself never restarts these processes; the
+//! launcher does.
 use super::main_loop;
 use crate::pg::catch::{log_error, run_caught};
 use crate::pg::session::{self, Session};
@@ -9,12 +10,12 @@ use crate::pg::shmem::{self, ExitReason, Slot};
 use crate::pg::{crash, process};
 use pgrx::{pg_guard, pg_sys};
 
-/// Entry point of a scheduler process.
+/// Entry point of a scheduler or runner.
 #[unsafe(no_mangle)]
 #[pg_guard]
 pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
     let Some(slot) = process::claim_slot(argument) else {
-        // The launcher has given this start up, and may have made another.
+        // The launcher has given up this start, and may have made another one.
         return;
     };
     let reason = live(slot);

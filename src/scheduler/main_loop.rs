@@ -1,4 +1,6 @@
-//! The loop of a scheduler or a runner: wait, collect answers, make a turn.
+//! The loop of a scheduler or a runner: wait, read answers, make a turn.
+//!
+//! Limitations: the loop has one thread. While a turn runs, answers wait in the reactor.
 
 use super::duties::{Duties, is_running};
 use crate::guc;
@@ -19,11 +21,11 @@ use crate::turn::{Memory, Next, RETRY, take_turn};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a scheduler that waits for an update looks by itself whether there was one.
+/// How often a scheduler that waits for an update of the schema checks for it.
 const UPDATE_POLL: Duration = Duration::from_secs(1);
 
-/// Runs processes until there is a reason to end.
-// Long because the order of what a round consists of matters, and each of its ways out is an end of the process.
+/// Runs turns until there is a reason to end, and returns the reason.
+// Long because the order within a round matters, and each way out ends the process.
 pub fn run(session: &mut Session) -> ExitReason {
     let role = session.role;
     if let Some(mismatch) = Mismatch::of(&session.extension_version) {
@@ -39,10 +41,10 @@ pub fn run(session: &mut Session) -> ExitReason {
             Ok(Err(_)) => return ExitReason::Restart,
             Err(error) => {
                 session.slot.record_error(&error.to_string());
-                // Somebody has locked the engine's row, and ends soon. After anything else a new process tries again, and the
-                // launcher waits longer each time.
+                // If the engine's row is locked, the lock is released soon. After any other error a new process tries
+                // again, and the launcher waits longer each time.
                 if error.code != LOCK_NOT_AVAILABLE {
-                    log_error("an engine process can't begin", &error);
+                    log_error("an engine process can't start", &error);
                     return ExitReason::Restart;
                 }
             }
@@ -108,8 +110,8 @@ pub fn run(session: &mut Session) -> ExitReason {
     }
 }
 
-/// Waits until there is a reason for a turn: somebody wakes this process, a worker has answered, or so much time has passed. Duties
-/// that come due meanwhile are none: turns that they bring along would hide wake-ups that are lost. False: the process is not needed any more.
+/// Waits until there is a reason for a turn: the process is woken, a worker has answered, or the next turn is due. Due
+/// duties are no reason: their turns would hide lost wake-ups. Returns false if the process is not needed any more.
 fn rest(session: &mut Session, memory: &Memory, duties: &mut Duties, wait_set: &WaitSet, next: Next) -> bool {
     let until = Instant::now() + next.wait();
     loop {
@@ -120,7 +122,7 @@ fn rest(session: &mut Session, memory: &Memory, duties: &mut Duties, wait_set: &
         let left = until.saturating_duration_since(Instant::now()).min(duties.want_turn_in());
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = left.min(next_duty).as_micros().div_ceil(1000) as i64;
-        // What others write while the engine is paused has no effect before it is resumed.
+        // In a pause, what sessions write has no effect before the engine is resumed.
         session.slot.set_dormant(memory.is_paused_and_done());
         let is_woken = !memory.is_paused_and_done() && session.slot.is_woken();
         let waited = session.wait(wait_set, if is_woken { 0 } else { milliseconds });
@@ -130,12 +132,12 @@ fn rest(session: &mut Session, memory: &Memory, duties: &mut Duties, wait_set: &
     }
 }
 
-/// Waits until the schema is another one. Nothing of it is touched.
+/// Waits until the schema has the expected version. Touches nothing of it until then.
 fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
     if session.role != Role::Scheduler {
         return ExitReason::Left;
     }
-    pgrx::log!("xdb: nothing runs in this database: {mismatch}");
+    pgrx::log!("xdb: no process runs in this database: {mismatch}");
     session.slot.set_state(EngineState::OtherSchema);
     loop {
         if session.slot.asked_to_leave() {
@@ -148,16 +150,16 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
             Ok(Err(Begun::Changed)) => return ExitReason::Restart,
             Err(error) => log_error("the scheduler can't see whether the extension was updated", &error),
         }
-        // Who changes the extension wakes this up; what changes the catalog by hand doesn't.
+        // A session that updates the extension wakes this process. A manual change of the catalog does not.
         crate::pg::latch::wait_for_latch(UPDATE_POLL.as_millis() as i64);
     }
 }
 
-/// Begins an epoch, or says why there can't be one yet. With it comes whether the server has crashed, and this is the first scheduler
-/// since.
+/// Begins an epoch, or returns why there can't be one yet. The flag says whether the server has crashed and this is the
+/// first scheduler since.
 fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, bool), Begun>> {
     let (database, slot) = (session.database, session.slot);
-    // Before it no runner has begun, and no file is that of a process that lives.
+    // No runner has begun before the first scheduler, so no file belongs to a live process.
     let is_first = role == Role::Scheduler && slot.epoch() == 0;
     let in_hand = if is_first { in_hand::at_crash(database) } else { None };
     let begun = session.transaction(|spi| {
@@ -165,7 +167,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         let held = in_hand.as_ref().map_or(Ok(0), |calls| crashes::count(spi, calls))?;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
-            // Those of a runner that has died with the scheduler before this one.
+            // Includes runners that died together with the previous scheduler.
             engine::retire_runners(spi, |runner| !is_running(database, runner))?;
         }
         crash::point("begin");
@@ -178,7 +180,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, 
         in_hand::begin(database, role);
         if held > 0 {
             pgrx::log!(
-                "xdb: calls held because three times the server crashed while one was made or its answer applied: {held}"
+                "xdb: calls held after three crashes of the server while they were made or their answers applied: {held}"
             );
         }
         (epoch, in_hand.is_some())
@@ -190,10 +192,10 @@ fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
-/// So many connections are kept in reserve, so that not each call changes the reservation.
+/// This many connections are reserved beyond those in use, so that the reservation changes rarely.
 const SPARE: usize = 16;
 
-/// Descriptors for the connections of the reactor, reserved as they are needed.
+/// Descriptors for the connections of the reactor, reserved as needed.
 #[derive(Default)]
 struct Reserved {
     descriptors: Descriptors,
@@ -201,7 +203,7 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// Before so many calls are under way together.
+    /// Reserves connections before the number of calls under way grows to `in_flight`.
     fn make_room(&mut self, reactor: &Reactor, in_flight: usize) {
         if in_flight > self.connections {
             self.connections = self.descriptors.reserve_connections(in_flight + SPARE);
@@ -209,7 +211,8 @@ impl Reserved {
         }
     }
 
-    /// Gives back what is not needed any more, once the reactor has closed it; and tries again for those who wait.
+    /// Releases connections that are not needed, once the reactor has closed them. Tries again to reserve some while
+    /// calls wait.
     fn follow(&mut self, session: &Session, reactor: &Reactor, in_flight: usize) {
         let now = reactor.connections();
         session.slot.set_waiting_calls(now.waiting as i64);
@@ -225,7 +228,7 @@ impl Reserved {
     }
 }
 
-/// Tells the reactor what has been reloaded.
+/// Passes reloaded settings to the reactor.
 fn follow_settings(session: &Session, reactor: &Reactor, followed: &mut FollowedSettings) {
     let (hosts, file) = (guc::text(&guc::ALLOWED_WORKER_HOSTS), guc::text(&guc::SSL_CA_FILE));
     let (loaded, max_response_bytes) = (process::configuration_read_at(), guc::max_response_bytes());

@@ -1,4 +1,8 @@
-//! What a scheduler does besides its turns: what is old goes.
+//! Deletes old rows between a scheduler's turns: executions after their retention, expired messages of global queues,
+//! and old message ids.
+//!
+//! Limitations: one transaction deletes up to 100 executions and 1,000 rows of a table. A locked execution is deleted
+//! by a later scan.
 
 use crate::pg::catch::Result;
 use crate::pg::session::Session;
@@ -9,39 +13,42 @@ use crate::store::purge::{self, Cursor, Old};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
 
-/// How often to scan for executions that have become too old, at most.
+/// The longest time between two scans. With a retention that is shorter, it is the retention.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
 
-/// After the time of so many scans, the next one begins at the oldest execution again: what was locked, or came late, is found
-/// then. Not every time, because deleted rows that an old snapshot keeps have to be walked over.
+/// After the time of this many scans, the next scan begins at the oldest execution again. It finds executions that were
+/// locked, or closed late. Not every scan does so, because it has to pass deleted rows that an old snapshot keeps.
 const SCANS: u32 = 60;
 
-/// Those with a retention of their own may be deleted as soon as they close, so that more of them come late.
+/// How often the scan of executions with a retention of their own begins again. These may be deleted as soon as they
+/// close.
 const OVERDUE_AGAIN: Duration = SCAN_EVERY;
 
-/// Most executions in one transaction.
+/// The most executions in one transaction.
 const EXECUTIONS: usize = 100;
 
-/// Most rows of one table in one transaction.
+/// The most rows of one table in one transaction.
 const ROWS: i64 = 1_000;
 
-/// While there is more to delete, the scheduler rests from it this many times as long as it took.
+/// While there is more to delete, the pause after a batch is this many times the time of the batch.
 const REST: u32 = 4;
 
-/// As long as executions of types with a retention of their own are deleted, the next ones are looked for so soon.
+/// While executions with a retention of their own are deleted, the next scan follows after this time.
 const SCAN_AGAIN: Duration = Duration::from_secs(1);
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 
-/// Keeps to `xdb.retention`, and to the time that messages of global queues have.
+/// Applies `xdb.retention`, the retention of process types, and the expiry of messages in global queues.
 pub struct Maintenance {
     scanned: Instant,
-    /// How long after the last scan the next one is due, while there is more to delete.
+    /// How long after the last scan the next one is due. None: the usual time.
     rest: Option<Duration>,
+    /// Where the next scans begin.
     after: Cursors,
-    /// When scans began at the oldest execution.
+    /// When the scans began at the oldest execution.
     begun: Instant,
+    /// The same for executions with a retention of their own.
     begun_overdue: Instant,
-    /// The offset of the clock at the last scan.
+    /// The offset of the clock at the last scan. If it changes, the scans begin again.
     clock_offset: i64,
 }
 
@@ -57,7 +64,7 @@ impl Maintenance {
         }
     }
 
-    /// When the next batch is due, if there is more to delete.
+    /// When the next batch is due, if it is due before the usual time.
     pub fn due_in(&self) -> Option<Duration> {
         self.rest.map(|rest| rest.saturating_sub(self.scanned.elapsed()))
     }
@@ -72,7 +79,7 @@ impl Maintenance {
     }
 
     fn scan(&self, spi: &Spi, retention: Option<xdb_engine::Duration>) -> Result<Scan> {
-        // A crash brings back at most what is deleted again.
+        // After a crash, lost deletions are made again.
         identity::set_local(c"synchronous_commit", c"off")?;
         let now = clock::now();
         let expiring = global::expire(spi, now, ROWS)?;
@@ -102,7 +109,7 @@ impl Maintenance {
         Ok(scan)
     }
 
-    /// Deletes a batch of what is old if it is time. To be called between turns.
+    /// Deletes a batch of old rows if it is time. Called between turns.
     pub fn poll(&mut self, session: &mut Session) {
         let retention = guc::retention();
         let every = retention.map_or(SCAN_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), SCAN_EVERY));
@@ -135,16 +142,16 @@ impl Maintenance {
     }
 }
 
-/// How far scans have come.
+/// How far the scans came.
 #[derive(Clone)]
 struct Cursors {
     closed: Cursor,
-    /// Among those with a retention of their own.
+    /// Among executions with a retention of their own.
     overdue: Cursor,
     key: KeyCursor,
 }
 
-/// What a scan has come to.
+/// The result of a scan.
 struct Scan {
     reached: Cursors,
     purged_overdue: bool,

@@ -1,21 +1,24 @@
-//! The engine's own processes: the launcher, one scheduler per database where the extension is, and its runners.
+//! The engine's processes: the launcher, and for each database with the extension one scheduler and its runners. What
+//! happens in a turn is in [`crate::turn`].
 //!
-//! The life of a slot, of which each scheduler and each runner has one:
+//! Each scheduler and runner has a slot in shared memory. The life of a slot:
 //!
 //! ```text
-//!  Idle ──launcher asks──▶ Requested ──process claims the slot──▶ Live ──process ends──▶ Exited ──launcher notes it──▶ Idle
-//!    ▲                         │                                                                                  │
-//!    └────── start is lost ────┘                    again at once, after a backoff, or when somebody asks ◀───────┘
+//!  Idle ──launcher asks──▶ Requested ──process claims it──▶ Live ──process ends──▶ Exited ──launcher sees it──▶ Idle
+//!   ▲                         │                                                                              │
+//!   └────── start is lost ────┘               at once, after a backoff, or when it is asked for ◀────────────┘
 //! ```
 //!
 //! | file | what it is for |
 //! |---|---|
-//! | `launcher.rs` | one process without a database that keeps a scheduler running for each that needs one |
-//! | `life.rs` | a process, scheduler or runner, from its start to its exit |
-//! | `main_loop.rs` | the loop: wait, take answers in, make a turn |
-//! | `duties.rs` | besides: the scheduler looks after its runners, a runner leaves when there is no work |
-//! | `maintenance.rs` | between turns: retention, and messages whose time is over |
-//! | `sums.rs` | between turns: what roles have is counted |
+//! | `launcher.rs` | one process without a database, which starts and ends the others |
+//! | `life.rs` | a scheduler or runner from its start to its exit |
+//! | `main_loop.rs` | the loop: wait, read answers, make a turn |
+//! | `duties.rs` | work besides turns: retiring runners, showing the rate, ending an idle runner |
+//! | `maintenance.rs` | between turns: purging old executions, messages and message ids |
+//! | `sums.rs` | between turns: counting what roles have, for their quotas |
+//!
+//! Limitations: shared memory has slots for 64 schedulers and 64 runners. A database without a slot waits for one.
 
 mod duties;
 pub mod launcher;

@@ -1,5 +1,8 @@
-//! Counts what no row has the sum of, a slice at a time: running processes of roles that have a limit, then messages of roles in
-//! global queues. The roles that have reached a limit are written to shared memory, where functions and answers look.
+//! Counts what roles have, for quotas that no row has the sum of. A round counts in slices: first running processes of
+//! roles with a limit, then messages of roles in global queues. Roles that have reached a limit are written to shared
+//! memory. Functions and answers read them there.
+//!
+//! Limitations: counts are up to a round old, so a role can exceed its quota meanwhile.
 
 use crate::guc;
 use crate::pg::catch::Result;
@@ -10,28 +13,30 @@ use crate::store::quotas::{self, Limits, Sums};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
-/// Rows that are counted in one transaction.
+/// The rows that are counted in one transaction.
 const SLICE: i64 = 2_000;
 
-/// From the begin of one round to that of the next, at least.
+/// The shortest time between the begins of two rounds.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The pause after a slice, in times of what it took.
+/// The pause after a slice is this many times the time of the slice.
 const REST: u32 = 4;
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 
-/// Where the round stands.
+/// The progress of the round.
 pub struct Counting {
     kind: Kind,
     sums: Sums,
     /// The row that was counted last.
     after: String,
+    /// When the round began.
     began: Instant,
+    /// When the next slice is due.
     due: Instant,
 }
 
 impl Counting {
-    /// The first round begins at once: the shared memory of the server before is gone.
+    /// The first round begins at once: a restart of the server has cleared shared memory.
     pub fn new() -> Self {
         let now = Instant::now();
         Self { kind: Kind::Running, sums: Sums::new(), after: String::new(), began: now, due: now }
@@ -42,7 +47,7 @@ impl Counting {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Counts a slice, if it is time. To be called between turns.
+    /// Counts a slice if it is time. Called between turns.
     pub fn poll(&mut self, session: &mut Session) {
         let now = Instant::now();
         if now < self.due {
@@ -52,7 +57,7 @@ impl Counting {
         let is_over = session.between_turns(|spi| self.slice(spi, database));
         self.due = Instant::now() + (now.elapsed() * REST).max(SHORTEST_REST);
         if is_over != Some(false) {
-            // After an error, too, the next round counts from the beginning.
+            // After an error too, the next round counts from the beginning.
             let due = self.due.max(self.began + EVERY);
             *self = Self { began: due, due, ..Self::new() };
         }

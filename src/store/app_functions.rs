@@ -1,11 +1,13 @@
-//! Functions of users that answers and starts call, and those that merge inputs.
+//! The application's functions: those that starts and answers call, those that answer in place of workers, and those
+//! that merge inputs.
 //!
-//! A definition has their names and no oids. A function that is dropped and made again, or comes out of a dump, is the one that is
-//! meant; one that is called otherwise now is not there. Each call looks it up, by its name and the types of its arguments, and what
-//! was found is called, whatever else has the name.
+//! A definition has their names, not oids. Each call looks the function up by its name and the types of its arguments.
+//! So a function that was dropped and created again, or restored from a dump, is found. A function that was renamed is
+//! not.
 //!
-//! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means. The `search_path` is pinned
-//! for all of them, whoever's session it is: code of one role finds nothing under its names that another one has put there.
+//! The callers of this file have switched to the right role (see `pg::identity`), and decide what an error means. The
+//! `search_path` is pinned for all of these functions, in every session. So code of one role never finds objects that
+//! another role has put under the same names.
 
 use super::table::statements;
 use crate::error;
@@ -18,7 +20,7 @@ use pgrx::pg_sys;
 use xdb_engine::{Definition, FunctionCall, Json};
 
 statements! {
-    // Quoted where that is needed, so that it can stand in SQL.
+    // Quoted where needed, so that SQL can contain the name.
     NAMED = "SELECT pg_catalog.cardinality(a.parts) AS parts, \
             pg_catalog.quote_ident(a.parts[1]) || '.' || pg_catalog.quote_ident(a.parts[2]) AS name \
         FROM (SELECT pg_catalog.parse_ident($1) AS parts) AS a"
@@ -29,22 +31,22 @@ statements! {
                 AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid"
         => fn kind(function: pg_sys::Oid, role: pg_sys::Oid, may_give_nothing: bool) -> Option<(bool, bool, bool, bool)>;
-    // By its name and argument types.
+    // Found by its name and argument types.
     MERGING = "SELECT p.oid, p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits, \
             pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS may_execute \
         FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regprocedure($1)"
         => fn merging(signature: &str) -> Option<(pg_sys::Oid, bool, bool)>;
 }
 
-/// A function that is to be called.
+/// One call of a function.
 #[derive(Debug)]
 pub struct Called {
     pub oid: u32,
-    /// The text of a JSON value.
+    /// JSON text.
     argument: String,
 }
 
-/// Functions that are to be called, in their order, and what each of them is told of who calls.
+/// Functions to call, in their order. `context` is JSON text about the caller, the second argument of each function.
 #[derive(Debug, Default)]
 pub struct Calls {
     pub called: Vec<Called>,
@@ -52,7 +54,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Looks the functions up, as the engine. `context` is asked for if there are any.
+    /// Looks the functions up, with the engine's rights. Asks for `context` only if there are any functions.
     pub fn look_up(
         definition: &Definition,
         calls: &[FunctionCall],
@@ -62,7 +64,7 @@ impl Calls {
             return Ok(Self::default());
         }
         let called = calls.iter().map(|call| {
-            // The engine has decided about the call: it is listed.
+            // The engine accepted the call only because the definition lists the function.
             let listed = definition.functions.get(&call.function);
             let name = listed.ok_or_else(|| PgError::internal("a function that is not listed is called"))?;
             let oid = find(name, 2)?;
@@ -72,7 +74,7 @@ impl Calls {
         Ok(Self { called: called.collect::<Result<_>>()?, context: context()? })
     }
 
-    /// Calls them. What they give is of no concern.
+    /// Calls the functions. Their results are ignored.
     pub fn run(&self) -> Result<()> {
         for Called { oid, argument } in &self.called {
             now_in_table(*oid);
@@ -82,13 +84,13 @@ impl Calls {
     }
 }
 
-/// What a function answers to a request, as the text of its `jsonb`.
+/// The answer of a function to a request, as the text of its `jsonb`.
 pub fn answer(oid: u32, request: &str) -> Result<Option<String>> {
     now_in_table(oid);
     with_pinned_path(|| routine::call(oid, &[Some(request)]))
 }
 
-/// The function that a definition names. An error like the server's own if there is none.
+/// The oid of a function named in a definition. If it does not exist, gives the same error as Postgres.
 pub fn find(name: &str, arguments: usize) -> Result<u32> {
     routine::of_jsonb(name, arguments)?.ok_or_else(|| {
         let types = vec!["jsonb"; arguments].join(", ");
@@ -96,35 +98,35 @@ pub fn find(name: &str, arguments: usize) -> Result<u32> {
     })
 }
 
-/// What a function gives that is named in a definition.
+/// What a function named in a definition must return.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gives {
     Json,
     JsonOrNothing,
 }
 
-/// The name of a function as definitions have it, for one that a definition names; as the current role finds it.
+/// The name of a function as definitions store it: with its schema, quoted. An error if the text is not such a name.
+/// Does not check that the function exists.
 pub fn named(spi: &Spi, text: &str) -> Result<String> {
     let wrong = |what: String| error::invalid_definition(format!("function {text}: {what}"));
     let found = parts(spi, text)
         .map_err(|error| if error.code == NOT_A_NAME { wrong(error.message.clone()) } else { error })?;
     match found {
         Some((2, Some(name))) => Ok(name),
-        Some((1, _)) => {
-            Err(wrong("its name has no schema: it is looked for where it is, and on no search_path".to_owned()))
-        }
-        _ => Err(wrong("it is no name with a schema".to_owned())),
+        Some((1, _)) => Err(wrong("its name needs a schema: no search_path is used".to_owned())),
+        _ => Err(wrong("it is not a name with a schema".to_owned())),
     }
 }
 
-/// What the server calls a text that is no name.
+/// The SQLSTATEs of Postgres for a text that is not a valid name.
 const INVALID_NAME: i32 = sqlstate(b"42602");
 const SYNTAX_ERROR: i32 = sqlstate(b"42601");
 
-/// What `parse_ident` calls a text that it can't read.
+/// The SQLSTATE of `parse_ident` for a text that is not a valid name.
 const NOT_A_NAME: i32 = sqlstate(b"22023");
 
-/// The function can be called so, and the role may call it: processes of others would do it for whoever registers.
+/// Checks that the function has the right arguments and result, and that the role may call it. Processes of other roles
+/// would call the function for the role that registers it.
 pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: Gives) -> Result<()> {
     let wrong = |what: &str| Err(error::invalid_definition(format!("function {name}: {what}")));
     let Some(oid) = routine::of_jsonb(name, arguments)? else {
@@ -138,35 +140,36 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
         Some((_, false, ..)) => wrong("it must return jsonb or void"),
         Some((_, _, _, false)) => Err(error::may_not_name(name)),
         Some(_) => Ok(()),
-        None => wrong("it is gone"),
+        None => wrong("it no longer exists"),
     }
 }
 
-/// A function that makes one input of two.
+/// A function that merges two inputs into one.
 pub struct MergeFunction {
     oid: u32,
 }
 
 impl MergeFunction {
-    /// Looks it up, as whoever is the current user.
+    /// Looks the function up, with the current user's rights.
     pub fn find(spi: &Spi, function: &str) -> Result<Self> {
         let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
         let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
         match merging(spi, &signature) {
             Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
-                refused(format!("{function} is no name of a function: {}", error.message))
+                refused(format!("{function} is not the name of a function: {}", error.message))
             }
             Err(error) => Err(error),
             Ok(None) => refused(format!("there is no function {function}(jsonb, jsonb)")),
             Ok(Some((_, false, _))) => {
-                refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb"))
+                refused(format!("{function}(jsonb, jsonb) is not a function that returns one jsonb"))
             }
             Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
             Ok(Some((oid, ..))) => Ok(Self { oid: oid.to_u32() }),
         }
     }
 
-    /// What it makes of them, as whoever is the current user. Outer None: it does not want them merged.
+    /// The merged input. The function runs as the current user. The outer None means that the function refuses to
+    /// merge.
     pub fn call(&self, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
         let merged = routine::call(self.oid, &[pending.map(Json::as_str), new.map(Json::as_str)])?;
         Ok(merged.map(Json::from_trusted))

@@ -1,8 +1,8 @@
-//! Users' tables: global attributes read and written as columns.
+//! The application's tables: reads and writes global attributes as columns.
 //!
-//! Every function here runs SQL on a user's table and may run the user's code: the caller has switched to the right
-//! role (see `pg::identity`) and decides what an error means. Identifiers come from the catalog, quoted; values are
-//! parameters.
+//! Every function here runs SQL on the application's tables, and may so run the application's code. The caller has
+//! switched to the right role (see `pg::identity`), and decides what an error means. Identifiers come from the catalog
+//! and are quoted. Values are parameters.
 
 use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;
@@ -24,23 +24,25 @@ use xdb_protocol::ConflictMode;
 const INVALID_TEXT: i32 = sqlstate(b"22P02");
 const SYNTAX_ERROR: i32 = sqlstate(b"42601");
 
-/// How a table is named and typed at this moment; good for one transaction, under a lock on the table.
+/// The names and types of a table. Valid for one transaction, under a lock on the table.
 #[derive(Debug)]
 struct ResolvedTable {
     found: TableDescription,
-    /// The key's index and columns, in the order of the mapping. None where the table has no such unique key (any more).
+    /// The index of the key, and its columns in the order of the mapping. None if the table has no such unique key (any
+    /// more).
     key: Option<(pg_sys::Oid, Vec<KeyColumn>)>,
 }
 
-/// A column of the key as SQL.
+/// A column of the key, as SQL.
 #[derive(Debug)]
 struct KeyColumn {
-    /// Quoted.
+    /// The quoted name.
     column: String,
-    /// The column of `t`, as what its type is based on: the operator may be one that takes no domain.
+    /// The column of `t`, cast to its base type: the operator may not accept a domain.
     operand: String,
     operator: String,
-    /// What a value is cast to. Without a length: a key that is too long must not be cut to another row's.
+    /// The type of the key's value. It has no length: a cast must not cut a key that is too long to the key of another
+    /// row.
     cast_to: String,
 }
 
@@ -56,17 +58,17 @@ impl KeyColumn {
         Self { column, operand, operator, cast_to }
     }
 
-    /// The value of this column, which is the parameter of this number.
+    /// The value of this column, which is the parameter with this number.
     fn value(&self, parameter: usize) -> String {
         format!("${parameter}::pg_catalog.text::{}", self.cast_to)
     }
 }
 
-/// A value for a column whose values the table makes itself.
+/// The SQLSTATE for a value of a column that is GENERATED ALWAYS.
 const GENERATED_ALWAYS: i32 = sqlstate(b"428C9");
 
-/// The lock on a row that a lock type stands for. An exclusive one is what an `UPDATE` of columns takes that belong to no key: a
-/// transaction that refers to the row with a foreign key and such a lock do not wait for each other.
+/// The row lock of a lock type. `Exclusive` takes the lock of an `UPDATE` that changes no key. So a transaction that
+/// inserts a foreign key to the row does not wait for it.
 fn clause(lock: LockType) -> &'static str {
     match lock {
         LockType::NoLocking => "",
@@ -75,37 +77,37 @@ fn clause(lock: LockType) -> &'static str {
     }
 }
 
-/// Rows that a loading policy covers, in the order of [`rows`].
+/// The rows that a loading policy covers, in the order of [`rows`].
 pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&'a TableMapping, &'a [String])> {
     rows(meta).filter(|(table, _)| table.attributes.keys().any(|name| loading.wants(name)))
 }
 
-/// The rows of a process, in the order in which everybody locks them. No table is mapped twice.
+/// The rows of a process, in the order in which all transactions lock them. No table is mapped twice.
 fn rows(meta: &Meta) -> impl Iterator<Item = (&TableMapping, &[String])> {
     let mut rows: Vec<_> = meta.mapping.iter().zip(meta.keys.iter()).map(|(table, key)| (table, &key[..])).collect();
     rows.sort_by_key(|(table, _)| table.relation);
     rows.into_iter()
 }
 
-/// How often a start looks for a row before it gives up: in between, other transactions insert and delete it.
+/// How many times a start looks for a row. Between two tries, another transaction may insert or delete the row.
 const TRIES: usize = 4;
 
-/// Tables that a transaction looked up, by oid and key.
+/// The tables that a transaction has looked up, by oid and key columns.
 #[derive(Default)]
 pub struct Tables {
     known: HashMap<u32, HashMap<Vec<String>, Option<ResolvedTable>>>,
 }
 
-/// Has deferrable constraints checked with the statement, as the owner: nothing depends on what else is in the transaction,
-/// and nothing is left to run as the engine. (Deferring them to the end of the step is impossible: Postgres refuses deferred
-/// triggers in a security-restricted operation.)
+/// Makes Postgres check deferrable constraints at the end of each statement, as the owner. So the result does not
+/// depend on the rest of the transaction, and no check runs later as the engine. Deferring them to the end of the step
+/// is impossible: Postgres refuses deferred triggers in a security-restricted operation.
 pub fn defer_nothing(spi: &Spi) -> Result<()> {
     spi.utility("SET CONSTRAINTS ALL IMMEDIATE")
 }
 
 impl Tables {
-    /// Reads the table's names from the catalog. Runs as the extension's owner; the caller holds a lock on the table, unless the
-    /// types of its key are all that it is looked up for.
+    /// Reads the table's names and types from the catalog. Runs as the extension's owner. The caller holds a lock on
+    /// the table, unless it needs only the types of the key.
     pub fn look_up(&mut self, spi: &Spi, mapping: &TableMapping) -> Result<()> {
         let known = self.known.entry(mapping.relation).or_default();
         if known.contains_key(&mapping.primary_key) {
@@ -130,18 +132,18 @@ impl Tables {
         Ok(())
     }
 
-    /// The table, noted as the one that is touched from here on.
+    /// The table. Records it as the one in use from now on.
     fn enter(&self, mapping: &TableMapping) -> Result<&ResolvedTable> {
         now_in_table(mapping.relation);
         let known = self.known.get(&mapping.relation).and_then(|known| known.get(&mapping.primary_key));
         known.and_then(Option::as_ref).ok_or_else(|| {
-            let what = format!("table {} does not exist any more", mapping.table);
+            let what = format!("table {} no longer exists", mapping.table);
             PgError::new(UNDEFINED_TABLE, what).of_table(&mapping.table)
         })
     }
 
-    /// The attributes that `loading` wants, as the text of a JSON object; their rows stay locked until the transaction ends. A key
-    /// without a row gives null for every attribute.
+    /// The attributes that `loading` covers, as the text of a JSON object. With a lock, the rows stay locked until the
+    /// transaction ends. If a key has no row, all its attributes are null. Too many bytes are an error.
     pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, lock: LockType) -> Result<String> {
         let mut members = Vec::new();
         let mut bytes = 0;
@@ -160,7 +162,7 @@ impl Tables {
         object(members.iter().map(|(name, text)| (*name, text.as_str())))
     }
 
-    /// The values of these columns, as JSON.
+    /// The values of these columns, as JSON. None if there is no row.
     fn select(
         &self,
         spi: &Spi,
@@ -173,7 +175,7 @@ impl Tables {
         let columns = wanted
             .iter()
             .map(|(_, column)| {
-                // Without such a column Postgres might take the name for that of a function.
+                // If the column does not exist, Postgres might take the name for a function.
                 table.column(mapping, column)?;
                 Ok(format!("pg_catalog.to_jsonb(t.{})::pg_catalog.text", quote(column)))
             })
@@ -186,9 +188,9 @@ impl Tables {
         if lock == LockType::NoLocking { read() } else { self.locked(spi, mapping, key, read) }
     }
 
-    /// What `lock` finds, a statement that locks the row with this key. It may miss a row that can be read: a policy for UPDATE hides
-    /// the row from locks, or another transaction has replaced the row for which the lock waited. That is an error, and not a row
-    /// that is not there.
+    /// Runs `lock`, a statement that locks the row with this key. The statement may miss a row that can be read. Either
+    /// a policy for UPDATE hides the row from locks, or another transaction has replaced the row during the wait. Both
+    /// are errors, and not a missing row.
     fn locked<T>(
         &self,
         spi: &Spi,
@@ -203,7 +205,7 @@ impl Tables {
         if !self.is_there(spi, mapping, key)? {
             return Ok(None);
         }
-        // It may have been inserted a moment ago.
+        // Another transaction may have inserted the row since the first try.
         if let Some(found) = lock()? {
             return Ok(Some(found));
         }
@@ -213,8 +215,8 @@ impl Tables {
         }
     }
 
-    /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
-    /// is created again.
+    /// Updates the row of each table that has one of these attributes. A missing row is an error: it is never inserted
+    /// again.
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
         for part in parts(meta, attributes) {
             if !self.update_row(spi, &part)? {
@@ -228,7 +230,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Updates a row. False if there is none with this key.
+    /// Updates a row. False if there is no row with this key.
     fn update_row(&self, spi: &Spi, part: &TableValues) -> Result<bool> {
         let TableValues { mapping, key, written } = part;
         let table = self.enter(mapping)?;
@@ -241,7 +243,7 @@ impl Tables {
             table.key_is(mapping)?
         );
         let params = params(key, Some(json_of(written)?));
-        // Twice: while the first one waited, another transaction may have put a new row in the place of the one that it found.
+        // Twice: while the first UPDATE waited, another transaction may have replaced the row.
         for _ in 0..2 {
             let updated =
                 spi.on_users_tables().run(&sql, &params).map_err(|error| table.about(error, mapping, written))?;
@@ -257,8 +259,8 @@ impl Tables {
         Err(kept(mapping, key, "as it was"))
     }
 
-    /// Whether the row that an `UPDATE` did not touch has the values all the same: a trigger may leave out a change that changes
-    /// nothing. None where there is no row.
+    /// Whether the row already has the values, although the `UPDATE` skipped it: a trigger may suppress an update that
+    /// changes nothing. None if there is no row.
     fn has_values(&self, spi: &Spi, TableValues { mapping, key, written }: &TableValues) -> Result<Option<bool>> {
         let table = self.enter(mapping)?;
         let columns = |of: &str| {
@@ -277,8 +279,8 @@ impl Tables {
         self.locked(spi, mapping, key, || users.first(&sql, &params(key, Some(json.clone())), |row| row.at::<bool>(0)))
     }
 
-    /// Writes the row of each table that has one of these attributes, at the start of a process. Keys of the other
-    /// tables are read, so that one that can't be a key is the error of who starts the process.
+    /// Writes the row of each table that has one of these attributes, at the start of a process. The keys of the other
+    /// tables are evaluated. So an invalid key is an error of the caller that starts the process.
     pub fn start(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>, mode: ConflictMode) -> Result<()> {
         for (mapping, key) in rows(meta).filter(|(mapping, _)| !mapping.attributes.is_empty()) {
             let written = written(mapping, attributes);
@@ -295,9 +297,9 @@ impl Tables {
         Ok(())
     }
 
-    /// Updates, leaves or refuses a row that is there, as the mode says, and inserts it only if it is not. An `INSERT` with
-    /// `ON CONFLICT DO UPDATE` would check, and do, for a row that is there what concerns new rows alone: columns that may not be
-    /// null, policies and privileges for `INSERT`, triggers, sequences.
+    /// If the row exists, updates, ignores or refuses it, as the mode says. Otherwise inserts it. An `INSERT ... ON
+    /// CONFLICT DO UPDATE` would apply the rules for new rows to an existing row: NOT NULL, policies and privileges for
+    /// `INSERT`, triggers, sequences.
     fn start_row(&self, spi: &Spi, part: &TableValues, mode: ConflictMode) -> Result<()> {
         let table = self.enter(part.mapping)?;
         for tries_left in (0..TRIES).rev() {
@@ -306,14 +308,15 @@ impl Tables {
                     ConflictMode::ReturnError => return Err(self.duplicate(spi, part)?),
                     ConflictMode::Ignore => return Ok(()),
                     ConflictMode::Override if self.update_row(spi, part)? => return Ok(()),
-                    // Another transaction has deleted it meanwhile.
+                    // Another transaction has deleted the row meanwhile.
                     ConflictMode::Override => continue,
                 }
             }
-            // The last try, and a table with rules, skip no conflict: Postgres says then what is in the way, though a policy hides it.
+            // The last try skips no conflict, and neither does a table with rules. So the error of Postgres names the
+            // conflict, even if a policy hides the row.
             let skips = tries_left > 0 && mode != ConflictMode::ReturnError && !table.found.has_rules;
             match self.insert_row(spi, part, skips)? {
-                // A policy may hide the row that is in the way.
+                // A policy may hide the conflicting row.
                 0 if mode == ConflictMode::Ignore
                     && (self.is_there(spi, part.mapping, part.key)?
                         || catalog::has_active_policies(spi, Relation(part.mapping.relation))?) =>
@@ -321,7 +324,8 @@ impl Tables {
                     return Ok(());
                 }
                 0 if !skips => return Err(kept(part.mapping, part.key, "from being inserted")),
-                // Another transaction has inserted the row meanwhile, unless a policy hides it or a trigger suppressed it.
+                // Another transaction has inserted the row meanwhile, a policy hides it, or a trigger suppressed the
+                // insert.
                 0 => {}
                 _ => return Ok(()),
             }
@@ -329,7 +333,7 @@ impl Tables {
         Err(replaced(part.mapping, part.key))
     }
 
-    /// Whether the role sees a row with this key. It needs no more for it than SELECT on the key's columns.
+    /// Whether the role sees a row with this key. It needs only SELECT on the key's columns.
     fn is_there(&self, spi: &Spi, mapping: &TableMapping, key: &[String]) -> Result<bool> {
         let table = self.enter(mapping)?;
         let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(mapping)?);
@@ -337,7 +341,7 @@ impl Tables {
         Ok(found.map_err(|error| table.about(error, mapping, &[]))? > 0)
     }
 
-    /// Inserts a row. Gives how many: none if it is skipped because there is one with this key.
+    /// Inserts a row. Returns the number of rows: 0 if a row with this key exists and the insert was skipped.
     fn insert_row(&self, spi: &Spi, part: &TableValues, skips: bool) -> Result<u64> {
         let TableValues { mapping, key, written } = part;
         let table = self.enter(mapping)?;
@@ -357,7 +361,7 @@ impl Tables {
         inserted.map_err(|error| found_none(table.about(error, mapping, written), part))
     }
 
-    /// The error for a row that is there and may not be.
+    /// The error for a row that exists although the mode forbids it.
     fn duplicate(&self, spi: &Spi, TableValues { mapping, key, .. }: &TableValues) -> Result<PgError> {
         let what = format!("table {} already has a row with {}", mapping.table, row_of(mapping, key));
         let mut error = PgError::new(UNIQUE_VIOLATION, what).of_table(&mapping.table);
@@ -371,7 +375,7 @@ impl Tables {
 impl ResolvedTable {
     fn column(&self, mapping: &TableMapping, column: &str) -> Result<Type> {
         self.found.columns.get(column).copied().ok_or_else(|| {
-            let what = format!("column \"{column}\" of table {} does not exist any more", mapping.table);
+            let what = format!("column \"{column}\" of table {} no longer exists", mapping.table);
             let mut error = PgError::new(sqlstate(b"42703"), what).of_table(&mapping.table);
             error.column = Some(column.to_owned());
             error
@@ -386,11 +390,11 @@ impl ResolvedTable {
             self.column(mapping, column)?;
         }
         let columns = mapping.primary_key.join(", ");
-        let what = format!("table {} has no unique key ({columns}) any more", mapping.table);
+        let what = format!("table {} no longer has a unique key ({columns})", mapping.table);
         Err(PgError::new(sqlstate(b"42P10"), what).of_table(&mapping.table))
     }
 
-    /// The condition that finds the row. The values are the first parameters.
+    /// The condition that finds the row. Its values are the first parameters.
     fn key_is(&self, mapping: &TableMapping) -> Result<String> {
         let columns = self.key(mapping)?.iter().enumerate();
         let terms = columns.map(|(i, key)| format!("{} {} {}", key.operand, key.operator, key.value(i + 1)));
@@ -401,7 +405,7 @@ impl ResolvedTable {
         Ok(self.key(mapping)?.iter().enumerate().map(|(i, key)| key.value(i + 1)).collect())
     }
 
-    /// A value that its type refuses does not say for which column it was. What was written narrows it down.
+    /// Adds the table and the possible columns to an error about a value. Postgres' own error does not name the column.
     fn about(&self, mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) -> PgError {
         if error.table.is_some() {
             return error;
@@ -413,12 +417,12 @@ impl ResolvedTable {
         if matches!(error.code, INTERNAL_ERROR | SYNTAX_ERROR)
             && let Some((column, _)) = written.iter().find(of_users)
         {
-            // Input functions of such types may raise what they like.
+            // Input functions of the application's types may raise any error.
             let of_type = self.found.columns.get(*column).map_or_else(String::new, |of_type| of_type.base().name());
             error.code = INVALID_TEXT;
             error.message =
                 format!("column \"{column}\" is of type {of_type}, which refused the value: {}", error.message);
-            error = error.hint("A value of such a type is written as a string, as the type reads it.");
+            error = error.hint("Write a value of this type as a string in the type's input format.");
         }
         if error.sqlstate().starts_with("22") {
             error = error.of_table(&mapping.table);
@@ -435,7 +439,8 @@ impl ResolvedTable {
         error
     }
 
-    /// The values as a row of the columns' own types: Postgres converts them. They are the parameter after the key.
+    /// The values as a row with the types of the columns: Postgres converts them. The values are the parameter after
+    /// the key.
     fn record(&self, mapping: &TableMapping, written: &[(&str, &Json)]) -> Result<String> {
         let columns = written
             .iter()
@@ -447,11 +452,11 @@ impl ResolvedTable {
     }
 }
 
-/// What of the attributes goes to one table.
+/// The attributes that belong to one table.
 struct TableValues<'a> {
     mapping: &'a TableMapping,
     key: &'a [String],
-    /// Column and value.
+    /// Columns and their values.
     written: Vec<(&'a str, &'a Json)>,
 }
 
@@ -466,12 +471,12 @@ fn written<'a>(mapping: &'a TableMapping, attributes: &'a BTreeMap<String, Json>
     attributes.iter().filter_map(|(name, value)| Some((mapping.attributes.get(name)?.as_str(), value))).collect()
 }
 
-/// The parameters of a statement: the key, and then the written values.
+/// The parameters of a statement: first the key, then the written values.
 fn params(key: &[String], written: Option<String>) -> Vec<Param> {
     key.iter().map(|text| value(text.as_str())).chain(written.map(value)).collect()
 }
 
-/// A row, for people.
+/// The key of a row in words, for messages.
 fn row_of(mapping: &TableMapping, key: &[String]) -> String {
     let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
     columns.collect::<Vec<_>>().join(" and ")
@@ -501,14 +506,14 @@ fn replaced(mapping: &TableMapping, key: &[String]) -> PgError {
     PgError::new(SERIALIZATION_FAILURE, what).of_table(&mapping.table)
 }
 
-/// With a hint at why a row was to be inserted, where the table refuses it.
+/// Adds a hint that says why the start inserts a row.
 fn found_none(error: PgError, part: &TableValues) -> PgError {
-    // The server's own hint there is about a clause that no caller of ours can write.
+    // Postgres' own hint is about a clause that the caller did not write.
     let is_of_generated_key = error.code == GENERATED_ALWAYS;
     let is_refused = matches!(&error.sqlstate()[..2], "23" | "42");
     match is_of_generated_key || is_refused && error.hint.is_none() {
         true => error.hint(format!(
-            "The start found no row with {} that the current role sees, and so it inserts one.",
+            "The current role sees no row with {}, so the start inserts one.",
             row_of(part.mapping, part.key)
         )),
         false => error,
@@ -519,9 +524,9 @@ fn json_of(written: &[(&str, &Json)]) -> Result<String> {
     object(written.iter().map(|(column, value)| (*column, value.as_str())))
 }
 
-/// A JSON object of members whose values are JSON text, if there is room for it.
+/// A JSON object whose members' values are JSON text. An error if it does not fit into memory.
 pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Result<String> {
-    // Quotes, colon and comma; a name may need escapes besides.
+    // The bytes around a member: quotes, colon, comma. A name may need escapes besides.
     const AROUND: usize = 4;
     memory::room_for(2 + members.clone().map(|(name, value)| name.len() + value.len() + AROUND).sum::<usize>())?;
     Ok(xdb_protocol::object(members))

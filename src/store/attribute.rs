@@ -1,7 +1,8 @@
 //! Local attributes: the table `local_attribute`.
 //!
-//! An execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see [`Size`]. What was stored before
-//! that setting was lowered stays. It can be read one by one and made smaller, but no call gets it.
+//! Limitations: an execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see
+//! [`Size`]. Attributes that were stored before that setting was lowered stay. They can be read one by one and made
+//! smaller, but no call gets them.
 
 use super::table::{insert, statements, table};
 use crate::error;
@@ -16,7 +17,6 @@ use xdb_engine::{Event, ExecutionId, Json};
 use xdb_sched::bytes::{ByteBudget, LARGE};
 
 table! {
-    /// A local attribute.
     pub struct LocalAttribute<'a> in "local_attribute" {
         key { execution_id: ExecutionId, key: &'a str }
         compared { value: Jsonb<'a> }
@@ -32,7 +32,7 @@ statements! {
     VERSIONS = "SELECT a.execution_id, a.key, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
         FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)"
         => fn all_versions(ids: &[ExecutionId]) -> Vec<(ExecutionId, String, String)>;
-    /// How much an execution has, in attributes and in bytes, and how much of that has certain keys.
+    /// The number and bytes of an execution's attributes, and of those with certain keys.
     SIZES = "SELECT pg_catalog.count(*) AS attributes, COALESCE(pg_catalog.sum(l.bytes), 0)::int8 AS bytes, \
             pg_catalog.count(*) FILTER (WHERE l.replaced) AS replaced, \
             COALESCE(pg_catalog.sum(l.bytes) FILTER (WHERE l.replaced), 0)::int8 AS replaced_bytes \
@@ -42,7 +42,7 @@ statements! {
         => fn sizes(id: ExecutionId, keys: &[&str]) -> Option<(i64, i64, i64, i64)>;
 }
 
-/// How many attributes, and the bytes of their keys and values.
+/// The number of attributes, and the bytes of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     attributes: usize,
@@ -50,7 +50,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The most that an execution may have.
+    /// The limit for an execution.
     fn most() -> Self {
         Self { attributes: guc::MAX_LOCAL_ATTRIBUTES, bytes: guc::max_request_bytes() }
     }
@@ -63,7 +63,7 @@ impl Size {
         size
     }
 
-    /// Returns the bytes that this adds.
+    /// Adds an attribute. Returns its bytes.
     fn add(&mut self, key: &str, value: &str) -> usize {
         let bytes = key.len() + value.len();
         self.attributes += 1;
@@ -71,7 +71,7 @@ impl Size {
         bytes
     }
 
-    /// An error if an execution may not have so much.
+    /// An error if the size is over the limit of an execution.
     pub fn check(self) -> Result<()> {
         if self.is_allowed() { Ok(()) } else { Err(too_large(self)) }
     }
@@ -82,7 +82,7 @@ impl Size {
     }
 }
 
-/// What is said of an execution that has more than it may.
+/// The error for an execution with too many local attributes.
 pub fn too_large(size: Size) -> PgError {
     error::local_attributes_too_large(size, Size::most())
 }
@@ -93,7 +93,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Why events can't be applied: see [`refusal`].
+/// Why these events can't be applied: see [`refusal`].
 pub fn refusal_of(spi: &Spi, id: ExecutionId, known: Option<Size>, events: &[Event]) -> Result<Option<PgError>> {
     for event in events {
         if let Event::LocalAttributesWritten { attributes } = event
@@ -105,8 +105,9 @@ pub fn refusal_of(spi: &Spi, id: ExecutionId, known: Option<Size>, events: &[Eve
     Ok(None)
 }
 
-/// Why these can't be written: the execution would have more than it may, and more than it has. `known` is what it had a moment
-/// ago, as far as anybody knows: nothing is read as long as all together is allowed. Without it, what there is is read.
+/// Why these attributes can't be written: the execution would be over the limit, and larger than it is now. `known` is
+/// the execution's size a moment ago, an upper bound. If `known` and the new values fit together, no statement runs.
+/// Without `known`, the size is read.
 pub fn refusal(
     spi: &Spi,
     id: ExecutionId,
@@ -131,18 +132,18 @@ pub fn refusal(
     Ok((grows && !after.is_allowed()).then(|| too_large(after)))
 }
 
-/// What was read of executions.
+/// The local attributes read from several executions.
 pub struct LocalAttributes<V> {
     read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
     nothing: BTreeMap<String, V>,
 }
 
-/// What was read of one execution.
+/// What was read from one execution.
 pub enum Found<T> {
     All(Size, T),
-    /// It has more than an execution may have.
+    /// The execution is over the limit.
     TooLarge(Size),
-    /// All together would have been too much for one transaction.
+    /// Left out, because all executions together have too many bytes for one transaction.
     LeftOut,
 }
 
@@ -157,7 +158,7 @@ impl<T> Found<T> {
 }
 
 impl<V> LocalAttributes<V> {
-    /// Those of an execution.
+    /// The attributes of an execution.
     pub fn of(&self, id: ExecutionId) -> Found<&BTreeMap<String, V>> {
         match self.read.get(&id) {
             Some(Found::All(size, all)) => Found::All(*size, all),
@@ -175,19 +176,19 @@ pub struct Versioned {
     pub version: String,
 }
 
-/// Local attributes of these executions, by key, as JSON text: of as many of them as are within the budget, and of those that
-/// have little.
+/// The local attributes of these executions, by key, as JSON text. Executions beyond the budget are left out, unless
+/// they have few bytes.
 pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<String>> {
     Reading::within(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
 }
 
-/// The same with their versions, read in one statement.
+/// The same with versions, read in one statement.
 pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<Versioned>> {
     Reading::within(budget)
         .read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
 }
 
-/// The versions alone, by key.
+/// Only the versions, by key.
 pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
     let mut versions: HashMap<ExecutionId, BTreeMap<String, String>> = HashMap::new();
     if ids.is_empty() {
@@ -199,16 +200,16 @@ pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, B
     Ok(versions)
 }
 
-/// Rows that a statement gives beyond those of the largest execution. A row is small as long as nobody asks for its value: what is
-/// large is stored outside of it.
+/// The rows that a statement reads beyond those of the largest execution. A row is small until its value is read: large
+/// values are stored outside of the row.
 const ROWS: usize = 10_000;
 
-/// Values come one by one, and none is taken any more when the sum is known to be too much.
+/// Reads values one by one, and stops reading those of an execution that has too many bytes.
 struct Reading<V> {
     budget: ByteBudget,
-    /// The execution whose rows come now. Those of one come together, in the order of the ids.
+    /// The execution of the current row. The rows of one execution come together, in the order of the ids.
     current: Option<ExecutionId>,
-    /// There is no room for it if it is large.
+    /// The budget is spent: the current execution is left out if it is large.
     is_full: bool,
     read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
 }
@@ -262,7 +263,8 @@ impl<V> Reading<V> {
         Ok(())
     }
 
-    /// There may be more rows: of the last execution, if it does not have too many anyway, and of those behind it.
+    /// The statement reached its limit of rows, so rows may be missing. The last execution and those after it are left
+    /// out, unless one is known to be too large.
     fn ends_in_the_middle(&mut self, ids: &[ExecutionId]) {
         let from = ids.iter().position(|id| Some(*id) == self.current).unwrap_or(0);
         for id in &ids[from..] {
@@ -273,7 +275,7 @@ impl<V> Reading<V> {
     }
 }
 
-/// Those of one execution that are wanted, as the active snapshot shows them: also of one that has more than it may.
+/// The wanted attributes of one execution, in the active snapshot. Also works for an execution over the limit.
 pub fn of_one(spi: &Spi, id: ExecutionId, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Json>> {
     let mut all = BTreeMap::new();
     spi.rows(&OF_EXECUTIONS, &[array([id])], |row| {

@@ -1,7 +1,8 @@
-//! What the catalog says about users' tables at this moment.
+//! What the catalog says about the application's tables at this moment.
 //!
-//! Tables are named by oid here. Whoever uses the names in SQL holds a lock on the table, so that it keeps them; and
-//! the catalog is read as it is now, whatever the caller's isolation level, because names in SQL are resolved so too.
+//! Tables are named by oid here. Code that uses the names in SQL holds a lock on the table, so that the names stay
+//! valid. The catalog is read in its latest state, in every isolation level, because Postgres resolves names in SQL in
+//! the same way.
 
 use super::table::{record, statements};
 use crate::pg::catch::Result;
@@ -12,9 +13,9 @@ use pgrx::pg_sys;
 use std::collections::HashMap;
 
 record! {
-    /// What a table is.
+    /// The kind of a table.
     pub struct TableKind {
-        /// An ordinary or a partitioned table.
+        /// Whether it is an ordinary or a partitioned table.
         has_rows: bool,
         is_of_system: bool,
         is_temporary: bool,
@@ -28,8 +29,9 @@ statements! {
             OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1"
         => pub fn kind(relation: Relation) -> Option<TableKind>;
-    /// What a role lacks to do with a mapped table what steps do: read rows with a key and attributes, and update the attributes. The
-    /// columns are there. A start that inserts a row needs INSERT besides, as its caller.
+    /// The privileges on a mapped table that the role lacks for steps. Steps read the columns of the key and of the
+    /// attributes, and update the attributes. The columns must exist. A start that inserts a row also needs INSERT, as
+    /// its caller.
     MISSING_PRIVILEGES = "SELECT pg_catalog.string_agg(n.privilege, ', ' ORDER BY n.privilege) AS missing FROM ( \
             SELECT DISTINCT p.privilege FROM ( \
                 SELECT k.name, 'SELECT' AS privilege FROM unnest($3::text[]) AS k (name) \
@@ -41,7 +43,8 @@ statements! {
     /// Whether row-level security decides which rows of the table the current user sees.
     HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active"
         => pub fn has_active_policies(relation: Relation) -> bool;
-    // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
+    // An ordinary table's unique key does not cover the tables that inherit from it. A partitioned table's key covers
+    // its partitions.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, c.relhasrules AS has_rules, \
             a.attname::text AS attribute, a.atttypid, a.atttypmod \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -64,7 +67,7 @@ statements! {
                 AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
             GROUP BY i.indexrelid, i.indisprimary) AS k \
         WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
-    /// The name of an index, which is also that of its constraint, if it has one.
+    /// The name of an index. Its constraint, if there is one, has the same name.
     INDEX_NAME = "SELECT c.relname::pg_catalog.text AS name FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1"
         => pub fn index_name(index: pg_sys::Oid) -> Option<String>;
 }
@@ -72,21 +75,21 @@ statements! {
 /// A table's name and columns.
 #[derive(Debug)]
 pub struct TableDescription {
-    /// As SQL, qualified and quoted.
+    /// As SQL, with the schema, quoted.
     pub name: String,
-    /// The same where rows are read or updated: without those of tables that inherit from it.
+    /// The name for statements that read or update rows: with ONLY, so that tables that inherit from it are left out.
     pub rows: String,
-    /// It may have: Postgres refuses `ON CONFLICT` then.
+    /// Whether it has, or had, rules: Postgres then refuses `ON CONFLICT`.
     pub has_rules: bool,
     pub columns: HashMap<String, Type>,
 }
 
-/// The oid of the table of this name, as the session finds it.
+/// The oid of the table with this name, found with the session's `search_path`.
 pub fn find(spi: &Spi, name: &str) -> Result<Option<u32>> {
     Ok(to_regclass(spi, name)?.flatten().map(pg_sys::Oid::to_u32))
 }
 
-/// The table of this oid, or None when it was dropped.
+/// Describes the table with this oid. None if it was dropped.
 pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
     let relation = value(pg_sys::Oid::from(relation));
     let mut table = None;
@@ -106,7 +109,8 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
 /// A unique key of a table.
 pub struct UniqueKey {
     pub index: pg_sys::Oid,
-    /// The operators that compare its columns: what they call equal is there once at most. In the order in which the columns were given.
+    /// The operators that compare the columns, in the order in which the columns were given. The key is unique under
+    /// these operators.
     pub operators: Vec<String>,
 }
 
@@ -123,7 +127,7 @@ pub fn unique_key(spi: &Spi, relation: u32, columns: &[String]) -> Result<Option
     Ok(operators.map(|operators| UniqueKey { index, operators }))
 }
 
-/// Quotes an identifier, whatever is in it.
+/// Quotes any identifier.
 pub fn quote(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }

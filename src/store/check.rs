@@ -1,9 +1,10 @@
-//! Whether what the tables hold of an execution is what its history says.
+//! `xdb.check_process`: compares the rows of an execution with its history.
 //!
-//! The history is replayed by the engine, which alone decides what an event means; what it gives is written down as
-//! rows ([`rows`]) and compared with the tables. Everything is read with one snapshot, the active one. Without a
-//! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
-//! compared with them.
+//! The engine replays the history, because only the engine decides what an event means. The result is converted to rows
+//! ([`rows`]) and compared with the tables. All statements read the active snapshot.
+//!
+//! Limitations: if the history can't be replayed, the execution's own row and its states are trusted. The other tables
+//! are compared with them.
 
 mod rows;
 mod values;
@@ -33,7 +34,7 @@ statements! {
         => fn calls_with_more_attempts(id: ExecutionId, than: u32) -> Vec<(StateSeq, String)>;
 }
 
-/// What is wrong with an execution, in words; nothing, if it is sound.
+/// The problems of an execution, in words. Empty if there are none.
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
     let (shard_key, owner, has_history) =
@@ -63,7 +64,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     Ok(check.problems)
 }
 
-/// Values in a message are shown up to this length.
+/// The most characters of a value in a problem.
 const SHOWN_CHARACTERS: usize = 200;
 
 struct Check<'a> {
@@ -77,7 +78,7 @@ impl Check<'_> {
         self.problems.push(what.into());
     }
 
-    /// Replays the history. None if it can't be replayed; then why is a problem.
+    /// Replays the history. None if the replay fails, which is reported as a problem.
     fn replay(&mut self) -> Result<Option<Replay>> {
         match history::replay(self.spi, self.id, u64::MAX)? {
             Ok(replay) if replay.execution.exists() => return Ok(Some(replay)),
@@ -87,19 +88,20 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Of the attempts of a call that are too many to be recorded one by one, the history does not know until they
-    /// are folded. If the row's count says that there were such, its word is taken for them.
+    /// After many attempts of a call, further ones are not recorded one by one until they are folded. If the row's
+    /// count says that there were such attempts, the count is trusted.
     fn adopt_unrecorded_attempts(&mut self, replay: &mut Replay) -> Result<()> {
         for (seq, text) in calls_with_more_attempts(self.spi, self.id, RECORDED_ATTEMPTS)? {
-            // What can't be read is not adopted, and differs.
+            // A call that can't be parsed is not adopted. The comparison reports it.
             let Ok(of_row) = serde_json::from_str::<CallState>(&text) else { continue };
             replay.adopt_unrecorded_attempts(seq, of_row);
         }
         Ok(())
     }
 
-    /// The execution as its own row, its states and its queues have it. None if they can't be read; then why is a
-    /// problem. What follows from the states is counted anew, so that the row's own figures are compared with it.
+    /// Reads the execution from its own row, its states and its queues. None if they can't be read, which is reported
+    /// as a problem. Counts that follow from the states are computed again, so that the comparison checks the row's own
+    /// counts.
     fn read_tables(&mut self) -> Result<Option<Execution>> {
         let mut execution = match execution::own(self.spi, self.id)? {
             Some(Ok(execution)) => execution,
@@ -146,7 +148,7 @@ impl Check<'_> {
         Ok(readable.then_some(execution))
     }
 
-    /// Of message ids that a snapshot stands for, only their number and a digest are known.
+    /// Compares the message ids from before the last snapshot. The snapshot has only their number and a digest.
     fn message_ids(&mut self, replay: &Replay) -> Result<()> {
         if replay.earlier_message_ids == MessageIds::default() || !replay.execution.is_running() {
             return Ok(());
@@ -195,7 +197,7 @@ impl Check<'_> {
     }
 }
 
-/// A value as a message shows it. Moments are compared as microseconds since the Unix epoch.
+/// A value as a problem shows it. Times are compared as microseconds since the Unix epoch.
 fn shown(is_moment: bool, text: Option<String>) -> String {
     let text = text.unwrap_or_else(|| "null".to_owned());
     let micros = text.split('.').next().and_then(|whole| whole.parse::<i64>().ok());

@@ -1,4 +1,7 @@
-//! Calls that are to be made: the table `task`. Due ones are taken under a lease, with all that their requests need.
+//! The calls to make: the table `task`. Claims due calls under leases, with everything that their requests need.
+//!
+//! Limitations: calls of pull workers are claimed in [`super::pull`]. Which lane a call belongs to is in
+//! [`super::lanes`].
 
 use super::StateKey;
 use super::lanes::{
@@ -21,34 +24,39 @@ use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Line;
 
 table! {
-    /// A call that is to be made: due time, worker, owner, lane, attempt, lease. Narrow; inserted and deleted.
+    /// A call to make: due time, worker, owner, lane, attempt, lease. Narrow; inserted and deleted often.
     pub struct Task in "task" {
         key { execution_id: ExecutionId, seq: StateSeq }
         compared {
             shard: i16,
             api: Api,
             due_at: Timestamp,
-            /// The process's, so that each owner's calls stand in a line of their own in the index.
+            /// The process's owner, so that the calls of each owner have their own line in the index.
             owner: pg_sys::Oid,
         }
         other {
+            /// Which engine process may claim the call: see [`super::lanes`].
             lane: i16,
             worker_id: WorkerId,
+            /// The number of attempts that have begun.
             attempt: u32,
             first_attempt_at: Option<Timestamp>,
+            /// The epoch of the engine process that has the lease. 0 for a pull worker, or without a lease.
             lease_epoch: i64,
+            /// With the epoch, it identifies the lease. An answer counts only with both.
             lease_number: i64,
+            /// The end of the lease, in real time. Infinite: the call is parked. None: there is no lease.
             lease_until: Option<Timestamp>,
-            /// How often it was in hand when the server crashed.
+            /// How often the call was in hand when the server crashed. `crashes.rs` writes and reads it.
             crashes: i16,
-            /// What the call waits to lock, while its lease has no end. For people.
+            /// What a parked call waits to lock. The scheduler writes it; people read it.
             waits_for: Option<String>,
         }
     }
 }
 
 record! {
-    /// A task and the lease that it gets.
+    /// A task and its new lease.
     struct TaskLease of Task {
         execution_id: ExecutionId,
         seq: StateSeq,
@@ -60,24 +68,25 @@ record! {
     /// A task and what its call waits to lock.
     struct ParkedTask<'a> of Task { execution_id: ExecutionId, seq: StateSeq, waits_for: &'a str }
 
-    /// A task and the worker that it gets.
+    /// A task and its new worker.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 
-    /// How many calls of a line there is room for, and since when they may be due.
+    /// How many calls of a line may be claimed, and from which due time on.
     struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
-/// Columns that no decision writes: a new task has their defaults.
+/// Columns that no decision writes. A new task has their defaults.
 pub(super) const NOT_DECIDED: &[&str] = &["crashes", "waits_for"];
+/// Removes the lease of a task, in a SET clause.
 pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
-/// So many calls are moved at once.
+/// The most calls that one statement moves.
 pub const AT_ONCE: u64 = 1000;
 
 statements! {
     INSERT = insert_but::<Task>(NOT_DECIDED);
-    // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
+    // `first_attempt_at` belongs to one call. It starts again when the state goes on to its other API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END, crashes = 0 \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
@@ -85,18 +94,18 @@ statements! {
     DELETE = delete::<Task, StateKey>();
     DUE = due_where(&free_for_scheduler("$7", "$8"));
     DUE_FOR_RUNNERS = due_where(&free_for_runners("$7", "$8"));
-    /// Whether any call waits for a runner, whatever its worker.
+    /// Whether any call waits for a runner, of any worker.
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
             OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
         free = free_for_runners("0", "$2")) => pub fn wait_for_runners(now: Timestamp, real: Timestamp) -> bool;
-    /// Gives calls of the runners that nobody has a lease on back to the scheduler, because nothing is slow any more. There may be more
-    /// if it gives [`AT_ONCE`].
+    /// Gives the runners' calls without a lease back to the scheduler, because no table is slow any more. If it returns
+    /// [`AT_ONCE`], there may be more.
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT {AT_ONCE} FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("0", "$1"), schedulers_lane())
         => pub fn take_back_from_runners(real: Timestamp) -> u64;
-    /// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
+    /// Locks those of these calls that this scheduler has parked. Rows that another transaction has locked are skipped.
     PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
@@ -108,11 +117,11 @@ statements! {
             first_attempt_at = COALESCE(t.first_attempt_at, $6), waits_for = NULL, {} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>())
         => fn lease_tasks(tasks: [TaskLease], now: Timestamp) -> ();
-    /// The lease that a task is under.
+    /// The leases of these tasks.
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
         => pub fn leases(keys: [StateKey]) -> HashMap<StateKey, (i64, i64)>;
-    /// Has calls that this scheduler has parked wait as all others.
+    /// Ends the parking of these calls: they are due like all others.
     UNPARK = format!("UPDATE xdb.task t SET {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
         => pub fn unpark(keys: [StateKey]) -> ();
@@ -126,7 +135,7 @@ statements! {
     MOVE_TO_RUNNERS = format!("UPDATE xdb.task t SET lane = CASE WHEN t.worker_id = {NO_WORKER} THEN {} ELSE {RUNNERS_LANE} END, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", functions_lane(), batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
-    // In the order of the index, so that a slice is no more than a slice.
+    // In the order of the index, so that the scan reads only one slice.
     FOLLOW_TYPES = format!("WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = $1 AND t.worker_id = $2 \
                 AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
@@ -142,15 +151,15 @@ statements! {
         SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {AT_ONCE} AS more FROM slice \
         ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
         lane_at("m.worker_id"));
-    /// Takes the leases of this epoch back from calls that were not made, or whose answers were dropped: they are made again, as the
-    /// same attempt. What somebody else has locked is left.
+    /// Gives up the leases of this epoch on calls that were not made, or whose answers were dropped. The calls are made
+    /// again, as the same attempt. Rows that another transaction has locked are skipped.
     RELEASE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
             FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
             WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} FROM held \
         WHERE t.execution_id = held.execution_id AND t.seq = held.seq", batch::<StateKey>())
         => pub fn release(keys: [StateKey], epoch: i64) -> ();
-    // One scan of the index per worker, however many calls there are.
+    // One index descent per worker, for any number of calls.
     WORKERS_GONE = "WITH RECURSIVE ids (worker_id) AS ( \
             (SELECT worker_id FROM xdb.task WHERE lane = $1 ORDER BY worker_id LIMIT 1) \
             UNION ALL SELECT (SELECT k.worker_id FROM xdb.task k \
@@ -164,14 +173,15 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")))
         => fn adopt(lane: i16, workers: &[WorkerId]) -> u64;
-    // Calls that functions answer stay the runners'.
-    /// Makes all leases void, those of whoever has fetched calls too, and all calls the scheduler's, but for those that functions answer.
+    // Calls that functions answer stay with the runners.
+    /// Makes all leases void, also those of pull workers. Gives all calls to the scheduler, except those that functions
+    /// answer.
     FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
         WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place())
         => pub(super) fn forget_leases() -> ();
 }
 
-/// Due calls, of each line as many as there is room for.
+/// Claims due calls: of each line at most as many as it has room for.
 fn due_where(free: &str) -> String {
     format!(
         "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at, d.crashes \
@@ -184,7 +194,7 @@ fn due_where(free: &str) -> String {
     )
 }
 
-/// A lease that a task gets as it is written, because its call goes out right after the commit.
+/// A lease that a task gets when it is written, because its call goes out right after the commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub epoch: i64,
@@ -193,7 +203,7 @@ pub struct Lease {
 }
 
 impl Task {
-    /// The task of a state that is at a call, as far as the state tells.
+    /// The task of a state at a call, as far as the state determines it.
     pub fn of((execution_id, seq): StateKey, shard: i16, owner: pg_sys::Oid, api: Api, due_at: Timestamp) -> Self {
         Self {
             execution_id,
@@ -214,7 +224,8 @@ impl Task {
         }
     }
 
-    /// Its call is about to be made: an attempt begins. It is the first one of this call, unless the row says otherwise.
+    /// Begins an attempt, because the call is about to be made. It counts as the first attempt of this call, unless the
+    /// row says otherwise.
     pub(super) fn begin(&mut self, lease: Lease, now: Timestamp) {
         self.attempt += 1;
         self.first_attempt_at = Some(now);
@@ -228,27 +239,27 @@ impl Task {
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
     pub key: StateKey,
-    /// The line that it was found in; its process type may have another worker by now.
+    /// The line in which the call was found. Its process type may have another worker by now.
     pub line: Line,
-    /// Attempts that were begun before.
+    /// The number of earlier attempts.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
     pub due_at: Timestamp,
-    /// It was in hand when the server crashed.
+    /// Whether the call was in hand when the server crashed.
     pub is_suspect: bool,
 }
 
-/// What to claim of a line.
+/// What to claim from a line.
 #[derive(Clone, Copy, Debug)]
 pub struct LineClaim {
     pub line: Line,
     pub at_most: usize,
-    /// Calls that were due before are not looked at.
+    /// Calls that were due earlier are skipped.
     pub from: Option<Timestamp>,
 }
 
-/// Locks due calls, of each line as many as there is room for. What is due goes by the time of processes, leases by the
-/// real one.
+/// Locks due calls: of each line at most `at_most`. Due times are compared with the time of processes, leases with the
+/// real time.
 pub fn due(
     spi: &Spi,
     lane: Lane,
@@ -279,7 +290,7 @@ impl<'r> Read<'r> for Due {
     }
 }
 
-/// Writes the leases of calls that were locked by [`due`] and go out after the commit.
+/// Writes the leases of calls that [`due`] has locked. The calls go out after the commit.
 pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Result<()> {
     let rows = leases.iter().map(|((execution_id, seq), lease)| TaskLease {
         execution_id: *execution_id,
@@ -291,25 +302,27 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
     lease_tasks(spi, &rows.collect::<Vec<_>>(), now)
 }
 
-/// Gives calls to the scheduler, or to the runners, without a lease: those that [`due`] has locked, or the caller's own. Each gets the
-/// lane of its priority there; who moves it to another worker too does so before.
+/// Gives calls to the scheduler or to the runners, without a lease. The caller has locked the calls with [`due`], or
+/// has them under its own lease. Each call gets the lane of its priority. To move a call to another worker too, move it
+/// to the worker first.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     run(spi, if lane == SCHEDULERS_LANE { &MOVE_TO_SCHEDULER } else { &MOVE_TO_RUNNERS }, keys)?;
     Ok(())
 }
 
-/// The lanes of priorities that have calls of the scheduler's, those with the highest first: one descent in the index for each.
+/// The scheduler's lanes of priorities that have calls, the highest priority first. Costs one index descent per lane.
 pub fn levels(spi: &Spi) -> Result<Vec<i16>> {
     levels_in(spi, FIRST_PRIORITY_LANE, FIRST_FUNCTIONS_LANE)
 }
 
-/// The same of those that have calls which functions answer.
+/// The same for calls that functions answer.
 pub fn levels_of_functions(spi: &Spi) -> Result<Vec<i16>> {
     levels_in(spi, FIRST_FUNCTIONS_LANE, i16::MAX)
 }
 
-/// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
-/// When the scheduler is gone the lease is void, and the calls are due again. Each comes with what it waits for, for people.
+/// Parks calls that [`due`] has locked: they get a lease without an end, and wait for locks in the memory of their
+/// scheduler. Parking is not an attempt. When the scheduler ends, the lease is void and the calls are due again. Each
+/// call has a text for people about what it waits for.
 pub fn park<'a>(spi: &Spi, lane: Lane, number: i64, calls: &'a HashMap<StateKey, String>) -> Result<()> {
     let row = |((execution_id, seq), waits_for): (&StateKey, &'a String)| ParkedTask {
         execution_id: *execution_id,
@@ -319,7 +332,7 @@ pub fn park<'a>(spi: &Spi, lane: Lane, number: i64, calls: &'a HashMap<StateKey,
     park_tasks(spi, &calls.iter().map(row).collect::<Vec<_>>(), lane.epoch, number)
 }
 
-/// Puts tasks that [`due`] has locked under other workers.
+/// Gives tasks that [`due`] has locked to other workers.
 pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
     let moved = |(key, worker): &(StateKey, _)| TaskMove { execution_id: key.0, seq: key.1, worker_id: *worker };
     run(spi, &MOVE_TO_WORKERS, &tasks.iter().map(moved).collect::<Vec<_>>())?;
@@ -327,14 +340,15 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
     Ok(())
 }
 
-/// The place of a task among those of its worker.
+/// The position of a task among those of its worker.
 pub type TaskPlace = (pg_sys::Oid, Timestamp, ExecutionId, StateSeq);
 
-/// Before every task.
+/// The position before every task.
 const FIRST_PLACE: TaskPlace = (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
 
-/// Looks through a slice of the calls that wait for a worker, due or not, and gives those to their process type's worker
-/// of now that have another one, but for those that somebody has fetched. Answers how far it came; `None` when that was the end.
+/// Reads a slice of the calls of a worker, due or not. Gives each call to the current worker of its process type, if
+/// that is another one. Calls that a pull worker has claimed are skipped. Returns where the slice ended, or `None` at
+/// the end.
 pub fn follow_types(
     spi: &Spi,
     lane: i16,
@@ -349,8 +363,8 @@ pub fn follow_types(
     Ok(last.and_then(|(place, more)| more.then_some(place)))
 }
 
-/// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
-/// else has locked is left for the next time. True when there may be more.
+/// Moves calls of workers that are no longer registered to the workers of their types. Rows that another transaction
+/// has locked are moved next time. True if there may be more.
 pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
     let gone = workers_gone(spi, lane, known)?;
     Ok(!gone.is_empty() && adopt(spi, lane, &gone)? >= AT_ONCE)

@@ -11,8 +11,8 @@ use pgrx::pg_sys;
 use xdb_engine::{ExecutionId, FIRST_STATE, StateSeq, Timestamp};
 
 table! {
-    /// The latest start of a correlation key, for those that may be merged into it. A hint: nothing follows from a row but where to
-    /// look, and one that is missing costs a merge.
+    /// The latest start of a correlation key: the one that a new start may be merged into. A row is only a hint about
+    /// where to look. If a row is missing, starts are not merged.
     pub struct CorrelatedStart<'a> in "correlated_start" {
         key { type_id: TypeId, owner: pg_sys::Oid, correlation_key: &'a str }
         other { execution_id: ExecutionId }
@@ -20,7 +20,7 @@ table! {
 }
 
 record! {
-    /// What of the first state a merge changes that nothing else does.
+    /// The input of the first state. Only a merge changes it.
     struct MergedInput<'a> of State<'a> { execution_id: ExecutionId, seq: StateSeq, input: Option<Jsonb<'a>> }
 }
 
@@ -42,7 +42,7 @@ statements! {
         => fn move_timer(id: ExecutionId, at: Timestamp) -> ();
 }
 
-/// What starts have in common that may be merged.
+/// Starts with the same key may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key<'a> {
     pub type_id: TypeId,
@@ -50,8 +50,8 @@ pub struct Key<'a> {
     pub key: &'a str,
 }
 
-/// Makes sure that this transaction alone starts what has this key: the one that comes second waits here for the first. Gives the
-/// latest start, which is `new` from now on if there was none.
+/// Locks a key, so that only this transaction starts a process with it. A second transaction waits here for the first.
+/// Returns the latest start. If there was none, returns None, and `new` is the latest start.
 pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<ExecutionId>> {
     let row =
         CorrelatedStart { type_id: key.type_id, owner: key.owner.into(), correlation_key: key.key, execution_id: new };
@@ -59,24 +59,25 @@ pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<Executio
         if run(spi, &NEW, std::slice::from_ref(&row))? == 1 {
             return Ok(None);
         }
-        // None: the row that stood in the way was deleted meanwhile; try again.
+        // None: the conflicting row was deleted meanwhile. Try again.
         if let Some(latest) = lock_latest(spi, key.type_id, key.owner.into(), key.key)? {
             return Ok(Some(latest));
         }
     }
 }
 
-/// Makes an execution the latest one of a key that is locked.
+/// Makes an execution the latest start of a locked key.
 pub fn set(spi: &Spi, key: Key<'_>, id: ExecutionId) -> Result<()> {
     set_latest(spi, key.type_id, key.owner.into(), key.key, id)
 }
 
-/// Locks the call of an execution's first state. Whether no attempt of it has begun; waits for whoever is claiming it.
+/// Locks the call of an execution's first state. True if no attempt of the call has begun. Waits for a transaction that
+/// is claiming it.
 pub fn is_untried(spi: &Spi, id: ExecutionId) -> Result<bool> {
     Gives::of(spi, &IS_UNTRIED, &[value(id), value(FIRST_STATE)])
 }
 
-/// Writes what merges have changed of these, besides what every step changes.
+/// Writes what merges have changed, besides what every step writes.
 pub(super) fn write(spi: &Spi, merged: &[&Loaded]) -> Result<()> {
     for Loaded { before, execution, .. } in merged {
         let (execution_id, seq) = (execution.id, FIRST_STATE);

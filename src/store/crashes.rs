@@ -1,8 +1,9 @@
 //! Calls that were in hand when the server crashed: the column `task.crashes`.
 //!
-//! The first scheduler after a crash adds one for each call that engine processes had in hand ([`crate::pg::in_hand`]). A call with any
-//! is a suspect: it goes out, and its answer is applied, while no other suspect is in hand. At the third crash it is *held*, in a lane that
-//! no process claims from. A call that ends has no task, and the task of the next attempt begins at zero.
+//! The first scheduler after a crash adds one for each call that engine processes had in hand ([`crate::pg::in_hand`]).
+//! A call with a count above zero is a *suspect*. A suspect goes out, and its answer is applied, only while no other
+//! suspect is in hand. At the third crash the call is *held*, in a lane from which no process claims. When a call ends,
+//! its task is deleted, and the task of the next call begins at zero.
 
 use super::StateKey;
 use super::claim::NO_LEASE;
@@ -16,14 +17,15 @@ use xdb_engine::{ExecutionId, StateSeq};
 const HELD_AT: i16 = 3;
 
 statements! {
-    // Nothing waits for what a session has locked: it is about to end the call.
+    // Rows that a session has locked are skipped: the session is about to end the call.
     COUNT = format!("WITH free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM {} \
             JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET crashes = t.crashes + 1, \
             lane = CASE WHEN t.crashes + 1 < {HELD_AT} THEN t.lane ELSE {CRASHED_LANE} END FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.lane = {CRASHED_LANE} AS is_held", batch::<StateKey>())
         => fn add_one(calls: [StateKey]) -> Vec<bool>;
-    /// Lets the held calls of an execution go, or that of one state. Under the lock of the execution. Answers how many.
+    /// Releases the held calls of an execution, or that of one state. The caller has locked the execution. Returns how
+    /// many.
     RETRY = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
         WHERE t.execution_id = $1 AND ($2::int IS NULL OR t.seq = $2) AND t.lane = {CRASHED_LANE}", own_place())
         => pub fn retry(id: ExecutionId, only: Option<StateSeq>) -> u64;
@@ -31,16 +33,16 @@ statements! {
         => fn held() -> i64;
 }
 
-/// Adds one for each of these calls, and holds those that have too many. Answers with how many are held from now on.
+/// Adds a crash to each of these calls, and holds those that reach the limit. Returns how many are held from now on.
 pub fn count(spi: &Spi, calls: &[StateKey]) -> Result<usize> {
     Ok(add_one(spi, calls)?.into_iter().filter(|is_held| *is_held).count())
 }
 
-/// What people are told while calls are held.
+/// A text for `xdb.status()` while calls are held.
 pub fn reason(spi: &Spi) -> Result<Option<String>> {
     let held = held(spi)?;
     let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
     let told =
-        || format!("{calls} held after crashes of the server: xdb.failures names them, xdb.retry_now() lets them go");
+        || format!("{calls} held after crashes of the server: xdb.failures lists them, xdb.retry_now() retries them");
     Ok((held > 0).then(told))
 }

@@ -1,7 +1,7 @@
-//! The engine's own rows: the epochs of its processes, and whether it is paused. The table `engine`.
+//! The engine's own rows: the epochs of its processes, and the pause of the engine. The table `engine`.
 //!
-//! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
-//! new one is above all others, and no row is ever deleted.
+//! The scheduler has row 0. Runner n has row 10 + n, which is created when the runner first begins. No epoch is ever
+//! given twice. Each new epoch is higher than all others, and no row is ever deleted.
 
 use super::instance::{self, Ownership};
 use super::lanes::{FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
@@ -17,8 +17,8 @@ use pgrx::pg_sys;
 const FIRST_RUNNER: i16 = 10;
 
 table! {
-    /// A process of the engine: its epoch; and, in the scheduler's row, whether the engine is paused. The lock of the rows is also
-    /// the gate that a process which begins takes first.
+    /// A process of the engine and its epoch. The scheduler's row also says whether the engine is paused. The lock on
+    /// the rows is the gate that every engine process takes when it begins.
     pub struct Engine in "engine" {
         key { lane: i16 }
         other { epoch: i64, paused: bool }
@@ -26,15 +26,15 @@ table! {
 }
 
 statements! {
-    // In their order: processes may begin at the same time, and each must see the epochs of the others.
-    /// Keeps processes of the engine from beginning before this transaction ends.
+    // In the order of lanes: processes may begin at the same time, and each must see the epochs of the others.
+    /// Keeps engine processes from beginning before this transaction ends.
     GATE = "SELECT FROM xdb.engine ORDER BY lane FOR UPDATE" => pub(super) fn close_gate() -> ();
     BEGIN_EPOCH = "INSERT INTO xdb.engine AS e (lane, epoch) VALUES ($1, (SELECT max(epoch) FROM xdb.engine) + 1) \
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch"
         => fn put_epoch(row: i16) -> Option<i64>;
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1"
         => fn retire(row: i16) -> ();
-    /// Pauses the engine, or lets it go on.
+    /// Pauses the engine, or ends the pause.
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0" => pub fn set_paused(paused: bool) -> ();
     STATE = state("m.epoch");
     STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)");
@@ -44,8 +44,9 @@ statements! {
         => fn of_database(oid: pg_sys::Oid) -> Option<(bool, bool)>;
 }
 
-/// All in one statement, because every turn begins with it: most of its time is spent to open what it reads, so that each table is read
-/// once. The last call behind lane 0 tells, where there is none, that none waits for a runner, none is held, and none has a priority.
+/// One statement, because every turn begins with it. Most of its time is spent on opening relations, so each table is
+/// read once. It reads the last call beyond lane 0. If there is none, no call waits for a runner, none is held, and
+/// none has a priority.
 fn state(epoch: &str) -> String {
     format!(
         "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
@@ -61,20 +62,20 @@ fn state(epoch: &str) -> String {
     )
 }
 
-/// What a turn begins with.
+/// What a turn begins with. The scheduler or runner reads it at the start of each turn.
 #[derive(Debug)]
 pub struct TurnInput {
     pub epoch: i64,
     pub paused: bool,
     /// Grows with every registration.
     pub generation: i64,
-    /// There are calls in the runners' lane.
+    /// Whether there are calls in the runners' lane.
     pub runners_have_calls: bool,
-    /// Some of them are workers'.
+    /// Whether some of the runners' calls are workers', and not functions'.
     pub workers_calls_are_runners: bool,
-    /// The last lane of those that have calls of processes with a priority.
+    /// The highest lane with calls of processes with a priority.
     pub last_lane: Option<i16>,
-    /// Messages of global queues are to be handed out.
+    /// Whether messages of global queues may be matched.
     pub global_work: bool,
     /// Whether the processes are this database's own.
     pub ownership: Ownership,
@@ -88,20 +89,21 @@ fn row_of(role: Role) -> i16 {
     }
 }
 
-/// Begins the epoch of a process that has just started: leases of all earlier ones in its row are void from now on. The
-/// transaction must commit synchronously, so that a crash can't bring an epoch back.
+/// Begins the epoch of a process that has just started. The leases of all earlier epochs in its row are now void. The
+/// transaction must commit synchronously, so that a crash can't bring back an old epoch.
 pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
     close_gate(spi)?;
     put_epoch(spi, row_of(role))?.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
 }
 
-/// Makes the leases of runners void that are gone: their rows get new epochs, which nobody has. `is_gone` is asked once no
-/// process can begin before this commits. As with [`begin_epoch`], the commit must be synchronous.
+/// Makes the leases of ended runners void: their rows get new epochs, which no process has. `is_gone` is called while
+/// no process can begin. As with [`begin_epoch`], the commit must be synchronous.
 pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
     close_gate(spi)?;
     Role::runners().filter(|role| is_gone(*role)).try_for_each(|role| retire(spi, row_of(role)))
 }
 
+/// Reads what a turn begins with, in one statement, or two.
 pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
@@ -131,7 +133,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let last_worker = match last {
         None => None,
         Some((RUNNERS_LANE, worker)) => Some(worker),
-        // It stands behind those of the runners.
+        // The last call is in a lane beyond the runners' lane.
         Some(_) => runners_last_worker(spi)?.flatten(),
     };
     state.runners_have_calls = last_worker.is_some();
@@ -139,7 +141,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     Ok(state)
 }
 
-/// Whether this database is a template, and whether it allows connections.
+/// Whether this database is a template, and whether it refuses connections.
 pub fn is_template_or_closed(spi: &Spi) -> Result<(bool, bool)> {
     let (_, database) = instance::here();
     Ok(of_database(spi, database)?.unwrap_or_default())

@@ -1,4 +1,6 @@
-//! Process executions: the table `process_execution`, and how its rows are locked.
+//! Process executions: the table `process_execution`, and the locks on its rows.
+//!
+//! Limitations: this file reads and writes the execution's own row. States, queues and attributes have their own files.
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
@@ -30,17 +32,25 @@ table! {
             closed_at: Option<Timestamp>,
             timeout_at: Option<Timestamp>,
             reason: Option<&'a str>,
+            /// The number of the next event, from 1.
             next_event: u64,
+            /// The `seq` of the next state execution, from 1.
             next_state: u32,
+            /// The number of the next message that is received, from 1.
             next_message: u64,
+            /// Threads that have not ended.
             live_threads: u32,
+            /// Received messages in its local queues. The inbox is not counted.
             queued_messages: u32,
             queued_bytes: u64,
             timers: u32,
+            /// Whether the process completes when its last thread ends.
             completing: bool,
+            /// The last number of each state id, as a JSON object.
             state_numbers: Jsonb<'a>,
+            /// The outputs of threads that have closed, as a JSON array. Saving only appends to it.
             results: Jsonb<'a>,
-            /// See [`pauses`](super::pauses).
+            /// The pause of the process: see [`pauses`](super::pauses).
             pause_mode: Option<PauseMode>,
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
@@ -50,26 +60,28 @@ table! {
             type_id: TypeId,
             owner: pg_sys::Oid,
             owner_name: &'a str,
-            /// A word of [`Closing`](super::process::Closing).
+            /// A word of [`Closing`](super::process::Closing), while a close waits for publishers. A close writes it;
+            /// publishers read it.
             closing: Option<&'a str>,
             mapping_id: Option<MappingId>,
             attribute_keys: Option<Jsonb<'a>>,
-            /// Null: all events are kept. Else at least so many of the last ones; with 0, none.
+            /// How much of the history is kept. Null: all events. N: at least the last N events. 0: no events.
             history_limit: Option<i32>,
             request_id: Option<&'a str>,
             traceparent: Option<&'a str>,
-            /// What its shard was made of, if it was not the process id.
+            /// The text that the shard was computed from. Null: the process id.
             shard_key: Option<&'a str>,
-            /// When it is deleted, instead of by `xdb.retention`; infinite = never.
+            /// When the execution is purged, instead of by `xdb.retention`. Infinite: never. Written at the close; the
+            /// purge reads it.
             purge_at: Option<Timestamp>,
         }
     }
 }
 
-/// Columns of a pause, which is seldom written.
+/// Columns of a pause. They are written seldom, by a statement of their own.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
-/// What else a step does not change.
+/// Further columns that a step does not change.
 const KEPT: &[&str] = &[
     "shard",
     "process_id",
@@ -88,7 +100,7 @@ const KEPT: &[&str] = &[
     "shard_key",
 ];
 
-/// Columns that the update of a step does not use.
+/// Columns that the update of a step leaves out.
 fn unused(is_retained: bool) -> Vec<&'static str> {
     let purge_at: &[_] = if is_retained { &[] } else { &["purge_at"] };
     [&PAUSE[1..], KEPT, purge_at].concat()
@@ -99,7 +111,8 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of the executions `p`. Results are only added to, and request ids only looked for.
+/// The columns to load of an execution `p`. Results are only appended, and request ids are only compared in SQL, so
+/// neither is loaded.
 pub(super) fn columns() -> String {
     select_but::<Process>("p", &["results", "request_id", "purge_at"])
 }
@@ -111,7 +124,7 @@ fn of_ids(lock: &str) -> String {
     )
 }
 
-/// Behind the columns come the numbers of the next events as they were loaded.
+/// The last parameter holds the `next_event` of each row as loaded.
 fn update(also: &str, unused: &[&str]) -> String {
     let set = set_to_v(&names_but::<Process>(&[unused, &["execution_id", "owner", "results", "purge_at"]].concat()));
     format!(
@@ -134,8 +147,9 @@ fn unmark(which: &str) -> String {
 
 statements! {
     INSERT = insert_but::<Process>(&["purge_at"]);
-    // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
-    // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
+    // Compares `next_event` and `owner` with the loaded values. In this very transaction, a trigger of the
+    // application's tables may have changed the execution since it was loaded. Or the trigger may have given the
+    // execution to another role, in whose line its calls then belong.
     UPDATE = update("", &unused(false));
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &unused(true));
     PUT_PAUSE = update_but::<Process>(&names_but::<Process>(PAUSE));
@@ -143,11 +157,11 @@ statements! {
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
     READ = of_ids("");
-    /// Which of these executions exist, whoever has locked them.
+    /// Which of these executions exist, locked or not.
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn existing(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    /// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
-    /// because a lock taken together with the decision would be decided from an old row.
+    /// Locks those of these executions that can be closed now, because no other transaction has a lock. The decision
+    /// must be made in a later statement. In the same statement it would be made from an old row.
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED"
         => pub fn lock_for_close(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
@@ -155,23 +169,23 @@ statements! {
         SET closing = CASE WHEN v.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
         FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>())
         => fn mark(closes: [Close]) -> ();
-    /// Takes back closing marks that a scheduler left when it ended, whose answers are asked for again. One that somebody has locked keeps
-    /// its mark until that one saves it.
+    /// Removes closing marks that a scheduler left when it ended. Its calls are made again. A row that another
+    /// transaction has locked keeps its mark until that transaction saves the execution.
     UNMARK_ALL = unmark("") => pub fn unmark_all() -> ();
-    /// The same of these executions, whose closes are given up for now.
+    /// The same for these executions, whose closes are given up for now.
     UNMARK_THESE = unmark("execution_id = ANY ($1) AND") => pub fn unmark_closing(ids: &[ExecutionId]) -> ();
 }
 
 /// How executions are locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
-    /// The engine: rows that somebody else has locked are left out.
+    /// For the engine: skips rows that another transaction has locked.
     StepOrSkip,
-    /// A caller's RPC: waits, under the caller's timeouts.
+    /// For an RPC of a caller: waits, up to the caller's timeouts.
     Step,
-    /// A caller's stop: waits for open publishers too.
+    /// For a caller that stops a process: also waits for open publishers.
     Close,
-    /// Looks without locking, with the statement's snapshot.
+    /// Reads without a lock, with the statement's snapshot.
     None,
 }
 
@@ -187,7 +201,7 @@ impl Lock {
 }
 
 impl<'a> Process<'a> {
-    /// The row that an execution has, as far as its history tells.
+    /// The row of an execution, as far as its history determines it.
     pub fn of(execution: &'a Execution, shard: i16) -> Result<Self> {
         let (pause_mode, paused_until, pause_reason) = pauses::columns(execution.pause.as_ref());
         Ok(Self {
@@ -246,14 +260,14 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Inserts the rows of executions that have just been started, each with its request id.
+/// Inserts the rows of executions that have just been started, with their request ids.
 pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let rows = started.iter().map(|(loaded, request_id)| Process::of_new(loaded, *request_id));
     run_but(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?, &["purge_at"])?;
     Ok(())
 }
 
-/// Writes what became of executions that were there before.
+/// Updates the rows of executions that existed before. An error if a row was changed behind the loaded values.
 pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
     let (retained, others): (Vec<&Loaded>, _) = there.partition(|loaded| own_retention(loaded).is_some());
@@ -264,7 +278,7 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     }
 }
 
-/// Writes the pauses of these executions, or that they have none.
+/// Writes the pauses of these executions, or their ends.
 pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
     let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
     run_but(spi, &PUT_PAUSE, &rows, &names_but::<Process>(PAUSE)).map(drop)
@@ -287,7 +301,8 @@ fn update_with<'a>(spi: &Spi, is_retained: bool, changed: &[&'a Loaded]) -> Resu
     spi.run_batch(if is_retained { &UPDATE_RETAINED } else { &UPDATE }, &params)
 }
 
-/// The retention that its type has for an execution which closes now.
+/// The retention that the type defines for an execution that closes now. None: `xdb.retention` applies, or the
+/// execution does not close.
 fn own_retention(Loaded { meta, before, execution, .. }: &Loaded) -> Option<Retention> {
     if !before.is_running() || execution.is_running() {
         return None;
@@ -296,8 +311,8 @@ fn own_retention(Loaded { meta, before, execution, .. }: &Loaded) -> Option<Rete
     retention.filter(|retention| *retention != Retention::BySetting)
 }
 
-/// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone. In the engine those are left
-/// out, and put off, whose definitions this turn is not to read.
+/// Loads the executions' own rows. With [`Lock::StepOrSkip`], rows that are locked or deleted are missing. In the
+/// engine, executions whose definition this turn does not read are also left out, and deferred.
 pub fn executions(
     spi: &Spi,
     registry: &mut Registry,
@@ -308,7 +323,7 @@ pub fn executions(
     with_types(spi, registry, rows)
 }
 
-/// Executions that were read, with their types and mappings.
+/// Adds types and mappings to executions that were read.
 pub(super) fn with_types(
     spi: &Spi,
     registry: &mut Registry,
@@ -330,12 +345,13 @@ pub(super) fn with_types(
     Ok(loaded)
 }
 
-/// An execution's own row, as the active snapshot shows it; if it can't be read, why.
+/// An execution's own row in the active snapshot, or why it can't be read.
 pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>>> {
     let read = |row: &Row| Ok(read_execution(row).map(|(_, execution)| execution));
     spi.first(Lock::None.statement(), &[array([id])], read)
 }
 
+/// Reads an execution's own row.
 pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     let mut execution = Execution::new(row.get("execution_id")?);
     let shard = row.get("shard")?;
@@ -373,7 +389,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     Ok((meta, execution))
 }
 
-/// Marks executions whose close waits for open publishers, so that what they wait for only shrinks.
+/// Marks executions whose close waits for open publishers. The mark keeps new publishers out, so the wait ends.
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
     let close = |(id, conditional): &(_, _)| Close { execution_id: *id, conditional: *conditional };
     mark(spi, &ids.iter().map(close).collect::<Vec<_>>())

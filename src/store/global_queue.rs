@@ -1,5 +1,6 @@
-//! Global queues: publishing, and what the matcher reads and writes. The scheduler is the only one who takes
-//! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
+//! Global queues: publishing, and the statements of the matcher. The tables `global_message` and `global_message_key`.
+//!
+//! Limitations: only the scheduler takes messages. So only the scheduler reads which messages are free.
 
 use super::StateKey;
 use super::global_waiter::{self, GlobalWaiter, WaiterKey};
@@ -16,8 +17,8 @@ use std::collections::{BTreeSet, HashSet};
 use xdb_engine::*;
 
 table! {
-    /// A message of a global queue: free, or taken by a state that has not used it up. It has as many fields as the table has
-    /// columns.
+    /// A message of a global queue: free, or taken by a state that has not yet consumed it. It has as many fields as
+    /// the table has columns.
     #[derive(Default)]
     pub struct GlobalQueueMessage<'a> in "global_message" {
         key { number: u64 }
@@ -35,7 +36,8 @@ table! {
             owner_name: &'a str,
             published_at: Timestamp,
             expires_at: Option<Timestamp>,
-            /// The scheduler has not offered it to those who wait.
+            /// Whether the matcher has still to offer the message to waiting states. Publishers set it; the scheduler
+            /// clears it.
             fresh: bool,
             taken_by: Option<ExecutionId>,
             taken_at: Option<Timestamp>,
@@ -44,7 +46,7 @@ table! {
 }
 
 record! {
-    /// A message on its way into a global queue. The name of its owner is looked up.
+    /// A message to be published to a global queue. The statement looks up the name of its owner.
     #[derive(Clone)]
     pub struct NewGlobalMessage<'a> {
         queue_name: &'a str,
@@ -62,7 +64,8 @@ record! {
 }
 
 table! {
-    /// A message id that a role has used in a global queue. It stays as long as the message is there, and for `xdb.retention`.
+    /// A message id that a role has used in a global queue. The row stays while the message exists, and for
+    /// `xdb.retention`.
     pub struct UsedKey<'a> in "global_message_key" {
         key { queue_name: &'a str, owner: pg_sys::Oid, message_id: &'a str }
         other { published_at: Timestamp, owner_name: &'a str }
@@ -70,16 +73,16 @@ table! {
 }
 
 record! {
-    /// A message id that is used. The name of its owner is looked up.
+    /// A message id that is used now. The statement looks up the name of its owner.
     struct NewKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid, published_at: Timestamp }
 
-    /// Names a message id.
+    /// The key of a message id.
     struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid }
 
-    /// A queue of which the first free messages are wanted.
+    /// A queue whose first free messages are read.
     pub struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
 
-    /// A key of a queue of which the first free messages behind a number are wanted.
+    /// A key of a queue whose first free messages beyond a number are read.
     pub struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
 
     /// A free message, without its payload.
@@ -87,7 +90,8 @@ record! {
     pub struct FreeMessage { number: i64, queue_name: String, key: Option<String>, bytes: i32, fresh: bool }
 }
 
-/// The time that it was taken does not count for its ttl; a clock that was set back adds none.
+/// The time for which a message was taken does not count for its time to live. If the clock was set back meanwhile, no
+/// time is added.
 fn free(now: &str) -> String {
     format!(
         "taken_by = NULL, taken_seq = NULL, taken_command = NULL, taken_at = NULL, fresh = true, \
@@ -95,7 +99,7 @@ fn free(now: &str) -> String {
     )
 }
 
-/// The first free messages, whatever the parameters say of which.
+/// The first free messages for each row of the parameters.
 fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
     format!(
         "SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM {} \
@@ -107,7 +111,7 @@ fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
     )
 }
 
-/// The name of the owner of `v`, if that is there.
+/// The name of the owner of `v`, or an empty text if the role does not exist.
 const OWNER_NAME: &str = "COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '')";
 
 statements! {
@@ -115,7 +119,8 @@ statements! {
         SELECT v.queue_name, v.message_id, v.published_at, v.owner, {OWNER_NAME} FROM {} \
         ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner",
         batch::<NewKey>()) => fn use_keys(keys: [NewKey]) -> HashSet<(String, String, pg_sys::Oid)>;
-    /// Whether this role has used the message id in the queue: a message with it changes nothing. For roles that are over a quota.
+    /// Whether this role has used the message id in the queue. If so, publishing the message again changes nothing.
+    /// Roles over their quota need this check.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.global_message_key k \
         WHERE k.queue_name = $1 AND k.owner = $2 AND k.message_id = $3) AS known"
         => pub fn is_known(queue: &str, owner: pg_sys::Oid, message_id: &str) -> bool;
@@ -135,10 +140,10 @@ statements! {
         => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
     NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh"
         => fn offered(numbers: &[i64]) -> ();
-    /// The first free messages of queues, whatever their keys: as many as wanted of each.
+    /// The first free messages of queues, with any key: at most `wanted` of each.
     HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3")
         => pub fn heads_of_queues(wanted: [HeadOfQueue], now: Timestamp) -> Vec<FreeMessage>;
-    /// The first free messages with a key, behind a number.
+    /// The first free messages with a key, beyond a number.
     HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5")
         => pub fn heads_of_keys(wanted: [HeadOfKey], now: Timestamp) -> Vec<FreeMessage>;
     MESSAGES = "SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message \
@@ -154,12 +159,12 @@ statements! {
     FORGET_KEYS = delete::<UsedKey, KeyName>();
 }
 
-/// Puts messages into their queues, in this order. One whose id its owner has used in the queue is left out. May wait for a
-/// transaction of the same owner that uses the id and has not committed.
+/// Publishes messages to their queues, in this order. A message is skipped if its owner has used its id in the queue
+/// before. May wait for another transaction of the same owner that uses the same id and has not committed.
 pub fn publish(spi: &Spi, messages: &[NewGlobalMessage]) -> Result<()> {
     let with_id = messages.iter().filter_map(NewKey::of).collect::<Vec<_>>();
     let mut new_ids = use_keys(spi, &with_id)?;
-    // Of two with one id of one owner in this very call, the first is new.
+    // Of two messages with the same id, owner and queue in this call, the first one is new.
     let mut is_new = |m: &&NewGlobalMessage| {
         m.message_id.is_none_or(|id| new_ids.remove(&(m.queue_name.to_owned(), id.to_owned(), m.owner)))
     };
@@ -177,7 +182,7 @@ impl<'a> NewKey<'a> {
     }
 }
 
-/// What became of executions, as far as global queues are concerned.
+/// The changes of executions in global queues.
 #[derive(Default)]
 pub(super) struct Changes<'a> {
     published: Vec<NewGlobalMessage<'a>>,
@@ -264,7 +269,7 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> GlobalQueueMessage<'a> {
-    /// The row of a message that a command has taken, as far as its state tells.
+    /// The row of a message that a command has taken, as far as its state determines it.
     pub fn taken((execution_id, seq): StateKey, command: u32, message: &'a GlobalMessage) -> Self {
         Self {
             number: message.number,
@@ -280,7 +285,7 @@ impl<'a> GlobalQueueMessage<'a> {
     }
 }
 
-/// These messages were offered to everybody who waits for them.
+/// Marks messages as offered to all states that wait for them.
 pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
     if !numbers.is_empty() {
         offered(spi, numbers)?;
@@ -288,7 +293,7 @@ pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// Messages with their payloads, in their order.
+/// Messages with their payloads, in the order of their numbers.
 pub fn messages(spi: &Spi, numbers: &[i64]) -> Result<Vec<GlobalMessage>> {
     spi.rows(&MESSAGES, &[array(numbers)], |row| {
         Ok(GlobalMessage {
@@ -301,24 +306,24 @@ pub fn messages(spi: &Spi, numbers: &[i64]) -> Result<Vec<GlobalMessage>> {
     })
 }
 
-/// Deletes messages whose time is over, at most so many. True when there may be more.
+/// Deletes at most `rows` expired messages. True if there may be more.
 pub fn expire(spi: &Spi, now: Timestamp, rows: i64) -> Result<bool> {
     Ok(spi.run(&EXPIRE, &[value(now), value(rows)])? >= rows as u64)
 }
 
-/// A place among the message ids, by age.
+/// A cursor in the message ids, by age.
 #[derive(Clone, Debug)]
 pub struct KeyCursor(Timestamp, String, String, pg_sys::Oid);
 
 impl KeyCursor {
-    /// Before all of them.
+    /// The position before all message ids.
     pub fn start() -> Self {
         Self(Timestamp(i64::MIN), String::new(), String::new(), pg_sys::InvalidOid)
     }
 }
 
-/// Forgets message ids that were used until `before` and whose messages are gone, at most so many, behind a place.
-/// Gives the place that it came to, and whether there may be more behind.
+/// Deletes message ids that were used until `before` and whose messages no longer exist. Reads at most `rows` of them
+/// beyond the cursor. Returns the new cursor, and whether there may be more.
 pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -> Result<(KeyCursor, bool)> {
     let KeyCursor(at, queue, id, owner) = after;
     let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows), value(*owner)];

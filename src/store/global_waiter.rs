@@ -1,4 +1,5 @@
-//! Who waits for global queues, and whom the matcher has to ask. The tables `global_waiter` and `global_passed_over`.
+//! The states that wait for global queues, and the choice of those that the matcher offers messages to. The tables
+//! `global_waiter` and `global_passed_over`.
 
 use super::StateKey;
 use super::table::{Gives, delete, insert, insert_but, record, statements, table};
@@ -9,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use xdb_engine::*;
 
 table! {
-    /// A command that waits for a global queue. `wait_order` is its place in the order of waiting, over all executions.
+    /// A command that waits for a global queue. `wait_order` is its position in the order of waiting, over all
+    /// executions.
     pub struct GlobalWaiter<'a> in "global_waiter" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
             queue_name: &'a str,
             key: Option<&'a str>,
-            /// Tells whom it is no use to ask.
+            /// How many messages the command needs. The matcher skips commands that need more than there are.
             at_least: i64,
         }
         other { wait_order: i64 }
@@ -23,18 +25,20 @@ table! {
 }
 
 record! {
-    /// Names a waiting command.
+    /// The key of a waiting command.
     pub struct WaiterKey of GlobalWaiter<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
 }
 
 table! {
-    /// A waiting state that could not be asked when messages came, and will be. Written by schedulers alone.
+    /// A waiting state that was not offered messages yet, and will be later. Transactions that begin such a wait, or
+    /// skip a locked execution, insert it. Only the scheduler deletes it.
     pub struct PassedOver in "global_passed_over" {
         key { execution_id: ExecutionId, seq: StateSeq }
     }
 }
 
-/// The condition on a waiter of a class. The order of the index tells null keys from others.
+/// The condition on a waiter of a class. A class without a key has the waiters with a null key, which `=` would not
+/// find.
 fn of_class(has_key: bool) -> &'static str {
     if has_key {
         "w.queue_name = c.queue_name AND w.key = c.key"
@@ -43,9 +47,11 @@ fn of_class(has_key: bool) -> &'static str {
     }
 }
 
-/// Of each class the waiters that there may be enough messages for. Limits keep the planner from reading all waiters, and the order from
-/// taking those of other classes for a way to these. How many messages are wanted at the most tells how far to count. Who wants how many is looked up from number to
-/// number, so that those for whom there are too few are not walked over.
+/// For each class, the waiters that the available messages may satisfy.
+/// * The LIMITs keep the planner from reading all waiters.
+/// * The ORDER BYs keep the planner from scanning the waiters of other classes.
+/// * `g.most`, the largest demand, bounds the count of messages.
+/// * The recursive query steps from one demand to the next larger one. So it skips waiters that need too many messages.
 fn waiters_of(has_key: bool) -> String {
     let (of_key, order) = if has_key { ("AND m.key = c.key", "m.number - 0") } else { ("", "m.number + 0") };
     let of_class = of_class(has_key);
@@ -75,13 +81,13 @@ fn waiters_of(has_key: bool) -> String {
 statements! {
     NEW_WAITERS = insert_but::<GlobalWaiter>(&["wait_order"]);
     WAITERS_GONE = delete::<GlobalWaiter, WaiterKey>();
-    /// Deletes what is left of states that wait for nothing, under the lock of their executions.
+    /// Deletes the rows of states that no longer wait. The caller has locked their executions.
     DELETE_WAITERS = delete::<GlobalWaiter, StateKey>() => pub fn delete_waiters(states: [StateKey]) -> ();
-    // A key of a state has the parameters of a row.
-    /// Notes that these waiting states are to be asked again.
+    // A state's key has the same parameters as a row.
+    /// Records that these waiting states must be offered messages again.
     PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>())
         => pub fn pass_over(states: [StateKey]) -> ();
-    /// These states were asked, or wait for nothing any more.
+    /// Removes states that were offered messages, or that no longer wait.
     NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>() => pub fn no_longer_passed_over(states: [StateKey]) -> ();
     FRESH = format!("SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT {FRESH_PER_TURN}")
         => fn fresh() -> BTreeMap<i64, Class>;
@@ -89,7 +95,7 @@ statements! {
             WHERE w.execution_id = p.execution_id AND w.seq = p.seq) AS wait_order \
         FROM xdb.global_passed_over p WHERE p.execution_id <> ALL ($1) LIMIT $2"
         => fn waiting_again(except: &[ExecutionId], limit: i64) -> Vec<(StateKey, Option<i64>)>;
-    // Waiters in executions that are left alone for the moment are asked later.
+    // Waiters of executions that this turn defers are offered messages later.
     NOTE_BUSY = "INSERT INTO xdb.global_passed_over (execution_id, seq) \
         SELECT DISTINCT w.execution_id, w.seq FROM xdb.global_waiter w \
         JOIN unnest($1::text[], $2::text[]) AS c (queue_name, key) \
@@ -100,40 +106,40 @@ statements! {
 }
 
 impl<'a> GlobalWaiter<'a> {
-    /// The row of a command that waits, as far as its state tells.
+    /// The row of a waiting command, as far as its state determines it.
     pub fn of((execution_id, seq): StateKey, command: u32, demand: GlobalDemand<'a>) -> Self {
         let GlobalDemand { queue: queue_name, key, at_least, .. } = demand;
         Self { execution_id, seq, command, queue_name, key, at_least: i64::from(at_least), wait_order: 0 }
     }
 }
 
-/// Messages that can be taken alike: those of a queue with a key, or all of a queue.
+/// A class of messages: those of a queue with a key, or all messages of a queue.
 pub type Class = (String, Option<String>);
 
 /// Work for the matcher.
 #[derive(Default)]
 pub struct Gathered {
-    /// The time by which messages had ended or not.
+    /// The time against which expiry was checked.
     pub at: Option<Timestamp>,
-    /// New messages that this turn hands out; other new ones are not there yet.
+    /// The new messages that this turn offers. Further new messages are ignored until a later turn.
     pub fresh: BTreeMap<i64, Class>,
-    /// States to ask, longest waiting first.
+    /// The states to offer messages to, the longest waiting first.
     pub states: Vec<StateKey>,
-    /// Those of them that are noted as passed over.
+    /// Those of `states` that were recorded as passed over.
     pub passed_over: Vec<StateKey>,
-    /// Who waits for these has not been looked up to the end.
+    /// Classes whose waiters were not all read.
     pub cut: BTreeSet<Class>,
-    /// There may be further new messages.
+    /// Whether there may be more work.
     pub more: bool,
 }
 
-/// Most new messages that a turn hands out.
+/// The most new messages that one turn offers.
 const FRESH_PER_TURN: usize = 1000;
 
-/// Messages are not counted beyond this, unless somebody wants more, to find out whom it is no use to ask.
+/// Messages of a class are counted up to this number, or up to the largest demand if that is higher.
 const COUNTED: i64 = 1000;
 
-/// Finds new messages and those whom they may satisfy. Who is `busy` is noted as passed over.
+/// Finds new messages and the states that they may satisfy. States of `busy` executions are recorded as passed over.
 pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> Result<Gathered> {
     let fresh = fresh(spi)?;
     let mut gathered = Gathered { at: Some(now), more: fresh.len() == FRESH_PER_TURN, ..Gathered::default() };
@@ -165,7 +171,7 @@ pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> 
     Ok(gathered)
 }
 
-/// States that were passed over, with their places in the order of waiting.
+/// States that were passed over, with their positions in the order of waiting.
 fn passed_over(spi: &Spi, busy: &[ExecutionId], limit: usize, gathered: &mut Gathered) -> Result<Vec<(i64, StateKey)>> {
     let rows = waiting_again(spi, busy, limit as i64)?;
     gathered.more |= rows.len() == limit;
@@ -180,8 +186,8 @@ fn class_params(classes: &[Class]) -> [Param; 2] {
     [array(classes.iter().map(|c| c.0.as_str())), array(classes.iter().map(|c| c.1.as_deref().unwrap_or_default()))]
 }
 
-/// Of each class the waiters that there may be enough messages for, not more than there are messages. A class whose
-/// waiters were not looked up to the end goes into `cut`.
+/// For each class, the waiters that the available messages may satisfy, at most one per message. Classes whose waiters
+/// were not all read are added to `cut`.
 fn waiters(
     spi: &Spi,
     classes: &[Class],

@@ -1,11 +1,14 @@
-//! Calls that are held because their process or its type is paused. They stand in a lane of the table `task` that nobody claims from,
-//! and so cost the other calls nothing.
+//! Calls that are held because their process or its type is paused. They are in a lane of the table `task` from which
+//! no process claims, so they don't slow down other calls.
 //!
-//! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; so does a runner with a call that a
-//! function answers, and it gives a worker's call back to the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then
-//! sees the call. The end of a process's pause moves its calls back at once, under the lock of the execution; that of a type's pause
-//! has the scheduler walk through the lane, in slices. So does its start. The lane is an optimisation: what is moved back too early is
-//! found and held again.
+//! * The scheduler checks a call when it claims or dispatches the call, and then moves the call to this lane. A runner
+//!   does the same with calls that functions answer, and gives workers' calls back to the scheduler.
+//! * A transaction that moves a call to this lane has locked the row with the pause. So a transaction that ends the
+//!   pause waits for it, and then sees the call.
+//! * The end of a process's pause moves its calls back at once, under the lock of the execution.
+//! * After the end of a type's pause, the scheduler walks through the lane in slices. A new scheduler does so too.
+//!
+//! The lane is only an optimisation: a call that is moved back too early is found and held again.
 
 use super::StateKey;
 use super::claim::{NO_LEASE, TaskPlace};
@@ -25,10 +28,10 @@ use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Line;
 
-/// So many calls are moved at once, of each line.
+/// The most calls that one statement moves, of each line.
 const SLICE: i64 = 1000;
 
-/// That the type `y` is paused.
+/// The condition that the type `y` is paused.
 fn is_paused(now: &str) -> String {
     format!("y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > {now})")
 }
@@ -39,10 +42,8 @@ statements! {
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>())
         => fn hold_paused(keys: [StateKey]) -> Vec<StateKey>;
-    // Those that were found, which are locked, and the first of each line, whatever their types: of what else is due no more than a
-    // slice is walked over.
-    // Whoever has no epoch fetches calls, and leaves those with a lease of its kind alone: when that has ended, a failed attempt is still
-    // to be noted.
+    // Holds the found calls, which are locked, and the first calls of each line, of any type. So at most one slice of
+    // each line is read.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM {} CROSS JOIN LATERAL ( \
@@ -83,13 +84,13 @@ statements! {
             -> Option<(HeldPlace, bool, (i64, i64))>;
 }
 
-/// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is
-/// left. Gives those that are held now.
+/// Holds those of these due, locked calls whose processes are paused. Calls whose process another transaction has
+/// locked are skipped. Returns the held calls.
 pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
     Ok(held_now(hold_paused(spi, keys)?))
 }
 
-/// Due calls of paused types that were found, and the lines in which they were: there may be more.
+/// Due calls of paused types that were found, and the lines in which they were found. The lines may have more of them.
 #[derive(Default)]
 pub struct OfPausedTypes {
     pub types: BTreeSet<TypeId>,
@@ -97,8 +98,9 @@ pub struct OfPausedTypes {
     pub found: Vec<StateKey>,
 }
 
-/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority: those that were found, and those that stand
-/// first in their lines, so that however many there are, nobody else waits for long. Gives those that are held now.
+/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority. These are the found calls,
+/// and the first calls of their lines. So even many such calls don't delay the calls of other types for long. Returns
+/// the held calls.
 pub fn hold_of_types(
     spi: &Spi,
     lane: Lane,
@@ -117,8 +119,8 @@ pub fn hold_of_types(
     Ok(held_now(rows(spi, &HOLD_OF_TYPES, &params)?))
 }
 
-/// Holds those of these due calls, which are locked, whose types are paused: calls that functions answer, which a runner has found.
-/// Gives those that are held now.
+/// Holds those of these due, locked calls whose types are paused. They are calls that functions answer, and that a
+/// runner has found. Returns the held calls.
 pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
     let (found, types) = calls.iter().copied().unzip();
     let nothing_else = Lane { number: SCHEDULERS_LANE, epoch: 0 };
@@ -132,8 +134,9 @@ fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
     keys
 }
 
-/// Lets the calls of executions go whose pause is over, under their locks. Above `READ COMMITTED` the transaction may be older than the
-/// hold of one, and can't move that.
+/// Moves the calls of executions whose pause has ended back to their lanes, under the locks of the executions. Above
+/// `READ COMMITTED`, a call may have been held after the transaction's snapshot. The transaction can't move such a
+/// call, and fails.
 pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
@@ -145,7 +148,7 @@ pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     Ok(())
 }
 
-/// The place of a call among those that are held.
+/// The position of a call among the held calls.
 pub type HeldPlace = (WorkerId, TaskPlace);
 
 const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0)));
@@ -153,10 +156,10 @@ const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, Ex
 /// How far a walk through the held calls has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
-    /// At its beginning. It begins again when somebody had locked a call that is to go.
+    /// At the beginning. The walk begins again if a call to move was locked.
     #[default]
     Begins,
-    /// What comes after this is to be looked through.
+    /// The calls beyond this position are still to be read.
     After {
         place: HeldPlace,
         left_some: bool,
@@ -164,7 +167,7 @@ pub enum Walk {
     Done,
 }
 
-/// Lets the next slice of calls go that nothing holds any more. None when that is [`Walk::Done`].
+/// Moves the next slice of calls that no pause holds any more back to their lanes. None if the walk is [`Walk::Done`].
 pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     let (after, left_some) = match walk {
         Walk::Begins => (FIRST, false),
@@ -175,7 +178,7 @@ pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     let end = walk_slice(spi, worker, owner, due_at, execution, now, seq)?;
     if end.is_some_and(|(.., (_, moved))| moved > 0) {
         crash::point("turn-walk-held");
-        // Whoever fetches calls may find some now.
+        // Pull workers may find calls now.
         crate::pg::wake::wake_everybody_at_commit();
     }
     let left_some = left_some || end.is_some_and(|(.., (free, moved))| free > moved);

@@ -1,4 +1,5 @@
-//! Histories of which not everything is kept: what is cut off is replayed, and a snapshot takes its place.
+//! The history of executions, and how it is cut: events are replayed, and a snapshot takes their place. The table
+//! `history_event`.
 
 use super::state;
 use super::table::{insert, statements, table};
@@ -8,7 +9,7 @@ use crate::pg::spi::Spi;
 use xdb_engine::{ExecutionId, Replay, Timestamp};
 
 table! {
-    /// An event, complete, in order. Only added to, and with `keepLast` cut at its old end.
+    /// A complete event. Events are only appended. With `keepLast`, the oldest events are cut off.
     pub struct HistoryEvent<'a> in "history_event" {
         key { execution_id: ExecutionId, event_id: u64 }
         other { event_time: Timestamp, event_type: &'a str, details: Jsonb<'a> }
@@ -27,15 +28,15 @@ statements! {
         => fn put_snapshot(id: ExecutionId, event: u64, name: &str, details: &str) -> ();
     CUT = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2"
         => fn cut_before(id: ExecutionId, event: u64) -> ();
-    /// How many events of an execution there are, as the active snapshot shows them.
+    /// The number of an execution's events, in the active snapshot.
     COUNT = "SELECT pg_catalog.count(*) AS events FROM xdb.history_event WHERE execution_id = $1"
         => pub(super) fn count(id: ExecutionId) -> i64;
 }
 
-/// Why events can't be replayed.
+/// Why events can't be replayed, in words.
 pub type Broken = String;
 
-/// The replay of an execution's events up to a number, read in slices with a snapshot of the caller's choice.
+/// Replays an execution's events up to a number. Reads them in slices, with the caller's snapshot.
 pub fn replay(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<std::result::Result<Replay, Broken>> {
     let mut replay = Replay::new(id);
     let mut last = i64::MIN;
@@ -53,13 +54,13 @@ pub fn replay(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<std::result::Res
     }
 }
 
-/// A snapshot that is larger than so much for each event that goes into it is not written yet: a process that holds a
-/// great many threads, messages or attributes would write them all down again with every few events.
+/// A snapshot is written only if it replaces at least one event for each this many bytes of the last snapshot.
+/// Otherwise a process with very many threads, messages or attributes would write them all again after every few
+/// events.
 const BYTES_PER_EVENT: u64 = 4096;
 
-/// Puts a snapshot in the place of an execution's events up to this number, and deletes the states that ended in them.
-/// Under the execution's lock. A history that can't be replayed stays as it is: `check_process` says what is wrong
-/// with it.
+/// Replaces an execution's events up to this number by a snapshot, and deletes the states that ended in them. The
+/// caller has locked the execution. A history that can't be replayed stays: `xdb.check_process` reports the problem.
 pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
     let Some((oldest, bytes)) = oldest(spi, id)? else { return Ok(()) };
     if up_to.saturating_sub(oldest.max(0) as u64).saturating_mul(BYTES_PER_EVENT) < bytes.max(0) as u64 {
@@ -76,7 +77,7 @@ pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
     state::forget(spi, id, &ended)
 }
 
-/// As the execution's row has the policy: null for everything, 0 for nothing, else how many events.
+/// The column `history_limit`: null for all events, 0 for none, else how many are kept.
 pub mod column {
     use xdb_engine::HistoryPolicy;
 

@@ -1,4 +1,4 @@
-//! Messages that were published and not taken in yet, and the message ids that queues have seen: the tables `inbox` and
+//! Messages that were published and not yet received, and the message ids that queues have seen. The tables `inbox` and
 //! `message_key`.
 
 use super::lines::{firsts_of, read_first};
@@ -17,7 +17,8 @@ use xdb_sched::bytes::{OF_A_PHASE, ROW};
 use xdb_sched::room::Owner;
 
 table! {
-    /// A message in the inbox. The row itself is the task "messages arrived". Inserted under `KEY SHARE`, never updated.
+    /// A message in the inbox. The row is also the task to receive the message. Inserted under `KEY SHARE`, never
+    /// updated.
     pub struct Inbox<'a> in "inbox" {
         key { execution_id: ExecutionId, inbox_id: i64 }
         other {
@@ -27,28 +28,28 @@ table! {
             payload: Option<Jsonb<'a>>,
             bytes: i32,
             published_at: Timestamp,
-            /// The process's, so that each owner's messages stand in a line of their own in the index.
+            /// The process's owner, so that the messages of each owner have their own line in the index.
             owner: pg_sys::Oid,
         }
     }
 }
 
 record! {
-    /// Names a message in the inbox.
+    /// The key of a message in the inbox.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct InboxKey of Inbox<'static> { execution_id: ExecutionId, inbox_id: i64 }
 
-    /// What of a message is taken in.
+    /// The columns of a message that are received.
     struct TakenMessage<'a> of Inbox<'a> {
         queue_name: &'a str,
         message_id: Option<&'a str>,
         payload: Option<Jsonb<'a>>,
     }
 
-    /// Executions whose messages are taken in, and their owners.
+    /// An execution that receives messages, and its owner.
     struct Receiver { execution_id: ExecutionId, owner: pg_sys::Oid }
 
-    /// Whose messages to look for, and from which one on.
+    /// The owner whose messages to find, and the first id to consider.
     struct ArrivedFor { owner: pg_sys::Oid, since: i64 }
 
     /// A message that has arrived.
@@ -56,7 +57,7 @@ record! {
     pub struct Arrived {
         execution_id: ExecutionId,
         inbox_id: i64,
-        /// In whose line it stands.
+        /// The owner in whose line the message is.
         owner: pg_sys::Oid,
     }
 }
@@ -73,10 +74,12 @@ statements! {
     INSERT = insert_but::<Inbox>(&["inbox_id"]);
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
-    // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
-    // kilobyte, then of each the second and so on, until there are enough. Whose first ones are large would wait for all who send
-    // small ones. So a message counts with what comes before it, and those of different owners that begin at the same place are
-    // shuffled ($5). Nothing is looked up of those that don't go.
+    // * Lateral, by execution: this keeps the planner from a scan of the whole inbox in its order.
+    // * Fair share: first the first kilobyte of each owner, then the second of each, and so on, until there is enough.
+    // * A message's position is the weight of its owner's messages before it, without its own. Otherwise an owner with
+    //   a large first message would wait for all small messages of other owners.
+    // * Owners with the same position are shuffled ($5).
+    // * The outer join reads only the messages that are received (`goes`).
     ARRIVALS = format!("SELECT h.execution_id, h.inbox_id, h.goes, {} FROM ( \
             SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken - o.weight <= $4 AS goes \
             FROM (SELECT v.execution_id, n.inbox_id, n.weight, \
@@ -98,20 +101,20 @@ statements! {
     DELETE = delete::<Inbox, InboxKey>();
     KNOWN_KEYS = format!("SELECT {} FROM {} JOIN xdb.message_key m USING (execution_id, queue_name, message_id)",
         select::<MessageKey>("m"), batch::<MessageKey>());
-    /// Whether the queue has seen this message id: a message with it changes nothing.
+    /// Whether the queue has seen this message id. If so, publishing the message again changes nothing.
     IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.message_key \
         WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known"
         => pub fn is_known(id: ExecutionId, queue: &str, message_id: &str) -> bool;
-    /// Queue and message id of all that an execution has on record, as the active snapshot shows them.
+    /// Queue and message id of all keys of an execution, in the active snapshot.
     ALL_KEYS = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1"
         => pub(super) fn all_keys(id: ExecutionId) -> Vec<(String, String)>;
-    /// The same of the messages in its inbox.
+    /// The same for the messages in its inbox.
     KEYS_IN_INBOX = "SELECT queue_name, message_id FROM xdb.inbox \
         WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id"
         => pub(super) fn keys_in_inbox(id: ExecutionId) -> Vec<(String, String)>;
 }
 
-/// Puts a message into the inbox, which gives it a number. With a message id that the queue has seen, nothing happens.
+/// Puts a message into the inbox, which numbers it. If the queue has seen its message id, nothing happens.
 pub fn publish(spi: &Spi, message: Inbox) -> Result<()> {
     if let Some(message_id) = message.message_id {
         let key = MessageKey { execution_id: message.execution_id, queue_name: message.queue_name, message_id };
@@ -123,13 +126,13 @@ pub fn publish(spi: &Spi, message: Inbox) -> Result<()> {
     Ok(())
 }
 
-/// The queues and message ids of what an execution publishes to itself.
+/// The queues and message ids of the messages that an execution publishes to itself.
 pub fn ids_of(id: ExecutionId, publishes: &[Publish]) -> impl Iterator<Item = (ExecutionId, String, String)> {
     publishes.iter().filter_map(move |publish| Some((id, publish.queue.clone(), publish.message_id.clone()?)))
 }
 
-/// Loads which of these message ids are on record for their queues. To be called after the inbox was taken in: a
-/// message that came in between is in the inbox still, and is received later.
+/// Loads which of these message ids their queues have seen. Call it after the inbox was received: a message that
+/// arrives in between stays in the inbox, and is received later.
 pub fn message_ids(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -153,7 +156,7 @@ pub fn message_ids(
     Ok(())
 }
 
-/// A message that waits in the inbox.
+/// A message in the inbox.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub key: InboxKey,
@@ -161,7 +164,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Size of the payload.
+    /// Bytes of the payload.
     pub fn bytes(&self) -> usize {
         self.publish.payload.as_ref().map_or(0, |payload| payload.as_str().len())
     }
@@ -171,17 +174,18 @@ impl Arrival {
 #[derive(Default)]
 pub struct Arrivals {
     pub arrivals: Vec<Arrival>,
-    /// Executions of which there is more.
+    /// Executions that have more messages.
     pub left: BTreeSet<ExecutionId>,
-    /// Nothing before this was left.
+    /// The first message that was not read. No earlier message is left.
     pub left_from: Option<i64>,
 }
 
-/// So many messages of each execution are looked at, if there are many executions; and of one alone, as many as a turn takes in.
+/// The most messages of each execution that are read if there are many executions. A single execution gets all that one
+/// turn receives.
 const LOOKED_AT: usize = 64;
 
-/// Messages that arrived for these executions, with their owners; oldest first, and not more than one turn takes in, of each owner an
-/// equal part. Read in a statement that begins after the executions were locked.
+/// Messages that arrived for these executions, oldest first, at most as many as one turn receives. Each owner gets a
+/// fair share. Call it in a statement that begins after the executions were locked.
 pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)]) -> Result<Arrivals> {
     let most = OF_A_PHASE / ROW;
     let of_each = (most / of.len().max(1)).max(LOOKED_AT);
@@ -217,11 +221,11 @@ pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)]) -> Result<Arrivals
     Ok(read)
 }
 
-/// Most bytes of messages in one event.
+/// The most bytes of messages in one event.
 const ARRIVED_BYTES_PER_EVENT: usize = 4 * 1024 * 1024;
 
 impl Loaded {
-    /// Takes messages in that arrived from clients, in events of a bounded size. A closed execution takes none.
+    /// Receives messages from clients, in events of limited size. A closed execution receives none.
     pub fn receive(&mut self, spi: &Spi, arrivals: Vec<Arrival>, now: Timestamp) -> Result<()> {
         let mut arrivals = arrivals.into_iter().peekable();
         while arrivals.peek().is_some() {
@@ -243,18 +247,19 @@ impl Loaded {
     }
 }
 
-/// Whether there are messages in the inbox that the transaction's own snapshot does not show: in this queue of the
-/// execution, or in any. To be asked when those that it shows were taken in.
+/// Whether the inbox has messages that the transaction's own snapshot does not show: in this queue of the execution, or
+/// in any. Call it after the visible messages were received.
 pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
     spi.with_latest_snapshot(|spi| Gives::of(spi, &UNSEEN, &[value(id), value(queue)]))
 }
 
-/// The first message of each owner's processes.
+/// The id of the first message for each owner's processes.
 pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, i64)>> {
     spi.rows(&FIRSTS, &[], read_first)
 }
 
-/// Messages in the inbox for processes of these owners, with this id or higher ones; of each owner so many, the oldest first.
+/// Messages in the inbox for processes of these owners, from this id on. At most `of_each` for each owner, the oldest
+/// first.
 pub fn arrived(
     spi: &Spi,
     of: impl IntoIterator<Item = (Owner, Option<i64>)>,
@@ -266,6 +271,7 @@ pub fn arrived(
     arrived_of(spi, &of.into_iter().map(arrived_for).collect::<Vec<_>>(), except, of_each as i64)
 }
 
+/// Deletes messages from the inbox, after they were received.
 pub fn delete_arrivals(spi: &Spi, keys: &[InboxKey]) -> Result<()> {
     run(spi, &DELETE, keys)?;
     Ok(())

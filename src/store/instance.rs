@@ -1,8 +1,8 @@
-//! Which database this is, and whether the processes in it are its own.
+//! The identity of this database, and whether its processes are its own. The tables `instances`, `registry` and
+//! `registration_count`.
 //!
-//! A database is (system identifier, oid). `xdb.instances` goes along in dumps and in copies of the files, so a copy
-//! finds an identity there that is not its own: then nothing runs until somebody says that it shall. The tables `instances`,
-//! `registry` and `registration_count`.
+//! A database is identified by the server's system identifier and its oid. `xdb.instances` is part of dumps and of
+//! copies of the files. So a copy finds another identity there, and runs nothing until `xdb.adopt()` is called.
 
 use super::subscription;
 use super::table::{statements, table};
@@ -13,7 +13,7 @@ use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
 
-/// This database: the identifier of the server's files, as `pg_control_system()` shows it, and its oid.
+/// This database: the system identifier of the server, as in `pg_control_system()`, and the database's oid.
 pub fn here() -> (i64, pg_sys::Oid) {
     (process::system_identifier(), process::database())
 }
@@ -23,13 +23,13 @@ fn params_of_here() -> [Param; 2] {
     [value(system), value(database)]
 }
 
-/// Whose the processes of this database are.
+/// Which database the processes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// Nobody has registered anything yet, or a dump is being restored: there is nothing to run.
+    /// No registration exists yet, or a dump is being restored. There is nothing to run.
     Unused,
     Own,
-    /// They are those of this other database; of this one, as a dump has brought them back.
+    /// They belong to this other database. It may also be this database, if they were restored from its dump.
     Copy {
         system_identifier: i64,
         database: pg_sys::Oid,
@@ -37,22 +37,21 @@ pub enum Ownership {
 }
 
 impl Ownership {
-    /// Why nothing runs, if this is why.
+    /// Why nothing runs, if the ownership is the reason.
     pub fn reason(self) -> Option<String> {
         match self {
             Self::Unused | Self::Own => None,
-            Self::Copy { system_identifier, database } if (system_identifier, database) == here() => Some(
-                "what is in this database was restored from a dump: its processes run after xdb.adopt()".to_owned(),
-            ),
+            Self::Copy { system_identifier, database } if (system_identifier, database) == here() => {
+                Some("this database was restored from a dump: run xdb.adopt() to start processing".to_owned())
+            }
             Self::Copy { system_identifier, database } => Some(format!(
-                "this database is a copy of the one with oid {} in the system {system_identifier}: its processes run \
-                 after xdb.adopt()",
+                "this database is a copy of the one with oid {} in the system {system_identifier}: run xdb.adopt() to start processing",
                 database.to_u32()
             )),
         }
     }
 
-    /// Whether roles are known by their oids here.
+    /// Whether the oids of roles in the tables are valid in this server.
     pub fn knows_roles(self) -> bool {
         match self {
             Self::Unused | Self::Own => true,
@@ -62,7 +61,7 @@ impl Ownership {
 }
 
 table! {
-    /// The database whose processes these are: this one, or in a copy the one it was copied from.
+    /// The database that the processes belong to: this one, or in a copy the original.
     pub struct Instance in "instances" {
         key { system_identifier: i64, database: pg_sys::Oid }
         other { since: Timestamp, superseded_at: Option<Timestamp> }
@@ -70,7 +69,7 @@ table! {
 }
 
 table! {
-    /// The generation, and whether the database is in use, which is not dumped.
+    /// The generation, and whether the database is in use. Dumps leave this table out.
     pub struct Registrations in "registry" {
         key { singleton: bool }
         other { generation: i64, in_use: bool }
@@ -78,23 +77,23 @@ table! {
 }
 
 table! {
-    /// How often something was registered. Whoever finds a row locked counts in another one.
+    /// Counts registrations. A session that finds one row locked counts in another row.
     pub struct RegistrationCount in "registration_count" {
         key { slot: i32 }
         other { registrations: i64 }
     }
 }
 
-/// Grows when what is registered has changed: schedulers then look at it again. A sum of rows, of which each registration has one to
-/// itself until it commits. What commits adds to what was seen, in whichever order.
+/// The generation. It grows with each change of registrations, and schedulers then read them again. It is a sum of
+/// rows: each registration has one row to itself until it commits. So each commit increases the sum, in any order.
 pub(super) const GENERATION: &str = "r.generation + COALESCE((SELECT pg_catalog.sum(c.registrations)::bigint \
     FROM xdb.registration_count c), 0)";
 
-/// The instance that the processes belong to, if there is one. Its parameters are what [`here`] gives.
+/// The instance that the processes belong to, if any. The parameters are the values of [`here`].
 pub(super) const OF_PROCESSES: &str = "SELECT i.system_identifier, i.database FROM xdb.instances i \
     WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
 
-/// The row that tells the ownership, if there is one.
+/// The row that determines the ownership, if any.
 pub(super) fn ownership_row() -> String {
     format!("SELECT i.*, r.in_use FROM ({OF_PROCESSES}) AS i CROSS JOIN xdb.registry r")
 }
@@ -116,7 +115,7 @@ statements! {
         DO UPDATE SET since = pg_catalog.clock_timestamp(), superseded_at = NULL";
 }
 
-/// Reads a row of [`ownership_row`]; nulls stand for no instance.
+/// Reads a row of [`ownership_row`]. Nulls mean that there is no instance.
 pub(super) fn read_ownership(row: &Row) -> Result<Ownership> {
     let Some(system_identifier) = row.get("system_identifier")? else { return Ok(Ownership::Unused) };
     let database = row.get("database")?;
@@ -124,20 +123,21 @@ pub(super) fn read_ownership(row: &Row) -> Result<Ownership> {
     Ok(if is_own { Ownership::Own } else { Ownership::Copy { system_identifier, database } })
 }
 
+/// Which database the processes of this database belong to.
 pub fn ownership(spi: &Spi) -> Result<Ownership> {
     Ok(spi.first(&OWNERSHIP_NOW, &params_of_here(), read_ownership)?.unwrap_or(Ownership::Unused))
 }
 
 /// Takes an unused database into use.
 pub fn take_into_use(spi: &Spi) -> Result<()> {
-    // What these bring is another database's, also if its identity has not come yet.
+    // The rows that these subscriptions write belong to another database, even if its identity has not arrived yet.
     if !subscription::writers(spi)?.is_empty() {
         return Ok(());
     }
     if spi.run(&TAKE_INTO_USE, &params_of_here())? > 0 { is_in_use(spi) } else { Ok(()) }
 }
 
-/// Makes this database the one whose processes these are.
+/// Makes this database the owner of the processes.
 pub(super) fn become_own(spi: &Spi) -> Result<()> {
     spi.run(&SUPERSEDE, &params_of_here())?;
     if spi.run(&ADOPT, &params_of_here())? != 1 {
@@ -146,7 +146,7 @@ pub(super) fn become_own(spi: &Spi) -> Result<()> {
     is_in_use(spi)
 }
 
-/// Tells every scheduler, and every worker that waits for calls, that registrations changed, when the transaction commits.
+/// At commit, notifies all schedulers and all waiting pull workers that registrations have changed.
 pub(super) fn bump(spi: &Spi) -> Result<()> {
     spi.run(&BUMP, &[])?;
     crate::pg::crash::point("register");

@@ -1,5 +1,6 @@
-//! The lanes of the table `task`: which there are, in which of them a call stands, and what leases are void there. No statements, but
-//! what those of others consist of.
+//! The lanes of the table `task`: which lanes exist, which lane a call is in, and which leases are void there.
+//!
+//! Limitations: the file has no statements, only SQL fragments for those of other files.
 
 use super::registry::NO_WORKER;
 
@@ -7,20 +8,20 @@ use super::registry::NO_WORKER;
 pub const SCHEDULERS_LANE: i16 = 0;
 /// The lane of the runners' calls.
 pub const RUNNERS_LANE: i16 = 1;
-/// The lane of calls that are held in a pause: see [`super::held`].
+/// The lane of calls that are held because of a pause: see [`super::held`].
 pub(super) const HELD_LANE: i16 = 2;
 /// The lane of calls that are held after crashes: see [`super::crashes`].
 pub(super) const CRASHED_LANE: i16 = 3;
 
-/// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in
-/// [`SCHEDULERS_LANE`].
+/// The lanes of the scheduler's calls of processes with a priority: the higher the priority, the lower the lane. All
+/// other calls of the scheduler are in [`SCHEDULERS_LANE`].
 pub(super) const FIRST_PRIORITY_LANE: i16 = 16;
 pub(super) const LAST_PRIORITY_LANE: i16 = 36;
 const NO_PRIORITY: i16 = 26;
 
-/// So much further are the lanes of calls of such processes that functions answer: they are the runners', as those of all others are
-/// that functions answer.
+/// The distance from a priority's lane to the lane of its calls that functions answer. Runners claim from the latter.
 const FUNCTIONS_FURTHER: i16 = 24;
+/// The lanes of calls that functions answer, of processes with a priority.
 pub const FIRST_FUNCTIONS_LANE: i16 = FIRST_PRIORITY_LANE + FUNCTIONS_FURTHER;
 pub(super) const LAST_FUNCTIONS_LANE: i16 = LAST_PRIORITY_LANE + FUNCTIONS_FURTHER;
 
@@ -29,27 +30,28 @@ pub fn lane_of_priority(priority: i8) -> i16 {
     if priority == 0 { SCHEDULERS_LANE } else { NO_PRIORITY - i16::from(priority) }
 }
 
-/// The runners' lane for calls of processes with this priority that functions answer.
+/// The runners' lane for calls that functions answer, of processes with this priority.
 pub fn lane_of_functions(priority: i8) -> i16 {
     if priority == 0 { RUNNERS_LANE } else { lane_of_priority(priority) + FUNCTIONS_FURTHER }
 }
 
+/// Whether runners claim from this lane.
 pub(super) fn is_runners(lane: i16) -> bool {
     lane == RUNNERS_LANE || lane >= FIRST_FUNCTIONS_LANE
 }
 
-/// Whether calls in this lane of processes with a priority come before those without one.
+/// Whether calls in this lane come before calls of processes without a priority.
 pub fn comes_first(lane: i16) -> bool {
     lane < NO_PRIORITY || is_runners(lane) && lane < NO_PRIORITY + FUNCTIONS_FURTHER
 }
 
-/// By what an owner's calls in several lanes are ordered: those with the highest priority come first.
+/// The sort key for one owner's calls in several lanes, by priority: the highest priority first.
 pub fn level(lane: i16) -> i16 {
     if lane < FIRST_PRIORITY_LANE { NO_PRIORITY } else { lane }
 }
 
-/// Puts the task `t` where it stands when nothing holds it and no table is slow: its process type may have moved to another worker, or to functions,
-/// and nobody may look any more at what the old one was to do.
+/// Moves the task `t` to its worker and lane of now, when no pause holds it and no table is slow. Meanwhile its process
+/// type may have moved to another worker, or to functions. Then no later walk looks at the old worker's calls.
 pub(super) fn own_place() -> String {
     let types_worker = "SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id \
         WHERE p.execution_id = t.execution_id";
@@ -77,8 +79,8 @@ fn by_priority(middle: i16, without: i16) -> String {
     )
 }
 
-/// The lane of the task `k`, of the scheduler's, at another worker. If that is none, because functions answer all of the type's calls,
-/// the level of priority stays.
+/// The lane of the task `k` of the scheduler, at another worker. If functions now answer all calls of the type, the
+/// task goes to the runners with the same priority.
 pub(super) fn lane_at(worker: &str) -> String {
     format!(
         "CASE WHEN {worker} <> {NO_WORKER} THEN k.lane \
@@ -86,21 +88,23 @@ pub(super) fn lane_at(worker: &str) -> String {
     )
 }
 
-/// What a process claims from.
+/// The lane that an engine process claims from.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
     pub number: i16,
-    /// Of the leases that it gives.
+    /// The epoch of the process's leases.
     pub epoch: i64,
 }
 
-/// Nobody has a good lease on the task `t` of the scheduler. One below its own epoch is void: whoever held it is gone.
+/// The condition that the scheduler's task `t` has no valid lease. A lease of an epoch below the scheduler's own is
+/// void, because the process that had it has ended.
 pub(super) fn free_for_scheduler(own: &str, now: &str) -> String {
     format!("(t.lease_until IS NULL OR t.lease_epoch < {own} OR t.lease_until <= {now})")
 }
 
-/// Nobody has a good lease on the task `t` of the runners. They live side by side, so a lease is void when no row has its epoch;
-/// one above all that the statement sees is that of a runner which has begun since.
+/// The condition that the runners' task `t` has no valid lease. Runners run at the same time, so a lease is void if no
+/// row has its epoch. A higher epoch than the statement sees belongs to a runner that has begun since, and its lease is
+/// valid.
 pub(super) fn free_for_runners(own: &str, now: &str) -> String {
     format!(
         "(t.lease_until IS NULL OR t.lease_until <= {now} \

@@ -1,5 +1,8 @@
-//! What code of others may leave in a client's session, and find there: cursors and temporary objects. Everybody's name for a thing
-//! in `pg_temp` comes first, and whoever fetches from a cursor runs what its query calls.
+//! Finds what another role's code may leave in a client's session: cursors and temporary objects. Both are dangerous.
+//! Names are looked up in `pg_temp` first, and FETCH from a cursor runs the functions of its query.
+//!
+//! Limitations: it finds cursors and temporary objects only. It closes cursors; temporary objects are an error of the
+//! caller.
 
 use super::catalog::quote;
 use super::table::statements;
@@ -9,11 +12,11 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 
 statements! {
-    /// The cursors that are open now.
+    /// The open cursors.
     CURSORS = "SELECT c.name, c::pg_catalog.text AS described FROM pg_catalog.pg_cursors c"
         => pub fn cursors() -> Cursors;
-    // Functions and operators are found there by their whole names alone.
-    /// What is in the schema of temporary objects.
+    // Functions and operators there are found only by their full names.
+    /// The objects in the schema of temporary objects.
     TEMPORARY = "SELECT 'r' || c.oid AS object FROM pg_catalog.pg_class c WHERE c.relnamespace = $1 \
         UNION ALL SELECT 't' || t.oid FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 \
         UNION ALL SELECT 'f' || f.oid FROM pg_catalog.pg_proc f WHERE f.pronamespace = $1 \
@@ -21,10 +24,10 @@ statements! {
         => pub fn temporary_objects(schema: pg_sys::Oid) -> BTreeSet<String>;
 }
 
-/// The cursors that are open now: name and description. One that takes the place of another has another description.
+/// The open cursors: name and description. A cursor that replaces another one has another description.
 pub type Cursors = BTreeMap<String, String>;
 
-/// Closes those that were not there before.
+/// Closes the cursors that were not open before.
 pub fn close_new_cursors(spi: &Spi, before: &Cursors) -> Result<()> {
     let now = cursors(spi)?;
     let new = now.iter().filter(|(name, described)| before.get(*name) != Some(described));

@@ -1,5 +1,8 @@
-//! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
-//! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
+//! Lines of calls, one for each owner at each worker: which lines exist, and when their calls are due. A line is a
+//! range of the index `task_claim` of the table `task`. So all of these statements cost one or two index descents per
+//! line.
+//!
+//! Limitations: the statements lock nothing and claim nothing.
 
 use super::StateKey;
 use super::lanes::{
@@ -16,13 +19,13 @@ use std::collections::HashSet;
 use xdb_engine::{LONGEST_UNREGISTERED_PAUSE, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
-/// Whether the task `t` stands in the line that a relation tells.
+/// The condition that the task `t` is in the line that a relation names.
 pub(super) fn in_line(line: &str) -> String {
     format!("t.worker_id = {line}.worker_id AND t.owner = {line}.owner")
 }
 
-/// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`. One descent in
-/// the index per line, however many calls there are.
+/// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`.
+/// Costs one index descent per line, for any number of calls.
 fn lines(lane: &str) -> String {
     format!(
         "line (worker_id, owner, due_at) AS ( \
@@ -35,7 +38,8 @@ fn lines(lane: &str) -> String {
     )
 }
 
-/// The firsts of all lines of a table that has a line for each owner, by this column: a relation `first (owner, at)` likewise.
+/// The first rows of all lines in a table with one line per owner, by this column: a relation `first (owner, at)` in
+/// the same way.
 fn first(table: &str, at: &str) -> String {
     format!(
         "first (owner, at) AS ( \
@@ -46,12 +50,12 @@ fn first(table: &str, at: &str) -> String {
 }
 
 record! {
-    /// Calls that are due at a worker and not under a lease, of each owner counted up to a bound.
+    /// Due calls of a worker without a valid lease. Those of each owner are counted up to a limit.
     #[derive(Clone, Copy, Debug)]
     pub struct Waiting {
         worker_id: WorkerId,
         calls: i64,
-        /// When the first of them came due.
+        /// When the first of these calls was due.
         since: Timestamp,
     }
 
@@ -89,9 +93,9 @@ statements! {
         UNION ALL SELECT f.owner, f.at, false FROM first f",
         lines("$2"), first("timer", "fire_at"))
         => fn firsts(workers: &[WorkerId], lane: i16) -> Vec<(Option<pg_sys::Oid>, Option<Timestamp>, bool)>;
-    // By line, so that calls that are due later are not walked over.
-    /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the
-    /// latest snapshot.
+    // By line, so that calls that are due later are not read.
+    /// How many calls are due or under way, counted up to a limit, and since when the oldest one waits. For people. Run
+    /// it with the latest snapshot.
     BACKLOG = format!("WITH all_lines AS MATERIALIZED ({}) \
         SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
                 SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
@@ -100,7 +104,7 @@ statements! {
                 SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
                 ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
         all_lines(), in_line = in_line("l")) => pub fn backlog(now: Timestamp) -> Option<(i64, Option<Timestamp>)>;
-    /// The workers that calls wait for: for people. To be read with the latest snapshot.
+    /// The workers that calls wait for. For people. Run it with the latest snapshot.
     WAITING = format!("WITH all_lines AS MATERIALIZED ({}), \
         waits AS MATERIALIZED (SELECT l.worker_id, d.due_at FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
@@ -117,7 +121,7 @@ statements! {
             AND (s.last_failure ->> 'attempt')::int > (s.call ->> 'failedAttempts')::int LIMIT 1000",
         all_lines(), in_line("l"))
         => fn waits_for_registration(process_type: &str, now: Timestamp, until: Timestamp) -> Vec<StateKey>;
-    /// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.
+    /// Types of due calls that are not registered. For people. Run it with the latest snapshot.
     MISSING_TYPES = format!("WITH all_lines AS MATERIALIZED ({}), \
         head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_lines l CROSS JOIN LATERAL ( \
             SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
@@ -127,7 +131,7 @@ statements! {
         all_lines(), in_line("l")) => pub fn missing_types(now: Timestamp) -> Vec<MissingType>;
 }
 
-/// How many calls of workers, or of none, runners could claim now, of the lines `l`.
+/// How many calls runners could claim now in the lines `l`: calls of workers (`<>`), or of functions (`=`).
 fn due_of(is_worker: &str) -> String {
     format!(
         "(SELECT count(*) FROM (SELECT FROM l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
@@ -138,7 +142,7 @@ fn due_of(is_worker: &str) -> String {
     )
 }
 
-/// A call without a type is never made, and so comes to stand at the head of its line: nobody has to look at all of them.
+/// How many calls of each line are checked. A call without a type is never made, so it soon is the first of its line.
 const LOOKED_AT: u32 = 100;
 
 /// The lines of all lanes from which calls are claimed.
@@ -150,7 +154,7 @@ fn all_lines() -> String {
     lines_of_lanes(&lanes)
 }
 
-/// The lines `o` of the lanes of a relation with one column, each with its lane; a condition may follow.
+/// The lines `o` of the lanes in a relation with one column, each with its lane. A condition may follow.
 fn lines_of_lanes(lanes: &str) -> String {
     format!(
         "SELECT a.lane, o.* FROM {lanes} AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
@@ -158,12 +162,12 @@ fn lines_of_lanes(lanes: &str) -> String {
     )
 }
 
-/// A query of the firsts of all lines of a table that has one for each owner, by this column.
+/// A query of the first rows of all lines in a table with one line per owner, by this column.
 pub(super) fn firsts_of(table: &str, at: &str) -> String {
     format!("WITH RECURSIVE {} SELECT f.owner, f.at FROM first f", first(table, at))
 }
 
-/// Reads one of these.
+/// Reads a row of [`firsts_of`].
 pub(super) fn read_first<T: for<'r> FromColumn<'r>>(row: &Row) -> Result<(Owner, T)> {
     Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("at")?))
 }
@@ -176,18 +180,18 @@ impl<'r> Values<'r> for Line {
     }
 }
 
-/// Calls that runners could claim now, each kind counted up to a bound.
+/// Calls that runners could claim now, each kind counted up to a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ForRunners {
-    /// Steps of what is slow.
+    /// Steps of slow tables.
     pub workers: usize,
     /// Calls that functions answer.
     pub functions: usize,
-    /// When the next call of any kind comes due.
+    /// When the next call of either kind is due.
     pub next: Option<Timestamp>,
 }
 
-/// `levels`: the lanes with priorities that have calls which functions answer.
+/// Counts the calls for runners. `levels`: the lanes of priorities with calls that functions answer.
 pub fn for_runners(
     spi: &Spi,
     workers: &[WorkerId],
@@ -201,8 +205,8 @@ pub fn for_runners(
     Ok(ForRunners { workers: workers as usize, functions: functions as usize, next })
 }
 
-/// The lines in which a call waits that comes before those of processes without a priority. `levels`: the lanes with priorities that
-/// have calls.
+/// The lines with a due call that comes before calls of processes without a priority. `levels`: the lanes of priorities
+/// with calls.
 pub fn due_first(spi: &Spi, levels: &[i16], epoch: i64, (now, real): (Timestamp, Timestamp)) -> Result<HashSet<Line>> {
     let first: Vec<_> = levels.iter().copied().filter(|lane| comes_first(*lane)).collect();
     if first.is_empty() {
@@ -211,7 +215,7 @@ pub fn due_first(spi: &Spi, levels: &[i16], epoch: i64, (now, real): (Timestamp,
     due_in(spi, &first, now, epoch, real)
 }
 
-/// When the next call of these lines comes due after `now`.
+/// When the next call of these lines is due after `now`.
 pub fn next_due(
     spi: &Spi,
     lane: i16,
@@ -221,17 +225,17 @@ pub fn next_due(
     Ok(next_of(spi, &lines.into_iter().map(OfLine::from).collect::<Vec<_>>(), lane, now)?.flatten())
 }
 
-/// Everything that a scheduler with no call under way has to look for.
+/// Everything that an idle scheduler has to watch for.
 #[derive(Debug, Default)]
 pub struct Earliest {
-    /// When the earliest call comes due or came due.
+    /// When the earliest call is or was due.
     pub call: Option<Timestamp>,
-    /// The same of the first timer of each owner.
+    /// The same for the first timer of each owner.
     pub timers: Vec<(Owner, Timestamp)>,
     pub any_messages: bool,
 }
 
-/// In one statement.
+/// Reads all of it in one statement.
 pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest> {
     let mut earliest = Earliest::default();
     for (owner, due_at, messages) in firsts(spi, workers, lane.number)? {
@@ -243,8 +247,8 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest>
     Ok(earliest)
 }
 
-/// Calls of this type that wait, because their answers have named what is not registered. At most 1,000: one transaction locks their
-/// processes. The others go on after their pauses.
+/// Calls of this type that wait because their answers have named something that is not registered. At most 1,000,
+/// because one transaction locks their processes. The others are retried after their pauses.
 pub fn unregistered(spi: &Spi, process_type: &str, now: Timestamp) -> Result<Vec<StateKey>> {
     waits_for_registration(spi, process_type, now, now + LONGEST_UNREGISTERED_PAUSE)
 }

@@ -1,4 +1,7 @@
-//! An execution in memory: as it was loaded under its lock, and as it has become. What is saved is the difference.
+//! An execution in memory: as it was loaded under its lock, and as it is now. The difference is saved.
+//!
+//! Limitations: queues are loaded in part. [`super::queue`] loads them, and decisions check that the needed messages
+//! are there.
 
 use super::registry::{Mapping, MappingId, NO_WORKER, ProcessType, TypeId, WorkerId};
 use crate::guc;
@@ -12,106 +15,109 @@ use xdb_calls::Maker;
 use xdb_engine::*;
 use xdb_sched::room::Line;
 
-/// An execution that this transaction has locked, as it was and as it has become.
+/// An execution that this transaction has locked: as it was and as it is now.
 #[derive(Debug)]
 pub struct Loaded {
     pub meta: Meta,
-    /// As loaded; what is saved is the difference.
+    /// As loaded. Saving compares `execution` with it.
     pub before: Execution,
     pub execution: Execution,
-    /// What happened since, in order.
+    /// Events since the load, in order. [`Loaded::apply`] adds them; saving writes them to the history.
     pub events: Vec<(Event, Timestamp)>,
-    /// Message ids on record, of those that the answers publish. Read after the inbox was taken in.
+    /// Those message ids of published messages that their queues have seen. Read after the inbox was received;
+    /// decisions read them.
     pub published_before: BTreeSet<(String, String)>,
-    /// States that were asked what they take of global queues as they began to wait.
+    /// States that were offered messages of global queues when they began to wait. The matcher need not offer these
+    /// again.
     pub offered: BTreeSet<StateSeq>,
-    /// Who publishes to global queues; None: the owner does.
+    /// The role that publishes to global queues. None: the owner.
     pub acting_as: Option<pg_sys::Oid>,
-    /// Queues of which the head is known. All others are unknown rather than empty.
+    /// Queues whose first messages are loaded. All other queues are unknown, not empty.
     pub heads: BTreeMap<String, QueueHead>,
 }
 
-/// What is known of a queue of a loaded execution.
+/// What is loaded of a queue.
 #[derive(Debug)]
 pub struct QueueHead {
-    /// For those who look into the queue so many of the oldest messages are loaded, or all.
+    /// How many of the oldest messages are loaded for decisions that inspect the queue, or all of its messages.
     pub(super) looked_into: usize,
     pub(super) unread: Option<Unread>,
 }
 
-/// Messages that were not read, because all who wait for the queue need more than there are.
+/// Messages that were not read, because every waiting state needs more than there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unread {
-    /// There are at most so many.
+    /// The most messages that there can be.
     pub count: usize,
     pub waiting: Waiting,
 }
 
-/// Those who wait for a queue, taken together.
+/// All states that wait for a queue, taken together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    /// With less messages nobody is served.
+    /// The smallest number of messages that serves one of them.
     pub needed: usize,
-    /// More are not taken.
+    /// The most messages that they take.
     pub wanted: usize,
 }
 
-/// What belongs to an execution and never changes, and where its type stands now.
+/// The parts of an execution that steps don't change, and the current registration of its type.
 #[derive(Clone, Debug)]
 pub struct Meta {
     pub shard: i16,
-    /// What the shard was made of, if it was not the process id. Then workers are told the shard.
+    /// The text that the shard was computed from. None: the process id. If set, workers get the shard in their
+    /// requests.
     pub shard_key: Option<String>,
     pub type_id: TypeId,
-    /// None when the type is no longer registered.
+    /// None if the type is no longer registered.
     pub process_type: Option<Arc<ProcessType>>,
     pub owner: pg_sys::Oid,
     pub owner_name: String,
     pub mapping_id: Option<MappingId>,
     pub mapping: Mapping,
-    /// Per mapped table the values of its key columns, as text.
+    /// For each mapped table, the values of its key columns as text.
     pub keys: Arc<[Vec<String>]>,
     pub history: HistoryPolicy,
     pub traceparent: Option<String>,
-    /// The row carries a closing mark of an earlier attempt to close.
+    /// Whether the row has a closing mark of an earlier attempt to close.
     pub closing: bool,
 }
 
 impl Meta {
-    /// The shard, where somebody has chosen it.
+    /// The shard, if the application has chosen it.
     pub fn chosen_shard(&self) -> Option<i16> {
         self.shard_key.as_ref().map(|_| self.shard)
     }
 
-    /// The line in which its calls to this worker stand.
+    /// The line of the execution's calls to this worker.
     pub fn line_at(&self, worker: WorkerId) -> Line {
         Line { worker, owner: self.owner.to_u32() }
     }
 
-    /// The worker of the line in which calls of this maker stand.
+    /// The worker of the line for calls of this maker.
     pub fn worker_of(&self, maker: Maker) -> WorkerId {
         let of_type = || self.process_type.as_ref().map_or(NO_WORKER, |process_type| process_type.worker_id());
         if maker == Maker::Function { NO_WORKER } else { of_type() }
     }
 
-    /// Options of a state execution: its own over the registered ones.
+    /// The options of a state execution: its own, then those of the definition.
     pub fn options_of(&self, state: &StateExecution) -> StateConfig {
         self.definition().options_of(&state.id.state_id, state.config.as_deref())
     }
 
-    /// The worker that fetches its calls, if one does.
+    /// The pull worker of the type, if it has one.
     pub fn pulled_by(&self) -> Option<WorkerId> {
         self.process_type.as_ref()?.pulled_by()
     }
 
-    /// The definition to decide with; an empty one when the type is gone.
+    /// The definition for decisions. Empty if the type no longer exists.
     pub fn definition(&self) -> Arc<Definition> {
         self.process_type.as_ref().map(|t| t.definition.clone()).unwrap_or_default()
     }
 }
 
 impl Loaded {
-    /// An execution as it was found, with nothing loaded besides its own row.
+    /// An execution with only its own row loaded.
     pub fn new(meta: Meta, execution: Execution) -> Self {
         Self {
             meta,
@@ -125,7 +131,7 @@ impl Loaded {
         }
     }
 
-    /// Decides about a command without applying it.
+    /// Decides about a command, without applying the decision.
     pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
         self.decide_with(command, now, jitter, &[])
     }
@@ -156,31 +162,31 @@ impl Loaded {
         )
     }
 
-    /// Who publishes to global queues.
+    /// The role that publishes to global queues.
     pub fn publishes_as(&self) -> pg_sys::Oid {
         self.acting_as.unwrap_or(self.meta.owner)
     }
 
-    /// States that are not as they were loaded, each with what it was; a new one without.
+    /// States that differ from the loaded ones, each with its loaded version. New states have none.
     pub fn changed_states(&self) -> impl Iterator<Item = (Option<&StateExecution>, &StateExecution)> {
         let changed = self.execution.states.values().filter(|state| self.has_changed(state));
         changed.map(|state| (self.before.states.get(&state.seq).map(Arc::as_ref), state.as_ref()))
     }
 
-    /// Whether a state is new, or not as it was loaded.
+    /// Whether a state is new, or differs from the loaded one.
     pub fn has_changed(&self, state: &Arc<StateExecution>) -> bool {
         let old = self.before.states.get(&state.seq);
         old.is_none_or(|old| !Arc::ptr_eq(old, state) && old != state)
     }
 
-    /// Whether it had live states that were not loaded.
+    /// Whether the execution had live states that were not loaded.
     pub fn has_other_threads(&self) -> bool {
         let known = self.before.states.values().filter(|state| state.status().is_live());
         self.before.live_threads as usize > known.count()
     }
 
-    /// Applies what was decided. Messages of answers get the text that they are stored with: as many bytes are counted when they
-    /// are received as when they are taken.
+    /// Applies events. Payloads of messages in answers are converted to the text that the table stores. So the same
+    /// number of bytes is counted when a message is received and when it is taken.
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) -> Result<()> {
         for mut event in events {
             if let Event::MessagesReceived { publisher, messages } = &mut event
@@ -196,8 +202,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Whether all is loaded that a decision about the command looks at in queues. Where it is not, a queue would
-    /// be taken for empty.
+    /// Whether everything in queues that the decision reads is loaded. Otherwise the decision would take a queue for
+    /// empty.
     fn is_prepared(&self, command: &Command) -> bool {
         let known = |publish: &Publish| self.heads.contains_key(&publish.queue);
         let seen = |queue: &String| self.heads.get(queue).is_some_and(|head| head.looked_into > 0);
@@ -212,7 +218,7 @@ impl Loaded {
             || command.publishes().iter().all(known) && closes_if_empty.iter().all(seen) && self.due(command).is_empty()
     }
 
-    /// Queues with unread messages that may suffice for somebody, together with those that the command publishes.
+    /// Queues with unread messages that may serve a waiting state, together with those that the command publishes.
     pub(super) fn due<'a>(&self, command: &'a Command) -> Vec<&'a str> {
         let mut published: BTreeMap<&str, usize> = BTreeMap::new();
         for publish in command.publishes() {
@@ -227,7 +233,7 @@ impl Loaded {
         published.into_iter().filter(|queue| running && suffices(queue)).map(|(queue, _)| queue).collect()
     }
 
-    /// Puts messages that were read behind those that were read before, and in front of those that came in since.
+    /// Inserts messages that were read behind those read before, and before those received since.
     pub(super) fn put_in(&mut self, queue: String, messages: Vec<Arc<Message>>) {
         let next = self.before.next_message;
         let queued = self.execution.queues.entry(queue.clone()).or_default();

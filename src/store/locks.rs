@@ -1,4 +1,7 @@
-//! Locks on attributes: what a call wants to lock, and the versions of local attributes that decide whether its answer is applied.
+//! Locks on attributes: what a call wants to lock, and the versions of local attributes that decide whether its answer
+//! is applied.
+//!
+//! Limitations: the locks themselves are in the memory of the scheduler (`xdb_sched::wanted_locks`), not in the tables.
 
 use super::StateKey;
 use super::app_tables::covered;
@@ -17,13 +20,13 @@ statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped"
         => fn column_types(relations: &[pg_sys::Oid]) -> Vec<(pg_sys::Oid, String, pg_sys::Oid)>;
-    /// Those of these calls that are over.
+    /// Those of these calls that have ended.
     OVER = format!("SELECT v.execution_id, v.seq FROM {} \
         WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>())
         => pub fn over(keys: [StateKey]) -> Vec<StateKey>;
 }
 
-/// The types of the columns of tables, as far as keys are concerned: two spellings of a number are one key.
+/// The types of the key columns of tables. Two spellings of one number are the same key.
 #[derive(Default)]
 pub struct KeyTypes(HashMap<(u32, String), pg_sys::Oid>);
 
@@ -41,8 +44,8 @@ impl KeyTypes {
         Ok(Self(rows.into_iter().map(base).collect()))
     }
 
-    /// A key value in one spelling. Where a type has more of them than this knows, two calls may not wait for each other;
-    /// the optimistic check sees to what is right.
+    /// A key value in one spelling. If a type has further spellings, two calls with the same key may not wait for each
+    /// other. The optimistic check still detects the conflict.
     fn canonical(&self, relation: u32, column: &str, text: &str) -> String {
         let of_type = self.0.get(&(relation, column.to_owned())).copied().unwrap_or(pg_sys::InvalidOid);
         match of_type {

@@ -1,46 +1,60 @@
-//! All SQL that the engine and the functions run on the system tables.
+//! All SQL that the engine and the SQL functions run on the system tables.
 //!
-//! A transaction loads executions under their locks ([`execution`]), lets the engine decide in memory ([`loaded`]), and writes the
-//! difference ([`save`]) with one array statement per table. Each table is described once ([`table`]), and its statements stand
-//! beside its description:
+//! A transaction works in three steps:
+//! 1. It loads executions under their locks ([`execution`]).
+//! 2. The engine decides in memory ([`loaded`]).
+//! 3. It writes the difference ([`save`]), with one array statement per table.
 //!
-//! | file | tables | what it does with them |
+//! Each table is described once ([`table`]). Its statements are beside its description:
+//!
+//! | file | tables | what it does |
 //! |---|---|---|
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
 //! | [`state`] | `state_execution` | loads and saves state executions |
-//! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
-//! | [`lanes`] | | lanes of calls in `task`: in which a call stands, and what leases are void there |
-//! | [`held`] | | calls that are held because of a pause |
-//! | [`pull`] | | calls that workers fetch, in `task`: under which leases |
-//! | [`lines`] | | lines of calls in `task`: which there are, and when their calls are due |
+//! | [`claim`] | `task` | claims calls under leases, moves them between workers and lanes |
+//! | [`lanes`] | `task` | the lanes of calls: which lane a call is in, and which leases there are void |
+//! | [`held`] | `task` | calls that are held because of a pause |
+//! | [`pull`] | `task` | calls that pull workers claim, and their leases |
+//! | [`lines`] | `task` | the lines of calls: which lines exist, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
-//! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
-//! | [`queue`] | `queue_message`, `queue_waiter` | the heads of local queues, and who waits for them |
-//! | [`global_queue`] | `global_message`, `global_message_key` | publishing to global queues, taking and giving back |
-//! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
+//! | [`inbox`] | `inbox`, `message_key` | publishes messages to local queues, and receives them |
+//! | [`queue`] | `queue_message`, `queue_waiter` | the first messages of local queues, and the states that wait |
+//! | [`global_queue`] | `global_message`, `global_message_key` | publishes to global queues, takes and gives back |
+//! | [`global_waiter`] | `global_waiter`, `global_passed_over` | the states that the matcher offers messages to |
 //! | [`attribute`] | `local_attribute` | local attributes |
-//! | [`history`] | `history_event` | replaying and cutting histories |
-//! | [`correlated`] | `correlated_start` | what starts may be merged into, and what a merge writes |
-//! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
-//! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
-//! | [`registering`] | | writes and removes them |
-//! | [`pauses`] | | pauses of process types |
-//! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
-//! | [`instance`] | `instances`, `registry`, `registration_count` | whose the processes of this database are |
-//! | [`owners`] | | gives what a role owns to another one |
-//! | [`quotas`] | | counts what roles have, in slices |
-//! | [`usage`] | | counts what running processes of a type are in, and wait for |
-//! | [`engine`] | `engine` | epochs, pause |
-//! | [`subscription`] | | subscriptions that would write the system tables |
-//! | [`slow`] | | names of what is slow |
+//! | [`history`] | `history_event` | replays and cuts histories |
+//! | [`correlated`] | `correlated_start` | finds the start that another one may be merged into, and writes merges |
+//! | [`process`] | `latest_execution`, `rpc_answer` | finds, locks and describes processes for the SQL functions |
+//! | [`registry`] | `worker`, `process_type`, `mapped_table` | reads registrations, and keeps them in memory |
+//! | [`registering`] | the same | writes and removes registrations |
+//! | [`pauses`] | `process_type` | pauses of process types |
+//! | [`worker_secret`] | `worker_secret` | the secrets that calls are signed with |
+//! | [`instance`] | `instances`, `registry`, `registration_count` | says which database the processes belong to |
+//! | [`owners`] | | gives the objects of one role to another |
+//! | [`quotas`] | | counts what roles have stored, in slices |
+//! | [`usage`] | | counts the states of a type that running processes are in, and the queues that they wait for |
+//! | [`engine`] | `engine` | epochs, pause of the engine |
+//! | [`subscription`] | | subscriptions that would write into the system tables |
+//! | [`slow`] | | names of slow tables and functions |
 //! | [`purge`] | `purged` | deletes closed executions |
-//! | [`crashes`] | | calls that were in hand when the server crashed: made one at a time, or held |
+//! | [`crashes`] | `task` | calls that were in hand when the server crashed: made one at a time, or held |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`role_settings`] reads what roles have set; [`phases`] says what of a state's phase has rows;
-//! [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
-//! [`left_behind`] knows what code of others may leave in a client's session; [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, [`app_functions`] calls users' functions, and
-//! [`catalog`] says what they are.
+//! Files without tables of their own:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`role_settings`] | reads settings of roles |
+//! | [`phases`] | says which parts of a state's phase have rows |
+//! | [`adopt`] | makes the processes of a copied database its own |
+//! | [`check`] | compares an execution's rows with its history |
+//! | [`left_behind`] | finds what another role's code may have left in a client's session |
+//! | [`versions`] | says which schemas this library works with |
+//! | [`app_tables`] | reads and writes the application's tables |
+//! | [`app_functions`] | calls the application's functions |
+//! | [`catalog`] | describes the application's tables |
+//!
+//! Limitations: the files read and write rows. They decide nothing about processes.
 
 pub mod adopt;
 pub mod app_functions;
@@ -95,7 +109,7 @@ use std::collections::BTreeSet;
 use table::{Column, Record};
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
-/// Names one state execution: the key of its row, its task, its timers.
+/// The key of a state execution: also that of its task and its timers.
 pub type StateKey = (ExecutionId, StateSeq);
 
 impl Record for StateKey {
@@ -113,15 +127,15 @@ impl Record for StateKey {
     }
 }
 
-/// The executions of these, each once, in the order of their ids.
+/// The executions of these states, each once, in the order of their ids.
 pub fn executions_of(keys: &[StateKey]) -> Vec<ExecutionId> {
     keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Number of shards: a hot row carries the hash of its process id modulo this.
+/// The number of shards. Hot rows carry the hash of their process id modulo this number.
 const SHARDS: u64 = 1024;
 
-/// The shard of a process id. Stored, so it may never change.
+/// The shard of a process id. Shards are stored, so this function must never change.
 pub fn shard_of(process_id: &str) -> i16 {
     let hash = fnv1a(process_id.bytes());
     ((hash ^ (hash >> 32)) % SHARDS) as i16

@@ -1,5 +1,5 @@
-//! Pauses: the same three columns of `process_execution` and of `process_type`. Here those of types are written. Such a change counts as a
-//! registration, so the engine reads the type again in its next turn.
+//! Pauses: the same three columns in `process_execution` and `process_type`. This file writes those of types. A change
+//! counts as a registration, so the engine reads the type again in its next turn.
 
 use super::instance::bump;
 use super::registry::TypeId;
@@ -14,12 +14,12 @@ use xdb_engine::{Pause, PauseMode, Timestamp};
 pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
 
 statements! {
-    /// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
+    /// The type to pause or resume, and its owner. The row stays locked until this transaction ends.
     TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE"
         => pub fn type_to_pause(name: &str) -> Option<(TypeId, pg_sys::Oid)>;
     PUT = "UPDATE xdb.process_type SET pause_mode = $2::text, paused_until = $3, pause_reason = $4, version = version + 1 \
         WHERE type_id = $1 AND ($2::text IS NOT NULL OR pause_mode IS NOT NULL)";
-    /// When the next pause of a type ends by itself.
+    /// When the next pause of a type ends at its set time.
     NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL"
         => pub fn next_end() -> Option<Option<Timestamp>>;
     END = "UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 \
@@ -27,7 +27,7 @@ statements! {
             WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))";
 }
 
-/// The pause of a process or of a type.
+/// Reads the pause of a process or of a type.
 pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
     let Some(mode) = row.get("pause_mode")? else { return Ok(None) };
     Ok(Some(Pause { mode, until: row.get("paused_until")?, reason: row.get("pause_reason")? }))
@@ -44,7 +44,8 @@ pub fn put(spi: &Spi, id: TypeId, pause: Option<&Pause>) -> Result<()> {
     changed(spi, &PUT, &[value(id), value(mode), value(until), value(reason)]).map(drop)
 }
 
-/// Ends the pauses that are over by themselves. What somebody has locked is left. Says whether there were any.
+/// Ends the pauses of types whose time has passed. Rows that another transaction has locked are skipped. True if there
+/// were any.
 pub fn end(spi: &Spi, now: Timestamp) -> Result<bool> {
     changed(spi, &END, &[value(now)])
 }

@@ -1,8 +1,8 @@
-//! What of a state's phase has rows of its own.
+//! Which parts of a state's phase are stored in columns or tables of their own.
 
 use xdb_engine::*;
 
-/// Queues that a state waits for, with its place in the order of waiting.
+/// The queues that a state waits for, with its position in the order of waiting.
 pub(in crate::store) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
     let order = match &state.phase {
         Phase::Waiting(wait) => wait.order,
@@ -14,7 +14,7 @@ pub(in crate::store) fn open_queues(state: &StateExecution) -> impl Iterator<Ite
     })
 }
 
-/// What a phase is stored as: the call, the wait, and the last failure.
+/// The stored parts of a phase: the call, the wait, and the last failure.
 pub(in crate::store) fn phase_parts(
     state: &StateExecution,
 ) -> (Option<&CallState>, Option<&Wait>, Option<&LastFailure>) {

@@ -1,5 +1,5 @@
-//! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
-//! and `rpc_answer`, and what is looked for in `process_execution`.
+//! Reads and writes for the SQL functions: find a process, start one, publish to one, describe one. The tables
+//! `latest_execution` and `rpc_answer`, and queries of `process_execution`.
 
 use super::lanes::CRASHED_LANE;
 use super::pauses;
@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use xdb_engine::{ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, Timestamp};
 
 table! {
-    /// A process id with its latest execution. Its row lock decides between starts.
+    /// A process id with its latest execution. Its row lock serializes starts of the same id.
     pub struct Latest<'a> in "latest_execution" {
         key { process_id: &'a str }
         other { execution_id: ExecutionId }
@@ -22,20 +22,20 @@ table! {
 }
 
 table! {
-    /// An idempotency key of an RPC with the first output.
+    /// An idempotency key of an RPC, with the first output.
     pub struct StoredRpcAnswer<'a> in "rpc_answer" {
         key { execution_id: ExecutionId, idempotency_key: &'a str }
         other { answered_at: Timestamp, output: Option<Jsonb<'a>>, digest: &'a str }
     }
 }
 
-/// A process execution as a function finds it.
+/// A process execution as an SQL function finds it.
 #[derive(Clone, Debug)]
 pub struct FoundExecution {
     pub id: ExecutionId,
     pub owner: pg_sys::Oid,
     pub status: ProcessStatus,
-    /// A close is waiting for open publishers; conditional if its outcome is open.
+    /// Set while a close waits for open publishers. Conditional: the execution may stay open after all.
     pub closing: Option<Closing>,
     pub type_id: i32,
     pub shard: i16,
@@ -50,23 +50,23 @@ pub enum Closing {
     Conditional,
 }
 
-/// What a function finds of `p`.
+/// The columns of `p` that an SQL function reads.
 const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, \
     p.pause_mode, p.paused_until, p.pause_reason";
 
 record! {
-    /// What threads left when they closed.
+    /// The results of threads that have closed.
     pub struct Results {
         /// A JSON array.
         results: String,
-        /// The output, when there is exactly one.
+        /// The output, if there is exactly one result.
         only: Option<String>,
     }
 
-    /// What an idempotency key of an RPC was used for first.
+    /// The first use of an RPC's idempotency key.
     pub struct FirstAnswer {
         output: Option<String>,
-        /// Of the request.
+        /// The digest of the request.
         digest: String,
     }
 }
@@ -79,28 +79,28 @@ statements! {
         => fn lock(id: ExecutionId) -> Option<FoundExecution>;
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1"
         => fn locker(id: ExecutionId) -> Option<String>;
-    /// Locks an execution against steps and publishers, and reads the row as locked.
+    /// Locks an execution against steps and publishers, and reads the locked row.
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE")
         => pub fn lock_for_close(id: ExecutionId) -> Option<FoundExecution>;
-    /// The execution of a process id that was started last, whatever `latest_execution` says.
+    /// The last started execution of a process id, whatever `latest_execution` says.
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
         ORDER BY started_at DESC, execution_id DESC LIMIT 1" => pub fn newest(process_id: &str) -> Option<ExecutionId>;
-    // Where there is one already, the insertion would wait for whoever is changing it.
-    /// Takes a process id that has no execution: this transaction alone decides about it then. Gives 0 if it has one. Waits for a
-    /// transaction that is just about to take it.
+    // Without the condition, the insert would wait for a transaction that is changing an existing row.
+    /// Takes a process id that has no execution. Then only this transaction decides about it. Returns 0 if the id has
+    /// an execution. Waits for a transaction that is about to take the id.
     NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) SELECT $1, $2 \
         WHERE NOT EXISTS (SELECT FROM xdb.latest_execution l WHERE l.process_id = $1) ON CONFLICT (process_id) DO NOTHING"
         => pub fn claim_new_id(process_id: &str, new: ExecutionId) -> u64;
-    /// The latest executions of these process ids with their owners, of those that have one.
+    /// The latest executions of these process ids, with their owners. Ids without one are left out.
     LATEST_OF_IDS = "SELECT l.process_id, l.execution_id, p.owner FROM unnest($1::text[]) AS k (process_id) \
         JOIN xdb.latest_execution l ON l.process_id = k.process_id \
         JOIN xdb.process_execution p ON p.execution_id = l.execution_id"
         => pub fn latest(process_ids: &[&str]) -> HashMap<String, (ExecutionId, pg_sys::Oid)>;
-    /// Makes sure that this transaction alone decides about a process id that has executions: the one that comes second waits
-    /// here for the first. Gives the latest one. None: it is gone.
+    /// Locks a process id that has executions, so that only this transaction decides about it. A second transaction
+    /// waits here for the first. Returns the latest execution. None if it was deleted.
     LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE"
         => pub fn lock_known_id(process_id: &str) -> Option<ExecutionId>;
-    // The update that never happens makes the insertion lock the row that is there, in its turn.
+    // The update never happens, but it makes the insert lock an existing row in its turn.
     LOCK_IDS = format!("INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
         SELECT v.process_id, v.execution_id FROM {} \
         ON CONFLICT (process_id) DO UPDATE SET execution_id = l.execution_id WHERE false RETURNING process_id",
@@ -118,18 +118,18 @@ statements! {
         ON CONFLICT DO NOTHING" => fn put_key(id: ExecutionId, key: &str, now: Timestamp, digest: &str) -> u64;
     ANSWER = "SELECT output::text, digest FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2"
         => fn first_answer(id: ExecutionId, key: &str) -> Option<FirstAnswer>;
-    /// Keeps the output for an idempotency key of an RPC.
+    /// Stores the output for an idempotency key of an RPC.
     KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2"
         => pub fn keep_rpc_answer(id: ExecutionId, key: &str, output: Option<&str>) -> ();
-    /// The owner of an execution that runs, and its name.
+    /// The owner of a running execution, and the owner's name.
     RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'"
         => pub fn running_owner(id: ExecutionId) -> Option<(pg_sys::Oid, String)>;
-    /// The owners of these executions, as far as they are there.
+    /// The owners of those of these executions that exist.
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn owners(ids: &[ExecutionId]) -> HashMap<ExecutionId, pg_sys::Oid>;
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
         FROM xdb.process_execution WHERE execution_id = $1";
-    /// Whether there can be an execution of this state: its process type lists it, or there has been one.
+    /// Whether an execution of this state is possible: its process type lists the state, or there has been one.
     STATE_CAN_BE = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
             WHERE t.process_type = p.process_type AND t.definition -> 'states' ? $2) AS can_be \
         FROM xdb.process_execution p WHERE p.execution_id = $1"
@@ -209,12 +209,12 @@ impl<'r> Read<'r> for FoundExecution {
     }
 }
 
-/// The latest execution of a process id, or the one that is named.
+/// The latest execution of a process id, or the named one.
 pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<FoundExecution>> {
     find_as(spi, process_id, execution)
 }
 
-/// The same as something else that the columns can be read as.
+/// The same, read as any type that these columns fit.
 pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
     match execution {
         Some(id) => Gives::of(spi, &FIND_EXECUTION, &[value(id), value(process_id)]),
@@ -224,14 +224,14 @@ pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Opti
 
 /// What a publisher gets.
 pub enum PublishersLock {
-    /// With the row as locked. None: it is gone.
+    /// The locked row. None if it was deleted.
     Locked(Option<FoundExecution>),
-    /// Somebody else is about to close it, or to find out that it can't be closed.
+    /// Another transaction is about to close the execution, or to find that it can't.
     Closing,
 }
 
-/// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
-/// close ([`others_for_update`]), and then nothing may be published before that close has ended.
+/// Takes the publisher's lock. Steps don't conflict with it, and a close waits for it. Postgres may grant it although
+/// the row is locked for a close ([`others_for_update`]). Then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
     let locked = lock(spi, id)?;
     if locked.is_none() {
@@ -239,28 +239,28 @@ pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
     }
     Ok(match locker(spi, id)?.and_then(|xmax| xmax.parse().ok()).map(others_for_update) {
         Some(OthersForUpdate::Open) => PublishersLock::Closing,
-        // What has ended may have closed it, after the row was read. From now on nobody does.
+        // The ended transaction may have closed the execution after the row was read. From now on no transaction can.
         Some(OthersForUpdate::Ended) => PublishersLock::Locked(lock(spi, id)?),
         Some(OthersForUpdate::Nobody) | None => PublishersLock::Locked(locked),
     })
 }
 
-/// Locks many process ids, in the order given; each stands there once. Gives those that have no execution yet.
+/// Locks many process ids, in the given order. Each id occurs once. Returns the ids without an execution.
 pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
     let rows: Vec<_> =
         ids.iter().map(|(process_id, execution_id)| Latest { process_id, execution_id: *execution_id }).collect();
     Gives::of(spi, &LOCK_IDS, &Latest::arrays(&rows))
 }
 
+/// The results of an execution. An error if it does not exist.
 pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
     let found: Option<_> = Gives::of(spi, &RESULTS, &[value(id)])?;
     found.ok_or_else(|| PgError::internal("an execution is gone"))
 }
 
-/// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
-/// failed last.
+/// Describes an execution as JSON: its state, what it waits for, since when and until when, and its last failure.
 ///
-/// `owner_problem` is why its owner can't own it, `held_up` what other sessions have locked that it needs.
+/// `owner_problem` says why its owner can't own it. `held_up` lists the locks of other sessions that it waits for.
 pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up: &[HeldUp]) -> Result<Option<String>> {
     let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
     let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
@@ -269,8 +269,8 @@ pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up
     Gives::of(spi, &DESCRIBE, &params)
 }
 
-/// Makes an idempotency key of an RPC this transaction's own, for the request with this digest. If the key was used before, gives the
-/// first answer; if another transaction is using it, waits for that one.
+/// Claims an idempotency key of an RPC for this transaction, for the request with this digest. If the key was used
+/// before, returns the first answer. If another transaction is using the key, waits for that transaction.
 pub fn claim_rpc_key(
     spi: &Spi,
     id: ExecutionId,
@@ -285,12 +285,13 @@ pub fn claim_rpc_key(
         if let Some(answer) = first_answer(spi, id, key)? {
             return Ok(Some(answer));
         }
-        // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
+        // The row existed, and was deleted (for instance with its execution) before it could be read. The key is free
+        // again.
     }
 }
 
-/// Whether there has been a state execution of that id, though it may be gone: where not the whole history is kept,
-/// those that have ended are not kept either.
+/// Whether there was ever a state execution with that id. Its row may have been deleted: if the history is cut, ended
+/// states are deleted too.
 pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<bool> {
     Gives::of(spi, &STATE_HAS_BEEN, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }

@@ -1,5 +1,4 @@
-//! Whether what Rust knows of the tables is what the catalog says: for tests, which see that nothing is renamed on one side
-//! alone.
+//! For tests: compares what the Rust code knows of the tables with the catalog. So a rename on one side only is found.
 
 use super::table::{Column, Record, Table};
 use super::*;
@@ -56,7 +55,7 @@ table::statements! {
         WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind = 'r' AND c.relname <> ALL ($1::text[])";
 }
 
-/// As `format_type` says it.
+/// The name of the type as `format_type` gives it.
 fn type_name(column: &Column) -> &'static str {
     match column.of.column {
         "bool" => "boolean",
@@ -74,7 +73,7 @@ crate::sql_functions! {
     xdb_store_statements / pg_finfo_xdb_store_statements => texts;
 }
 
-/// `xdb_store_problems()`: what does not fit, as a JSON array of texts.
+/// `xdb_store_problems()`: the differences, as a JSON array of texts.
 pub fn problems(_: &Args) -> Result<Value> {
     let problems = spi::connect(|spi| {
         let mut problems = Vec::new();
@@ -94,7 +93,7 @@ pub fn problems(_: &Args) -> Result<Value> {
     Ok(Value::Json(to_json(&problems)?))
 }
 
-/// `xdb_store_plans()`: how each statement is planned, as JSON: the name of the statement, and the lines of its plan.
+/// `xdb_store_plans()`: the plan of each statement, as JSON: the statement's name, and the lines of its plan.
 pub fn plans(_: &Args) -> Result<Value> {
     let plans = spi::connect(|spi| {
         let plans = statements().map(|statement| Ok((statement.name, plan(spi, statement)?)));
@@ -103,7 +102,7 @@ pub fn plans(_: &Args) -> Result<Value> {
     Ok(Value::Json(to_json(&plans)?))
 }
 
-/// `xdb_store_statements()`: all statements, as JSON: the name of the statement, and its text.
+/// `xdb_store_statements()`: all statements, as JSON: name and text.
 pub fn texts(_: &Args) -> Result<Value> {
     let texts: BTreeMap<_, _> = statements().map(|statement| (statement.name, statement.text())).collect();
     Ok(Value::Json(to_json(&texts)?))
@@ -146,7 +145,7 @@ fn compare(spi: &Spi, table: &Description, problems: &mut Vec<String>) -> Result
     Ok(())
 }
 
-/// The server finds all names, and a type for each parameter, in the text alone.
+/// Whether Postgres accepts the statement: it finds all names, and a type for each parameter.
 fn prepare(spi: &Spi, statement: &'static Statement) -> Result<()> {
     guarded(|| {
         spi.utility(&format!("PREPARE xdb_statement AS {}", statement.text()))?;

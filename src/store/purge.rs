@@ -1,7 +1,7 @@
-//! Closed executions are deleted, with everything that belongs to them.
+//! Deletes closed executions with everything that belongs to them.
 //!
-//! Nothing here waits for a lock: what somebody holds is left for the next time. An execution is gone when its own
-//! row is; rows that belong to it may follow later, and `xdb.purged` says which.
+//! Nothing here waits for a lock: rows that another transaction has locked are deleted next time. An execution is
+//! deleted when its own row is. Further rows may follow later; `xdb.purged` lists such executions.
 
 use super::table::{insert, rows as rows_of, run, statements, table};
 use crate::pg::catch::Result;
@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
 table! {
-    /// An execution that was purged and has left rows, which are deleted bit by bit.
+    /// A purged execution that still has rows. They are deleted in slices.
     pub struct Purged in "purged" {
         key { execution_id: ExecutionId }
     }
 }
 
-/// Tables with rows of an execution, besides its own and that of its process id.
+/// Tables with rows of an execution, besides its own row and that of its process id.
 const TABLES: [&str; 11] = [
     "history_event",
     "state_execution",
@@ -32,7 +32,7 @@ const TABLES: [&str; 11] = [
     "task",
 ];
 
-/// Deletes rows that executions have in all of these tables, at most $2 of each.
+/// Deletes rows of executions from all of these tables, at most $2 from each.
 fn some_rows() -> String {
     let some_of = |table| {
         format!(
@@ -44,7 +44,7 @@ fn some_rows() -> String {
     format!("WITH {} SELECT COALESCE(GREATEST({is_cut}) >= $2, false) AS left", TABLES.map(some_of).join(", "))
 }
 
-/// Executions of which `which` holds, in the order of a column.
+/// Executions that fulfil the condition `which`, in the order of a column.
 fn old(column: &str, which: &str) -> String {
     format!(
         "SELECT p.execution_id, NULLIF(p.{column}, 'infinity') AS at, p.process_id, l.process_id IS NOT NULL AS is_latest \
@@ -59,7 +59,7 @@ statements! {
     CLOSED = old("closed_at", "p.closed_at <= $1 AND p.purge_at IS NULL");
     OVERDUE = old("purge_at", "p.purge_at <= $1");
     RETAINED = old("purge_at", "p.purge_at IS NOT NULL AND p.closed_at <= $1");
-    /// Locks these process ids whose latest executions these are.
+    /// Locks those of these process ids whose latest executions these are.
     LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
         JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
             ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
@@ -73,12 +73,12 @@ statements! {
     LOCK = "SELECT execution_id FROM xdb.process_execution \
         WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED"
         => fn lock(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    /// Process ids of these latest executions that keep another one.
+    /// Those of these process ids that have further executions.
     OUTLIVED = "SELECT DISTINCT process_id FROM xdb.process_execution \
         WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)"
         => fn outlived(process_ids: &[&str], going: &BTreeSet<ExecutionId>) -> BTreeSet<String>;
     NOTE = insert::<Purged>();
-    /// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
+    /// Deletes rows of these executions. True if a limit was reached, so that there may be more.
     SOME_ROWS = some_rows() => fn delete_rows(ids: &[ExecutionId], limit: Option<i64>) -> bool;
     NOTED = format!("SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT {SWEPT} FOR UPDATE SKIP LOCKED")
         => fn noted() -> Vec<ExecutionId>;
@@ -91,42 +91,43 @@ statements! {
         => fn delete_executions(ids: &[ExecutionId]) -> ();
 }
 
-/// Most executions whose left rows are deleted in one sweep.
+/// The most executions whose remaining rows are deleted in one sweep.
 const SWEPT: usize = 100;
 
-/// Which executions are old.
+/// Which executions are old enough to purge.
 #[derive(Clone, Copy, Debug)]
 pub enum Old {
-    /// They closed until then, and have no retention of their own.
+    /// Executions that closed until then, and have no retention of their own.
     Closed(Timestamp),
-    /// Their own retention ended until then.
+    /// Executions whose own retention ended until then.
     Overdue(Timestamp),
-    /// They closed until then, and have a retention of their own, whichever it is.
+    /// Executions that closed until then, and have any retention of their own.
     Retained(Timestamp),
 }
 
-/// A place in the order of closing, or of deleting. No time is the infinite one.
+/// A cursor in the order of closing, or of purging. None stands for infinity.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor(Option<Timestamp>, ExecutionId);
 
 impl Cursor {
-    /// Before all executions.
+    /// The position before all executions.
     pub const START: Self = Self(Some(Timestamp(i64::MIN)), ExecutionId([0; 16]));
 }
 
-/// What became of a batch.
+/// The result of a batch.
 pub struct PurgedBatch {
     /// How many executions were deleted.
     pub purged: usize,
-    /// How far it came.
+    /// Where the next batch begins.
     pub reached: Cursor,
-    /// There may be more behind that.
+    /// Whether there may be more.
     pub more: bool,
-    /// Rows were left that [`sweep`] deletes.
+    /// Whether rows are left for [`sweep`].
     pub left: bool,
 }
 
-/// Deletes old executions, the oldest first, at most `limit` of them. `rows` is the most rows of one table that are deleted at once.
+/// Deletes old executions, the oldest first, at most `limit`. `rows` is the most rows of one table that are deleted at
+/// once.
 pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>) -> Result<PurgedBatch> {
     let (statement, until) = match old {
         Old::Closed(until) => (&CLOSED, until),
@@ -136,7 +137,7 @@ pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>
     let params = [value(until), value(after.0), value(after.1), value(limit as i64)];
     let closed: Vec<(ExecutionId, Option<Timestamp>, String, bool)> = rows_of(spi, statement, &params)?;
     let reached = closed.last().map_or(after, |(id, at, ..)| Cursor(*at, *id));
-    // An execution is found by its process id as long as it exists: the latest one goes last.
+    // An execution is found by its process id as long as it exists. So the latest execution of an id is deleted last.
     let (process_ids, latest): (Vec<_>, Vec<_>) = closed
         .iter()
         .filter(|(.., is_latest)| *is_latest)
@@ -160,14 +161,14 @@ pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>
     Ok(PurgedBatch { purged: ids.len(), reached, more: closed.len() == limit, left })
 }
 
-/// Locks the correlation keys whose latest starts these are, and gives those whose keys somebody else has locked, who is starting
-/// another one.
+/// Locks the correlation keys whose latest starts these are. Returns the executions whose keys another transaction has
+/// locked, because it is starting a process.
 fn held_by_starts(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
     let held = correlated(spi, ids)?;
     Ok(if held.is_empty() { held } else { &held - &lock_correlated(spi, &held)? })
 }
 
-/// Deletes executions that are locked. True when rows of them are left.
+/// Deletes locked executions. True if they have rows left.
 fn delete(spi: &Spi, ids: &[ExecutionId], process_ids: &[&str], rows: Option<i64>) -> Result<bool> {
     if ids.is_empty() {
         return Ok(false);
@@ -182,7 +183,7 @@ fn delete(spi: &Spi, ids: &[ExecutionId], process_ids: &[&str], rows: Option<i64
     Ok(left)
 }
 
-/// Deletes rows that executions have left. True when there may be more.
+/// Deletes remaining rows of purged executions. True if there may be more.
 pub fn sweep(spi: &Spi, rows: i64) -> Result<bool> {
     let ids = noted(spi)?;
     if ids.is_empty() {

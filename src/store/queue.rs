@@ -1,5 +1,8 @@
-//! The local queues of executions: who waits for them, and of their messages as many as somebody can take. The tables
+//! The local queues of executions: the waiting states, and as many messages as they can take. The tables
 //! `queue_message` and `queue_waiter`.
+//!
+//! Limitations: a queue is never read as a whole, except by `xdb.check_process`. A queue that was not loaded is
+//! unknown, not empty.
 
 use super::StateKey;
 use super::loaded::{Loaded, QueueHead, Unread, Waiting};
@@ -14,7 +17,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 
 table! {
-    /// A message that was taken in, and that no state has taken yet.
+    /// A message that was received, and that no state has taken yet.
     pub struct QueueMessage<'a> in "queue_message" {
         key { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
         compared { shard: i16, message_id: Option<&'a str>, payload: Option<Jsonb<'a>>, received_at: Timestamp }
@@ -22,7 +25,7 @@ table! {
 }
 
 record! {
-    /// Names a message.
+    /// The key of a message.
     pub struct MessageNumber<'a> of QueueMessage<'a> { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
 
     /// A message as a state takes it.
@@ -36,7 +39,7 @@ record! {
 }
 
 table! {
-    /// A waiting state and a queue it waits for, with its place in the order of waiting.
+    /// A waiting state and a queue that it waits for, with its position in the order of waiting.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct QueueWaiter<'a> in "queue_waiter" {
         key { execution_id: ExecutionId, queue_name: &'a str, wait_order: u64, seq: StateSeq }
@@ -44,13 +47,13 @@ table! {
 }
 
 record! {
-    /// A queue that is counted, up to `needed` messages.
+    /// A queue to count, up to `needed` messages.
     struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, needed: i64 }
 
-    /// A queue that is read: from which number on, and how many messages at most.
+    /// A queue to read: messages after a number, at most `wanted`.
     struct ToRead<'a> { execution_id: ExecutionId, queue_name: &'a str, after: u64, wanted: i64 }
 
-    /// Names a queue.
+    /// The key of a queue.
     struct Queue<'a> { execution_id: ExecutionId, queue_name: &'a str }
 }
 
@@ -62,7 +65,7 @@ statements! {
     WAITERS = format!("SELECT DISTINCT w.execution_id, w.seq FROM {} \
         JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>())
         => fn waiters(queues: [Queue]) -> Vec<StateKey>;
-    /// How many messages are in queues, up to the numbers that are needed.
+    /// How many messages are in queues, counted up to `needed`.
     COUNT = format!("SELECT v.execution_id, v.queue_name, (SELECT count(*) FROM (SELECT FROM xdb.queue_message q \
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name LIMIT v.needed) AS counted) AS count \
         FROM {}", batch::<ToCount>()) => fn count(queues: [ToCount]) -> HashMap<(ExecutionId, String), i64>;
@@ -70,7 +73,7 @@ statements! {
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
             ORDER BY q.number LIMIT v.wanted) AS m \
         ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
-    /// Whether a queue holds messages that were taken in.
+    /// Whether a queue has received messages.
     HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages"
         => pub fn has_messages(id: ExecutionId, queue: &str) -> bool;
     ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
@@ -78,7 +81,7 @@ statements! {
 }
 
 impl<'a> QueueMessage<'a> {
-    /// The row that a message has.
+    /// The row of a message.
     pub fn of(execution_id: ExecutionId, shard: i16, message: &'a Message, received_at: Timestamp) -> Self {
         Self {
             execution_id,
@@ -92,7 +95,7 @@ impl<'a> QueueMessage<'a> {
     }
 }
 
-/// All messages of an execution, as the active snapshot shows them.
+/// All messages of an execution, in the active snapshot.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
 }
@@ -108,11 +111,11 @@ fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
     Ok((execution_id, message))
 }
 
-/// Queues that are published to or looked into, by execution, each with the most messages that those who look into it
-/// take.
+/// The queues that a decision publishes to or inspects, by execution. Each has the most messages that the decision
+/// takes from it.
 pub type QueueDemand = BTreeMap<ExecutionId, BTreeMap<String, usize>>;
 
-/// What deciding looks into: queues of which so many messages may be taken, and those that are published to.
+/// The demand of a decision: queues with the number of messages that it may take, and queues that it publishes to.
 pub fn demand(
     queues: impl IntoIterator<Item = (String, usize)>,
     publishes: &[Publish],
@@ -120,21 +123,22 @@ pub fn demand(
     queues.into_iter().chain(publishes.iter().map(|publish| (publish.queue.clone(), 0)))
 }
 
-/// Where so many messages or less are needed, reading them is as quick as counting them.
+/// Up to this many needed messages, reading them is as fast as counting them.
 const READ_UNCOUNTED: usize = 100;
 
-/// Loads, as far as that was not done before, the states that wait for these queues, and the heads of the queues: as many
-/// messages as can be taken, and no more, however many there are. Where all who wait need more than there are,
-/// [`Loaded::prepare`] reads what they take once it may suffice.
+/// Loads the states that wait for these queues, and the first messages of the queues, unless they are loaded already.
+/// Reads only as many messages as can be taken. If every waiting state needs more than there are, [`Loaded::prepare`]
+/// reads the messages when they may suffice.
 ///
-/// That other queues are not known of a state that waits for them too changes nothing: it was served from them
-/// as their messages came in.
+/// A loaded state may also wait for queues that are not loaded. That changes nothing: those queues served the state
+/// when their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     look_further(spi, loaded, demand)?;
     let (mut new, quotas) = (Vec::new(), guc::quotas());
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
-        // At the limit only queues without messages take some.
+        // At the limit, an execution accepts messages only for queues without messages. So at least one message is
+        // loaded.
         let at_least = usize::from(entry.before.queued.reaches(1, &quotas));
         let unknown = queues.iter().filter(|(queue, _)| !entry.heads.contains_key(*queue));
         new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), at_least.max(*looked_into))));
@@ -185,7 +189,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     Ok(())
 }
 
-/// Those who wait for each of these queues, taken together.
+/// The states that wait for each of these queues, taken together.
 fn waiting_for<'d>(
     loaded: &BTreeMap<ExecutionId, Loaded>,
     demand: &'d QueueDemand,
@@ -203,8 +207,8 @@ fn waiting_for<'d>(
     waiting
 }
 
-/// Reads on in queues that are known, but less of them than somebody takes now: of what was received meanwhile the head is known only
-/// as far as others wanted it.
+/// Reads further messages of loaded queues of which the decision takes more than are loaded. The loaded part of a queue
+/// is only as long as earlier decisions needed.
 fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     let mut to_read = Vec::new();
     for (id, queues) in demand {
@@ -237,7 +241,7 @@ impl<'a> ToRead<'a> {
     }
 }
 
-/// Messages of queues.
+/// Reads messages of queues.
 fn read(spi: &Spi, mut queues: Vec<ToRead>) -> Result<Messages> {
     queues.retain(|queue| queue.wanted > 0);
     let mut messages = Messages::new();
@@ -251,13 +255,13 @@ fn read(spi: &Spi, mut queues: Vec<ToRead>) -> Result<Messages> {
 }
 
 impl Loaded {
-    /// How many of the oldest messages of a queue are loaded for those who look into it, whether they were taken since or not.
+    /// How many of the oldest messages of a queue were loaded for decisions that inspect it, taken since or not.
     pub fn looked_into(&self, queue: &str) -> usize {
         self.heads.get(queue).map_or(0, |head| head.looked_into)
     }
 
-    /// To be called before a decision: reads messages that were left unread, of queues from which somebody who waits may be
-    /// served with what the command publishes.
+    /// Call it before a decision. Reads messages that were left unread, of queues that may serve a waiting state
+    /// together with what the command publishes.
     pub fn prepare(&mut self, spi: &Spi, command: &Command) -> Result<()> {
         let due: Vec<_> = self.due(command).into_iter().map(str::to_owned).collect();
         for queue in due {

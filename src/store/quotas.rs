@@ -1,4 +1,7 @@
-//! What roles have that no row has the sum of: running processes, and messages of global queues. Counted in slices of all rows.
+//! Counts what roles have stored: running processes, and messages of global queues. No row holds these sums, so all
+//! rows are counted in slices.
+//!
+//! Limitations: a sum is as old as its slices. A role can exceed its quota until the next count.
 
 use super::table::{Gives, statements};
 use crate::pg::catch::Result;
@@ -10,18 +13,19 @@ use pgrx::pg_sys;
 use std::collections::HashMap;
 
 statements! {
-    // What holds for this database alone comes last.
+    // Settings for this database only come last, so that they override the others.
     LIMITS = "SELECT s.setrole AS owner, substr(e.entry, strpos(e.entry, '=') + 1) AS value \
         FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS e (entry) \
         WHERE split_part(e.entry, '=', 1) = 'xdb.max_running_processes' \
             AND (s.setdatabase = 0 OR s.setdatabase = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())) \
         ORDER BY s.setdatabase <> 0" => fn set_limits() -> Vec<(pg_sys::Oid, String)>;
-    // By the index of those that run.
+    // Uses the index of running executions.
     RUNNING = slice("p.process_id", "process_execution p", "p.status = 'RUNNING' AND p.process_id > $1", "0");
     MESSAGES = slice("m.number", "global_message m", "m.number > COALESCE(NULLIF($1, '')::bigint, 0)", "m.bytes");
 }
 
-/// Counts the first $2 rows of a table behind the place $1, by owner. `last` is the place of the last one, if there were as many.
+/// Counts the next $2 rows of a table after the position $1, by owner. `last` is the position of the last row, if there
+/// were $2 rows.
 fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
     format!(
         "WITH slice AS MATERIALIZED (SELECT {place} AS place, owner, {bytes} AS bytes FROM xdb.{table} \
@@ -32,7 +36,7 @@ fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
     )
 }
 
-/// How many running processes roles may have; 0: any number.
+/// How many running processes roles may have. 0: no limit.
 #[derive(Debug, Default)]
 pub struct Limits {
     of_role: HashMap<pg_sys::Oid, i32>,
@@ -40,7 +44,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// As roles and the database have them set now; `of_others` holds for all else.
+    /// Reads the limits of roles and of the database. `of_others` is the limit of all other roles.
     pub fn read(spi: &Spi, of_others: i32) -> Result<Self> {
         let mut limits = Self { of_role: HashMap::new(), of_others };
         for (owner, value) in set_limits(spi)? {
@@ -53,7 +57,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Whether there is any.
+    /// Whether any role has a limit.
     pub fn has_any(&self) -> bool {
         self.of_others > 0 || self.of_role.values().any(|limit| *limit > 0)
     }
@@ -63,17 +67,18 @@ impl Limits {
     }
 }
 
-/// What was counted of a role.
+/// The stored rows of a role.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     pub count: i64,
     pub bytes: i64,
 }
 
+/// Sums by role.
 pub type Sums = HashMap<pg_sys::Oid, Sum>;
 
-/// Adds the next rows of a kind behind this place: running processes by id; messages of global queues by number, free ones and those
-/// that a state has taken. Returns the last place, if there may be more.
+/// Adds the next rows of a kind after this position. Running processes are ordered by id, messages of global queues by
+/// number. Messages that a state has taken count too. Returns the last position, if there may be more.
 pub fn add(spi: &Spi, kind: Kind, sums: &mut Sums, after: &str, rows: i64) -> Result<Option<String>> {
     let statement = match kind {
         Kind::Running => &RUNNING,

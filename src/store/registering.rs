@@ -1,5 +1,5 @@
-//! Registering workers and process types, and their ends: what is written to the tables `worker`, `process_type` and `mapped_table`,
-//! and what is looked for before. What is kept of it in memory is in `registry.rs`.
+//! Registers and unregisters workers and process types: reads and writes of the tables `worker`, `process_type` and
+//! `mapped_table`. `registry.rs` keeps registrations in memory.
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
@@ -14,7 +14,7 @@ use pgrx::pg_sys;
 use xdb_engine::{Definition, PauseMode, TableMapping, Timestamp};
 
 record! {
-    /// A worker that is registered, or registered again: then it keeps its owner.
+    /// A worker to register. If it is registered already, its owner stays.
     pub struct NewWorker<'a> of WorkerRow<'a> {
         name: &'a str,
         url: Option<&'a str>,
@@ -27,8 +27,8 @@ record! {
         role_name: Option<&'a str>,
     }
 
-    /// A process type that is registered, or registered again: then it keeps its owner. One that was lost gets the number back that its
-    /// executions know it by.
+    /// A process type to register. If it is registered already, its owner stays. If its row was lost, it gets its old
+    /// id back, which its executions refer to.
     struct NewType<'a> of TypeRow<'a> {
         process_type: &'a str,
         worker_id: Option<WorkerId>,
@@ -39,7 +39,7 @@ record! {
         type_id: TypeId,
     }
 
-    /// A process type that is there, and stays as it is until this transaction ends.
+    /// A registered process type. Its row is locked until this transaction ends.
     pub struct KnownType {
         owner: pg_sys::Oid,
         mapping_id: Option<MappingId>,
@@ -56,14 +56,14 @@ statements! {
         => fn insert_or_update(worker: [NewWorker], owner: pg_sys::Oid) -> Option<WorkerId>;
     PUT_SECRETS = "UPDATE xdb.worker SET secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1"
         => fn count_secrets(worker: WorkerId, secrets: i16) -> ();
-    // Callers compare the version of a type only, so a change of its worker is a change of the type.
+    // Sessions compare only the version of a type. So a change of its worker must change the type.
     TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1"
         => fn touch_types(worker: WorkerId) -> ();
-    /// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker.
+    /// The worker to change. Its row is locked until this transaction ends. `None` if there is no such worker.
     WORKER_TO_PUT = worker_of_name("NO KEY UPDATE") => pub fn worker_to_put(name: &str) -> Option<OwnedWorker>;
-    /// A worker for a process type: nobody removes it before this transaction ends.
+    /// The worker of a process type. No session can remove it before this transaction ends.
     WORKER_TO_USE = worker_of_name("KEY SHARE") => pub fn worker_to_use(name: &str) -> Option<OwnedWorker>;
-    /// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
+    /// The worker to remove. No process type can begin to use it. Transactions that were about to use it have ended.
     WORKER_TO_DELETE = worker_of_name("UPDATE") => pub fn worker_to_delete(name: &str) -> Option<OwnedWorker>;
     SHOWN_WORKERS = "SELECT w.worker_id, w.name, w.owner, w.url IS NULL AS pulls, w.max_concurrency FROM xdb.worker w"
         => pub fn shown_workers() -> Vec<ShownWorker>;
@@ -72,9 +72,10 @@ statements! {
         => pub fn shown_types() -> Vec<ShownType>;
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
         WHERE w.name = $1 ORDER BY 1" => fn types_of(name: &str) -> Vec<String>;
-    // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
+    // Calls may still wait for this worker, from before their type moved to another one. The scheduler moves them.
     DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1" => fn delete_row(worker: WorkerId) -> ();
-    /// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
+    /// The id of a type that is not registered although its executions run. A restore can leave such a type. The
+    /// executions refer to the type by this id.
     LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1") => pub fn lost_type(name: &str) -> Option<TypeId>;
     TYPE_TO_PUT = "SELECT owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
@@ -85,10 +86,10 @@ statements! {
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id"
         => fn next_mapping() -> Option<MappingId>;
     INSERT_MAPPING = insert_row::<MappedTable>();
-    /// A process type that is to be removed, and its owner.
+    /// The process type to remove, and its owner.
     TYPE_TO_DELETE = "SELECT type_id, owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
         => pub fn type_to_delete(name: &str) -> Option<(TypeId, pg_sys::Oid)>;
-    /// Number of running executions of a type.
+    /// The number of running executions of a type.
     RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
         WHERE type_id = $1 AND status = 'RUNNING'" => pub fn running_of_type(id: TypeId) -> i64;
     DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1" => fn delete_type(id: TypeId) -> ();
@@ -106,8 +107,8 @@ fn put_type_as(insert: &str) -> String {
     )
 }
 
-/// Inserts a worker, or changes the one of its name if that has this owner. Says whether it did: somebody may have registered
-/// one since its owner was looked for.
+/// Inserts a worker, or changes the one of its name if it has this owner. False if it has another owner: another
+/// session may have registered it since the caller read the owner.
 pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, owner: pg_sys::Oid) -> Result<bool> {
     take_into_use(spi)?;
     let Some(id) = insert_or_update(spi, &[worker], owner)? else { return Ok(false) };
@@ -117,7 +118,7 @@ pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, own
     Ok(true)
 }
 
-/// Has a worker's calls signed with these secrets from now on.
+/// Signs the worker's calls with these secrets from now on.
 pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()> {
     worker_secret::put(spi, worker, secrets)?;
     count_secrets(spi, worker, secrets.len() as i16)?;
@@ -134,12 +135,12 @@ record! {
         worker_id: WorkerId,
         name: String,
         owner: pg_sys::Oid,
-        /// It fetches its calls itself.
+        /// Whether it is a pull worker.
         pulls: bool,
         max_concurrency: i32,
     }
 
-    /// A process type as everybody may know it.
+    /// The parts of a process type that all roles may see.
     pub struct ShownType {
         type_id: TypeId,
         process_type: String,
@@ -151,11 +152,13 @@ record! {
     }
 }
 
-/// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
+/// Process types that use a worker, in the latest state. A foreign key would not find types that the transaction's
+/// snapshot does not show.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
     spi.with_latest_snapshot(|spi| types_of(spi, name))
 }
 
+/// Removes a worker that no process type uses, with its secrets.
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     delete_row(spi, id)?;
     worker_secret::delete(spi, id)?;
@@ -163,24 +166,24 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     bump(spi)
 }
 
-/// What a process type is registered with.
+/// The parameters of a registration of a process type.
 pub struct TypeToPut<'a> {
     pub name: &'a str,
     pub worker: Option<WorkerId>,
     pub definition: &'a Definition,
-    /// The role that registers it, and its name.
+    /// The role that registers the type, and the role's name.
     pub role: pg_sys::Oid,
     pub role_name: &'a str,
-    /// The number of a type of this name that was lost.
+    /// The id of a type with this name whose row was lost.
     pub lost: Option<TypeId>,
 }
 
-/// Inserts a process type, or replaces the one that is known. Says whether it did: somebody may have registered one since that
-/// was looked for. A mapping that differs from the last one gets a new id, because running executions keep theirs.
+/// Inserts a process type, or replaces the known one. False if another session has registered the type since the caller
+/// read it. A changed mapping gets a new id, because running executions keep their mapping.
 pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
     let TypeToPut { name: process_type, worker: worker_id, definition, role, role_name, lost } = *put;
     if worker_id.is_none() {
-        // Else the registration of the worker has done so.
+        // With a worker, the registration of the worker has done this.
         take_into_use(spi)?;
     }
     let is_mapped = |known: &&KnownType| -> Result<bool> {
@@ -220,12 +223,13 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
             key_columns: table.primary_key.clone(),
             attributes: Jsonb(to_json(&table.attributes)?.into()),
         };
-        // One by one: their keys are arrays of different lengths.
+        // One by one, because their keys are arrays of different lengths.
         spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row], &[]))?;
     }
     Ok(next)
 }
 
+/// Removes a process type without running executions. The caller has locked it.
 pub fn delete_process_type(spi: &Spi, id: TypeId) -> Result<()> {
     delete_type(spi, id)?;
     bump(spi)

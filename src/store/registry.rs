@@ -1,5 +1,8 @@
-//! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`, and what is kept of them in memory.
-//! How something comes to be registered is in `registering.rs`.
+//! Registered workers and process types: reads the tables `worker`, `process_type` and `mapped_table`, and keeps
+//! registrations in memory. `registering.rs` writes them.
+//!
+//! Limitations: memory is limited, so only recently used definitions are kept. One turn reads only a limited amount of
+//! definitions; executions of other types are deferred.
 
 use super::table::{Read, record, select, statements, table};
 use super::worker_secret::{self, Signing};
@@ -18,15 +21,18 @@ use xdb_calls::{TypeFacts, TypeWorker};
 use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
+/// The key of a registered worker. [`NO_WORKER`] stands for none.
 pub type WorkerId = i32;
+/// The key of a registered process type.
 pub type TypeId = i32;
+/// The key of an attribute mapping. Executions keep the mapping of their start.
 pub type MappingId = i32;
 
 /// A worker: where calls go.
 #[derive(Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    /// None: it fetches its calls itself.
+    /// None: a pull worker.
     pub url: Option<String>,
     pub signing: Signing,
     pub headers: Vec<(String, String)>,
@@ -37,16 +43,16 @@ pub struct Worker {
 pub struct ProcessType {
     pub id: TypeId,
     pub name: String,
-    /// None: functions answer all of its calls.
+    /// None: functions answer all calls of the type.
     pub worker: Option<Arc<Worker>>,
     pub definition: Arc<Definition>,
     pub mapping_id: Option<MappingId>,
-    /// It may be over by itself.
+    /// Check its end: the pause may have ended at its set time.
     pub pause: Option<Pause>,
     pub version: RowVersion,
 }
 
-/// In the tasks of calls that functions answer, and of types that are not registered.
+/// The worker id in the tasks of calls that functions answer, and of types that are not registered.
 pub const NO_WORKER: WorkerId = 0;
 
 impl ProcessType {
@@ -54,12 +60,12 @@ impl ProcessType {
         self.worker.as_ref().map_or(NO_WORKER, |worker| worker.id)
     }
 
-    /// The worker that fetches its calls, if it is such a one.
+    /// The id of its worker, if that is a pull worker.
     pub fn pulled_by(&self) -> Option<WorkerId> {
         self.worker.as_ref().filter(|worker| worker.url.is_none()).map(|worker| worker.id)
     }
 
-    /// What is registered, as far as calls depend on it.
+    /// The part of the registration that calls depend on.
     pub fn facts(&self) -> TypeFacts<'_> {
         let worker = match &self.worker {
             None => TypeWorker::None,
@@ -69,61 +75,64 @@ impl ProcessType {
         TypeFacts { definition: &self.definition, worker, pause: self.pause.as_ref() }
     }
 
-    /// Whether a call of this state is a runner's: because a function answers it, or since there is no worker who could.
+    /// Whether a runner makes the calls of this state, because a function answers them, or because the type has no
+    /// worker.
     pub fn is_for_function(&self, state_id: &str, api: Api) -> bool {
         self.worker.is_none() || self.definition.function_of(state_id, api).is_some()
     }
 }
 
 record! {
-    /// Tells one state of a row from all others: also from one that was rolled back, or of another row of that name.
+    /// Identifies one version of a row. It differs also from versions that were rolled back, and from other rows of the
+    /// same name.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RowVersion { type_id: TypeId, version: i64, xmin: String }
 }
 
-/// An attribute mapping as it was registered once; immutable.
+/// A registered attribute mapping. Never changes.
 pub type Mapping = Arc<[TableMapping]>;
 
-/// Registrations and mappings, as far as they were needed and there is room for them in memory. A scheduler keeps it up to date with
-/// [`Registry::refresh`]; a caller looks at the version of the type that it uses.
+/// Registrations and mappings in memory, as far as they were needed and fit. A scheduler keeps it up to date with
+/// [`Registry::refresh`]. A session checks the version of each type that it uses.
 pub struct Registry {
-    /// As of the last reading; None: whatever was read may not be so.
+    /// The generation at the last reading. None: the data may be from a transaction that was rolled back.
     generation: Option<i64>,
     types: Kept<TypeId, Known>,
-    /// Of those that are kept.
+    /// Ids of the types in memory, by name.
     by_name: HashMap<String, TypeId>,
     mappings: Kept<MappingId, Mapping>,
     workers: BTreeMap<WorkerId, Registered>,
     read: Reading,
-    /// Of the engine: a session reads what it needs, or fails.
+    /// The limits of a turn. Only the engine has them: a session reads what it needs, or fails.
     turn: Option<TurnsPart>,
 }
 
-/// A type, and at which reading it was found to be so.
+/// A type, and the number of the reading that last confirmed it.
 struct Known {
     process_type: Arc<ProcessType>,
     weight: usize,
     checked: u64,
 }
 
-/// What one turn reads of definitions. They are everybody's who may register; nobody shall wait for long for those of others.
+/// The definitions that one turn reads. Any role that may register can make them large. So a turn reads a limited
+/// amount, and no owner waits long for the definitions of others.
 #[derive(Default)]
 struct TurnsPart {
-    /// What has been read in this turn weighs so much.
+    /// The weight of the definitions read in this turn.
     weight: usize,
-    /// For whose processes any was that is not small.
+    /// Owners of processes for which the turn has read a definition that is not small.
     read_for: HashSet<pg_sys::Oid>,
-    /// Executions that are left alone, and until when if that is known.
+    /// Deferred executions, and until when, if that is known.
     put_off: BTreeMap<ExecutionId, Option<Instant>>,
-    /// Definitions that can't be read, and when to try again.
+    /// Definitions that can't be read, and when to retry.
     unreadable: HashMap<TypeId, (RowVersion, Instant)>,
 }
 
-/// A process type by its id.
+/// The result of looking up a process type by its id.
 pub enum Found {
     Registered(Arc<ProcessType>),
     Missing,
-    /// The engine is to read it in another turn: not before then.
+    /// Another turn reads the type, not before this time.
     Later(Option<Instant>),
 }
 
@@ -133,50 +142,50 @@ impl Found {
     }
 }
 
-/// How much an engine process keeps of definitions, and how much a session, of which there are many. They take less, by far if
-/// their states have options; see [`Definition::weight`].
+/// The weight of definitions that an engine process keeps, and that a session keeps. There are many sessions. The
+/// memory used is less, much less if the states have options: see [`Definition::weight`].
 const KEPT_BY_ENGINE: usize = 128 * 1024 * 1024;
 const KEPT_BY_SESSION: usize = 16 * 1024 * 1024;
 
-/// Attributes of the mappings that are kept.
+/// The number of attributes of all mappings that are kept.
 const MAPPED: usize = 100_000;
 
-/// How much one turn reads of definitions, and one more at most. It takes tens of milliseconds. One for each owner's processes goes in
-/// any case: nobody waits until others need none.
+/// The weight of definitions that one turn reads; the last one may exceed it. Reading this much takes tens of
+/// milliseconds. One definition per owner is always read, so that no owner waits for others.
 const OF_ONE_TURN: usize = 32 * 1024 * 1024;
 
-/// What takes no more bytes, as it is stored, is read in any case.
+/// A definition of at most this many stored bytes is always read.
 const SMALL: usize = 4 * 1024;
 
-/// A definition that can't be read is tried again after this.
+/// After this time, the engine retries a definition that it could not read.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 
 impl Default for Registry {
-    /// Of a session.
+    /// The registry of a session.
     fn default() -> Self {
         Self::keeping(KEPT_BY_SESSION, None)
     }
 }
 
-/// When registrations were read, and whether what they refer to may be another by now.
+/// When registrations were read, and whether their secrets may have changed since.
 #[derive(Default)]
 struct Reading {
-    /// How often.
+    /// The number of readings.
     times: u64,
     at: Option<Instant>,
-    /// When the configuration had been read that held then.
+    /// When the configuration of that moment had been loaded.
     configuration: i64,
-    /// Secrets are in files or the environment.
+    /// Whether any secret is in a file or in the environment.
     has_references: bool,
-    /// Some of them were not to be had.
+    /// Whether any secret could not be read.
     has_unusable: bool,
 }
 
-/// Secrets that are not to be had are looked for again after this.
+/// After this time, secrets that could not be read are read again.
 const LOOKED_FOR_AGAIN: Duration = Duration::from_secs(10);
 
 impl Reading {
-    /// When secrets are to be looked for again.
+    /// When secrets are to be read again.
     fn again_at(&self) -> Option<Instant> {
         self.at.filter(|_| self.has_unusable && self.has_references).map(|at| at + LOOKED_FOR_AGAIN)
     }
@@ -187,14 +196,14 @@ impl Reading {
     }
 }
 
-/// What a scheduler knows of a worker besides its types.
+/// What a scheduler keeps of a worker besides its types.
 struct Registered {
     name: String,
-    /// It fetches its calls itself.
+    /// Whether it is a pull worker.
     pulls: bool,
     max_concurrency: usize,
     at: Timestamp,
-    /// Why its calls can't be signed.
+    /// Why its calls can't be signed. None: they can.
     unusable: Option<Arc<str>>,
 }
 
@@ -211,7 +220,7 @@ table! {
             owner: pg_sys::Oid,
             owner_name: &'a str,
             secrets: i16,
-            /// Of a worker without URL: its members may claim calls.
+            /// Of a pull worker: members of this role may claim its calls.
             role: Option<pg_sys::Oid>,
             role_name: Option<&'a str>,
         }
@@ -231,7 +240,7 @@ table! {
             registered_at: Timestamp,
             owner: pg_sys::Oid,
             owner_name: &'a str,
-            /// See [`pauses`].
+            /// The pause of the type: see [`pauses`].
             pause_mode: Option<PauseMode>,
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
@@ -240,7 +249,7 @@ table! {
 }
 
 table! {
-    /// A table of an attribute mapping. Never changed: executions keep the mapping of their start.
+    /// A table of an attribute mapping. Never changes: executions keep the mapping of their start.
     pub struct MappedTable<'a> in "mapped_table" {
         key { mapping_id: MappingId, position: i32 }
         other { relation: Relation, table_name: &'a str, key_columns: Vec<String>, attributes: Jsonb<'a> }
@@ -260,21 +269,21 @@ fn type_with(definition: &str) -> String {
 
 const DEFINITION: &str = "t.definition::text";
 
-/// In its place, what it takes to read it.
+/// The stored size of the definition, in place of the definition.
 const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
 
 record! {
-    /// A process type that is not registered, and how many of its executions run.
+    /// A process type that is not registered, and the number of its running executions.
     pub struct MissingType { process_type: String, running: i64 }
 }
 
-/// An execution `p` that runs and whose type is not there: rows were lost on their way into this database.
+/// The condition that an execution `p` runs and its type is missing. A restore or a copy can lose rows of types.
 pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
 statements! {
     TYPE = type_with(DEFINITION);
-    // What a change of its worker changes, without the definition.
+    // Everything that a change of the worker changes, without the definition.
     HEAD = type_with(STORED_BYTES);
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1"
         => fn version_of(name: &str) -> Option<RowVersion>;
@@ -284,7 +293,7 @@ statements! {
 }
 
 impl Registry {
-    /// Of a process of the engine.
+    /// The registry of an engine process.
     pub fn of_engine() -> Self {
         Self::keeping(KEPT_BY_ENGINE, Some(TurnsPart::default()))
     }
@@ -301,8 +310,8 @@ impl Registry {
         }
     }
 
-    /// A turn begins. Reads the workers again if a registration changed since the last time, or may have, and says whether it has.
-    /// Of each type it is asked then, when it is needed, whether it has changed.
+    /// Call it at the begin of each turn. If registrations or secrets may have changed since the last turn, reads the
+    /// workers again and returns true. Each type is then checked when it is next needed.
     pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<bool> {
         if let Some(turn) = &mut self.turn {
             turn.weight = 0;
@@ -317,7 +326,7 @@ impl Registry {
         Ok(changed)
     }
 
-    /// The transaction was rolled back, and with it what it may have registered itself.
+    /// Call it after a rollback: registrations of the transaction itself may have been read.
     pub fn undo(&mut self) {
         self.generation = None;
     }
@@ -335,48 +344,49 @@ impl Registry {
         Ok(())
     }
 
-    /// Grows with every reading.
+    /// The number of readings. It grows with each.
     pub fn times_read(&self) -> u64 {
         self.read.times
     }
 
-    /// When the next turn shall be made, so that secrets are looked for again.
+    /// When the next turn must be made, so that secrets are read again.
     pub fn reads_again_at(&self) -> Option<Instant> {
         self.read.again_at()
     }
 
-    /// The workers whose calls can't be signed, by their names, and why.
+    /// Workers whose calls can't be signed, with names and reasons.
     pub fn unusable(&self) -> impl Iterator<Item = (WorkerId, &str, &Arc<str>)> {
         self.workers.iter().filter_map(|(id, worker)| Some((*id, &*worker.name, worker.unusable.as_ref()?)))
     }
 
-    /// All workers that are called, with how many calls each takes at once. Those that fetch their calls are not among them.
+    /// All HTTP workers, and how many calls each may have at a time. Pull workers are left out.
     pub fn workers(&self) -> Vec<(WorkerId, usize)> {
         let called = self.workers.iter().filter(|(_, worker)| !worker.pulls);
         called.map(|(id, worker)| (*id, worker.max_concurrency)).collect()
     }
 
-    /// All that fetch their calls themselves.
+    /// All pull workers.
     pub fn pulling_workers(&self) -> impl Iterator<Item = WorkerId> {
         self.workers.iter().filter(|(_, worker)| worker.pulls).map(|(id, _)| *id)
     }
 
-    /// All that are registered.
+    /// All registered workers.
     pub fn registered_workers(&self) -> Vec<WorkerId> {
         self.workers.keys().copied().collect()
     }
 
-    /// Whether a worker is registered, and called by the engine.
+    /// Whether the worker is registered and has a URL.
     pub fn is_called(&self, id: WorkerId) -> bool {
         self.workers.get(&id).is_some_and(|worker| !worker.pulls)
     }
 
-    /// When a worker was registered last; `None` if it is not.
+    /// When a worker was last registered. `None` if it is not registered.
     pub fn registered_at(&self, id: WorkerId) -> Option<Timestamp> {
         self.workers.get(&id).map(|worker| worker.at)
     }
 
-    /// A type by its id, for a process of this owner. In the engine it is as of this turn; a session may have read it some time ago.
+    /// A type by its id, for a process of this owner. In the engine it is up to date in this turn. A session may have
+    /// read it some time ago.
     pub fn process_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
         match self.types.get(&id) {
             Some(known) if known.checked == self.read.times => Ok(Found::Registered(known.process_type.clone())),
@@ -384,7 +394,7 @@ impl Registry {
         }
     }
 
-    /// An execution that is left alone in this turn, because its definition is to be read in another one: not before then.
+    /// Defers an execution to a turn that reads its definition, not before this time.
     pub fn put_off(&mut self, id: ExecutionId, until: Option<Instant>) {
         if let Some(turn) = &mut self.turn {
             turn.put_off.insert(id, until);
@@ -395,12 +405,12 @@ impl Registry {
         self.turn.as_ref().is_some_and(|turn| turn.put_off.contains_key(&id))
     }
 
-    /// Until when an execution is put off, if that is known.
+    /// Until when an execution is deferred, if that is known.
     pub fn put_off_until(&self, id: ExecutionId) -> Option<Instant> {
         self.turn.as_ref().and_then(|turn| turn.put_off.get(&id).copied().flatten())
     }
 
-    /// Reads a type, and of one that is known and has not changed all but the definition.
+    /// Reads a type. If it is in memory and has not changed, the definition is not read again.
     fn read_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
         let known = self.types.get(&id).map(|known| (known.process_type.clone(), known.weight));
         let mut version = None;
@@ -427,9 +437,9 @@ impl Registry {
         }
         let whole = match (&mut self.turn, version) {
             (Some(turn), Some(version)) => match guarded(|| whole_type(spi, id)) {
-                // Those of other types go on.
+                // Processes of other types go on.
                 Err(error) if error.code != QUERY_CANCELED => {
-                    let what = format!("the definition of process type {id} can't be read, and its processes wait");
+                    let what = format!("the definition of process type {id} can't be read, so its processes wait");
                     log_error(&what, &error);
                     let again_at = Instant::now() + READ_AGAIN;
                     turn.unreadable.insert(id, (version, again_at));
@@ -466,15 +476,15 @@ impl Registry {
     }
 
     fn forget_name(&mut self, gone: &ProcessType) {
-        // Another one may have the name by now.
+        // Another type may have the name by now.
         if self.by_name.get(&gone.name) == Some(&gone.id) {
             self.by_name.remove(&gone.name);
         }
     }
 
-    /// The type of this name for a start: nobody unregisters it before this transaction ends.
+    /// The type of this name, for a start. No session can unregister it before this transaction ends.
     pub fn process_type_to_start(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
-        // One that is not of this name any more is locked for nothing.
+        // If the type does not have this name any more, the lock is useless and harmless.
         let known = self.by_name.get(name).copied();
         let mut locked = match known {
             Some(known) => known,
@@ -485,7 +495,7 @@ impl Registry {
         };
         loop {
             lock_type(locked, pg_sys::AccessShareLock)?;
-            // While this waited for the lock, or before, the type may have been replaced by another one of its name.
+            // During the wait for the lock, or before, another type may have got the name.
             match self.process_type_by_name(spi, name)? {
                 Some(now) if now.id == locked => return Ok(Some(now)),
                 Some(now) => locked = now.id,
@@ -494,13 +504,13 @@ impl Registry {
         }
     }
 
-    /// The type of this name as it is registered now, for a caller.
+    /// The type of this name as it is registered now, for a session.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
         let current = version_of(spi, name)?;
         self.process_type_of(spi, name, current)
     }
 
-    /// The same, of a version that was read a moment ago.
+    /// The same, for a version that was read a moment ago.
     pub(super) fn process_type_of(
         &mut self,
         spi: &Spi,
@@ -511,11 +521,11 @@ impl Registry {
         loop {
             let Some(current) = read else { return Ok(None) };
             if missing == Some(current.type_id) {
-                // Its worker is not there.
+                // Its worker does not exist.
                 return Ok(None);
             }
             if self.read.configuration != configuration_read_at() {
-                // Of the secrets that stand elsewhere all may be others.
+                // All secrets outside of the database may have changed.
                 self.read.times += 1;
                 self.read.configuration = configuration_read_at();
             }
@@ -529,7 +539,7 @@ impl Registry {
             if let Some(found) = self.read_type(spi, current.type_id, pg_sys::InvalidOid)?.registered() {
                 return Ok(Some(found));
             }
-            // Another one may have taken its place meanwhile.
+            // Another type may have got the name meanwhile.
             missing = Some(current.type_id);
             read = version_of(spi, name)?;
         }
@@ -566,7 +576,7 @@ fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeM
     Ok(workers.into_iter().collect())
 }
 
-/// Names of workers whose secrets can't be used, and why: as it is here and now, for people.
+/// Names of workers whose secrets can't be used, and why. Reads the secrets now. For people.
 pub fn unusable_secrets(spi: &Spi) -> Result<Vec<(String, Arc<str>)>> {
     let workers = read_workers(spi, &mut worker_secret::Reader::default())?;
     Ok(workers.into_values().filter_map(|worker| Some((worker.name, worker.unusable?))).collect())
@@ -583,7 +593,7 @@ impl Worker {
 }
 
 impl ProcessType {
-    /// Without its definition.
+    /// Reads all but the definition.
     fn read(row: &Row, secrets: &mut worker_secret::Reader) -> Result<Self> {
         let worker = match row.get::<Option<WorkerId>>("worker_id")? {
             Some(id) => Some(Arc::new(Worker::read(row, id, secrets.signing(row)?)?)),
@@ -601,7 +611,7 @@ impl ProcessType {
     }
 }
 
-/// A type with its definition, and what that weighs.
+/// A type with its definition, and the definition's weight.
 fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
     let mut secrets = worker_secret::Reader::default();
     spi.first(&TYPE, &[value(id)], |row| {
@@ -614,7 +624,8 @@ fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
 }
 
 impl TurnsPart {
-    /// If this turn is not to read a definition that takes so many bytes, for a process of this owner.
+    /// Says when the definition is read, if not in this turn. The definition has this many stored bytes, and is for a
+    /// process of this owner.
     fn later(&mut self, version: &RowVersion, stored_bytes: usize, owner: pg_sys::Oid) -> Option<Found> {
         if let Some((unreadable, again_at)) = self.unreadable.get(&version.type_id) {
             if unreadable == version && *again_at > Instant::now() {
@@ -630,10 +641,11 @@ impl TurnsPart {
     }
 }
 
-/// Keeps starts of a type and its end apart. Not a row lock: a thousand starts at once must not queue up at one row.
+/// Locks a process type: a start excludes the type's removal. It is not a row lock, because a thousand starts at once
+/// must not queue up at one row.
 pub fn lock_type(id: TypeId, mode: u32) -> Result<()> {
     lock_extension_object(id as u32, TYPE_LOCK, mode)
 }
 
-/// Tells the locks of types from others of the extension.
+/// Distinguishes locks of types from other locks of the extension.
 const TYPE_LOCK: u16 = 0x5844;

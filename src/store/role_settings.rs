@@ -1,5 +1,7 @@
-//! What `ALTER ROLE … SET` and `ALTER DATABASE … SET` say of custom parameters: those with a dot in their names, and none of
-//! this extension's. And what the server and the database say of settings that decide what statements mean.
+//! Reads settings from the catalogs:
+//! * custom parameters that `ALTER ROLE … SET` and `ALTER DATABASE … SET` define. Their names have a dot, and they are
+//!   not this extension's;
+//! * settings that decide what statements mean, as the server and the database define them.
 
 use super::table::statements;
 use crate::pg::catch::{PgError, Result};
@@ -11,8 +13,8 @@ use pgrx::pg_sys;
 use std::ffi::CString;
 
 statements! {
-    // What is set for the role that the engine logs in as holds in the engine's session, and is no business of others: for them it
-    // is empty, unless something else is set for them.
+    // Settings of the role that the engine logs in as apply in the engine's session, and must not reach other roles.
+    // For those roles they are empty, unless another setting applies.
     OF_ROLE = format!(
         "SELECT DISTINCT ON (lower(c.name)) c.name, CASE WHEN c.is_the_engines THEN '' ELSE c.value END AS value FROM ( \
             SELECT substr(u.setting, 1, strpos(u.setting, '=') - 1) AS name, \
@@ -24,7 +26,7 @@ statements! {
         ORDER BY lower(c.name), c.is_the_engines, c.setrole <> 0 DESC, c.setdatabase <> 0 DESC",
         engine = pg_sys::BOOTSTRAP_SUPERUSERID
     ) => fn of_role(role: pg_sys::Oid, database: pg_sys::Oid) -> Vec<(String, String)>;
-    // As a session begins whose role and client set nothing. What stands on the server's command line is not looked for.
+    // As for a new session whose role and client set nothing. The server's command line is not considered.
     MEANING = format!(
         "SELECT s.name, COALESCE( \
             (SELECT substr(u.setting, strpos(u.setting, '=') + 1) \
@@ -38,13 +40,13 @@ statements! {
     ) => fn meanings(database: pg_sys::Oid) -> Vec<(String, String)>;
 }
 
-/// The settings that decide what statements mean, as the server and the database have them.
+/// The settings that decide what statements mean, as the server and the database define them.
 pub fn configured(spi: &Spi) -> Result<Vec<Setting>> {
     settings(meanings(spi, process::database())?)
 }
 
-/// The custom settings with which a session of this role begins in this database. Of several for one parameter that which Postgres
-/// takes: of the role in the database before of the role, before of the database, before of all.
+/// The custom settings of a new session of this role in this database. If there are several for one parameter, the
+/// precedence is that of Postgres. First: the role in the database. Then the role, then the database, then all.
 pub fn custom_settings(spi: &Spi, role: pg_sys::Oid) -> Result<Vec<Setting>> {
     settings(of_role(spi, role, process::database())?)
 }

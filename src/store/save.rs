@@ -1,5 +1,7 @@
-//! Writes what became of executions: the difference between what was loaded and what is now, one array statement
-//! per table, whatever the size of the batch.
+//! Saves executions: writes the difference between the loaded and the present execution. One array statement per table,
+//! for a batch of any size.
+//!
+//! Limitations: all executions must be locked, and all statements run in the caller's transaction.
 
 use super::attribute::{self, LocalAttribute};
 use super::claim::{self, Lease, Task};
@@ -26,7 +28,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
-/// Deletes all rows that executions have in these tables.
+/// Deletes all rows of executions from these tables.
 fn all_of(tables: &[&str]) -> String {
     let delete = |table| format!("{table} AS (DELETE FROM xdb.{table} WHERE execution_id = ANY ($1))");
     format!("WITH {} SELECT", tables.iter().map(delete).collect::<Vec<_>>().join(", "))
@@ -46,13 +48,13 @@ fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> R
     Ok(())
 }
 
-/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
-/// have seen them.
+/// Deletes messages in the inbox, and their ids, of closed executions. A close at a higher isolation level may not have
+/// seen them.
 pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     delete_of(spi, &ARRIVALS, ids)
 }
 
-/// Saves what a session has decided. The engine learns at the commit that calls are over.
+/// Saves what a session has decided. If calls have ended, the engine is notified at commit.
 pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<()> {
     if save_of_session(spi, batch, now)?.calls_over {
         crate::pg::wake::calls_over_at_commit();
@@ -60,7 +62,7 @@ pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timesta
     Ok(())
 }
 
-/// The same, and leaves it to the caller what the engine learns. A session makes no calls, and knows of no slow tables.
+/// The same, but the caller notifies the engine. A session makes no calls, and knows no slow tables.
 pub fn save_of_session<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<SavedBatch> {
     save_batch(spi, batch, &HashMap::new(), &|_| SCHEDULERS_LANE, now)
 }
@@ -68,18 +70,18 @@ pub fn save_of_session<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, n
 /// What a scheduler has to know of a batch that it saved.
 #[derive(Debug, Default)]
 pub struct SavedBatch {
-    /// Calls have ended, which may have had locks on attributes or waited for some.
+    /// Whether calls have ended. They may have had locks on attributes, or waited for some.
     pub calls_over: bool,
-    /// The earliest due time of the calls without a lease and the timers that were written.
+    /// The earliest due time of the written timers, and of the written calls without a lease.
     pub earliest: Option<Timestamp>,
-    /// The same of the timers of each owner.
+    /// The earliest due time of the written timers, by owner.
     pub timers: BTreeMap<Owner, Timestamp>,
-    /// Calls that were held may be claimed again, whenever they came due.
+    /// Whether held calls were released. They may have been due earlier than the cursors.
     pub let_go: bool,
 }
 
-/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due. `leases` names the
-/// calls that this scheduler makes itself, at once.
+/// Saves a batch. The caller passes on the locks of ended calls, and handles what is due. `leases` has the calls that
+/// this scheduler makes itself, at once.
 pub fn save_batch<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
@@ -108,36 +110,36 @@ struct Calls<'b> {
     now: Timestamp,
 }
 
-/// What is to be written, gathered over the batch.
+/// Everything to write for the batch.
 #[derive(Default)]
 struct Changes<'a> {
     updated: Vec<&'a Loaded>,
     closed: Closed,
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
-    /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
+    /// Whether any call has ended or starts again. Such a call gives up its locks.
     calls_over: bool,
-    /// New calls of workers that fetch them.
+    /// New calls of pull workers. A commit wakes a session for each.
     pulled: Vec<(WorkerId, NewCall, StateKey)>,
-    /// Such workers that may have any.
+    /// Pull workers that may have calls again: all their sessions are woken.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
-    /// Executions whose pause is over.
+    /// Executions whose pause has ended.
     resumed: Vec<ExecutionId>,
 }
 
-/// Executions that close, and what they may leave.
+/// Executions that close, and the kinds of rows that they may leave.
 #[derive(Default)]
 struct Closed {
     all: Vec<ExecutionId>,
-    /// Those of them with live states that were not loaded.
+    /// Closing executions with live states that were not loaded.
     with_threads: Vec<ExecutionId>,
-    /// Those of them that may have timers, or states that wait.
+    /// Closing executions that may have timers or waiting states.
     waiting: Vec<ExecutionId>,
-    /// Those of them that have messages in local queues.
+    /// Closing executions with messages in local queues.
     with_messages: Vec<ExecutionId>,
 }
 
@@ -179,12 +181,12 @@ impl Closed {
     }
 
     fn delete_what_they_leave(&self, spi: &Spi, now: Timestamp) -> Result<()> {
-        // A message may be in the inbox that nobody has seen.
+        // The inbox may have a message that no transaction has read yet.
         delete_of(spi, &OF_CLOSED, &self.all)?;
         delete_of(spi, &OF_WAITING, &self.waiting)?;
         delete_of(spi, &MESSAGES, &self.with_messages)?;
         if !self.with_threads.is_empty() {
-            // What was loaded is written after this.
+            // Loaded states are written after this.
             state::abort(spi, &self.with_threads, now)?;
         }
         self.all.iter().for_each(|id| crate::pg::wake::processes_closed_at_commit(id.0));
@@ -289,7 +291,8 @@ impl<'a> Changes<'a> {
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }
 
-    /// Those who wait for a state of a process that closes are woken by the close.
+    /// Wakes up sessions that wait for the end of a state. The close of a process wakes up sessions that wait for its
+    /// states.
     fn tell_waiters(&self) {
         for (id, state) in &self.ended {
             crate::pg::wake::state_ended_at_commit(id.0, &state.to_string());
@@ -300,7 +303,8 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call. Says when it is due.
+    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. Returns
+    /// when the task is due.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -318,7 +322,7 @@ impl<'a> Rows<'a> {
             return None;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
+        // A type that is not registered has no worker. Its tasks wait until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
             Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
             Some(t) => ((calls.lane)(meta), t.worker_id()),
@@ -354,7 +358,7 @@ impl<'a> Rows<'a> {
         if had_waits {
             self.waiters_gone.push((id, seq));
         }
-        // Two commands may wait for one queue.
+        // Two commands may wait for the same queue.
         let queues: BTreeSet<_> = open_queues(state).collect();
         self.waiters_new.extend(queues.into_iter().map(|(queue_name, wait_order)| QueueWaiter {
             execution_id: id,
@@ -417,7 +421,7 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    /// When the engine has to look again: not for calls that these workers fetch.
+    /// When the engine has something to do. Calls of these pull workers are left out.
     fn earliest(&self, pulling: &BTreeSet<WorkerId>) -> Option<Timestamp> {
         let waits = |task: &&Task| task.lease_until.is_none() && !pulling.contains(&task.worker_id);
         let calls = self.tasks_new.iter().chain(&self.tasks_changed).filter(waits).map(|task| task.due_at);

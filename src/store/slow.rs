@@ -1,4 +1,4 @@
-//! What is slow inside the database, for people. The marks are in shared memory: [`crate::pg::shmem::slow`].
+//! Names of slow tables and functions, for people. The marks are in shared memory: [`crate::pg::shmem::slow`].
 
 use super::table::statements;
 use crate::pg::catch::Result;
@@ -14,17 +14,17 @@ statements! {
         ELSE $1::oid::regclass::text END AS name" => fn name_of(oid: pg_sys::Oid, is_role: bool) -> Option<String>;
 }
 
-/// All that is marked in this database.
+/// Everything that is marked in this database.
 pub fn names(spi: &Spi) -> Result<Vec<String>> {
     marks(database()).map(|mark| describe(spi, mark)).collect()
 }
 
-/// Names what is marked, and says why.
+/// The name of the marked object, and why it is marked.
 pub fn describe(spi: &Spi, mark: Mark) -> Result<String> {
     let name = name_of(spi, mark.oid.into(), mark.kind == Kind::Killer)?.unwrap_or_default();
     Ok(match mark.kind {
         Kind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
-        Kind::Deadly => format!("{name}: a process died in it"),
-        Kind::Killer => format!("all tables of processes of {name}: a process died in one"),
+        Kind::Deadly => format!("{name}: an engine process crashed in it"),
+        Kind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
     })
 }

@@ -18,7 +18,7 @@ use xdb_engine::*;
 use xdb_sched::bytes::ByteBudget;
 
 table! {
-    /// A state execution: input, options, the call it is at, what it waits for, its last failure.
+    /// A state execution: input, options, its current call, its wait, its last failure.
     pub struct State<'a> in "state_execution" {
         key { execution_id: ExecutionId, seq: StateSeq }
         compared {
@@ -41,12 +41,12 @@ table! {
 /// Columns that never change.
 pub(super) const UNCHANGING: &[&str] = &["shard", "state_id", "number", "started_at", "input", "config", "recovery"];
 
-/// The columns of `s` that a [`State`] is read from.
+/// The columns of `s` from which a [`State`] is read.
 pub(super) fn columns() -> String {
     select::<State>("s")
 }
 
-/// The columns that [`read_within`] reads: what may be large is there as it is stored.
+/// The columns that [`read_within`] reads. Values that may be large are not decompressed.
 fn as_stored() -> String {
     format!(
         "{}, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait",
@@ -60,7 +60,7 @@ statements! {
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         as_stored(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
-    // In one statement, because nearly every turn begins with it.
+    // One statement, because nearly every turn begins with it.
     ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
             NOT EXISTS (SELECT FROM xdb.{inbox} i WHERE i.execution_id = v.execution_id) AS without_arrivals \
         FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq \
@@ -69,8 +69,8 @@ statements! {
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2"
         => fn with_more_attempts(ids: &[ExecutionId], than: u32) -> Vec<StateKey>;
-    // States of a process that closed which were not loaded.
-    /// Ends the live states of executions that closed.
+    // Only states that were not loaded are still live.
+    /// Ends the live states of closed executions.
     ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
         last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, \
         call = CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
@@ -88,7 +88,7 @@ statements! {
 }
 
 impl<'a> State<'a> {
-    /// The row that a state execution has.
+    /// The row of a state execution.
     pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
         let (call, wait, last_failure) = phase_parts(state);
         let call = match &state.phase {
@@ -113,7 +113,7 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The state execution that has this row.
+    /// The state execution of this row.
     fn read_back(self) -> Result<(ExecutionId, StateExecution)> {
         fn parse<T: DeserializeOwned>(json: Option<Jsonb>) -> Result<Option<T>> {
             json.map(|json| from_json(&json.0)).transpose()
@@ -147,19 +147,20 @@ fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
     Ok(value.map(to_json).transpose()?.map(|text| Jsonb(text.into())))
 }
 
+/// Reads a state execution with its execution's id. An error if the row is not valid.
 pub(super) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
     State::read(row)?.read_back()
 }
 
-/// All states of an execution by their sequence, as the active snapshot shows them; those that can't be read, with why.
+/// All states of an execution in their order, in the active snapshot. States that can't be read come with the error.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateExecution>)>> {
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
-/// A state that was read, or the key of one for which there was no room.
+/// A state, or the key of a state that exceeds the budget.
 type ReadState = std::result::Result<(ExecutionId, StateExecution), StateKey>;
 
-/// Reads a row, if it is within the budget: inputs, and results of waits, may be large.
+/// Reads a row if it fits into the budget. Inputs and results of waits may be large.
 fn read_within(row: &Row, budget: &mut ByteBudget, with_input: bool) -> Result<ReadState> {
     let state = State::read(row)?;
     let input = if with_input { row.get::<Option<Stored>>("stored_input")? } else { None };
@@ -173,13 +174,14 @@ fn read_within(row: &Row, budget: &mut ByteBudget, with_input: bool) -> Result<R
     Ok(Ok(state.read_back()?))
 }
 
-/// Those that are not loaded yet, each once, however many timers of it are due.
+/// States that are not loaded yet, each once, even if several of its timers are due.
 fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<StateKey> {
     let is_unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
     each_once(keys.iter().filter(is_unknown))
 }
 
-/// In the order in which they come first. Read twice, a large one would count twice, and perhaps be left out.
+/// Each key once, in the order of first occurrence. A large state that is read twice would count twice, and might be
+/// left out.
 fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
     let mut seen = HashSet::new();
     keys.copied().filter(|key| seen.insert(*key)).collect()
@@ -190,12 +192,12 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
 
-/// The same without their inputs: they may be large, and no update writes them.
+/// The same without inputs: inputs may be large, and no update writes them.
 pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), false)).map(drop)
 }
 
-/// The same, of those that are large as many as are within the budget. Gives the others.
+/// The same, but large states only within the budget. Returns the states that were left out.
 pub fn states_in(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -219,11 +221,12 @@ fn load(
     Ok(left_out)
 }
 
-/// Puts a state that was read into its execution. Gives the key of one that was not.
+/// Adds a state to its execution. Returns the key of a state that was left out.
 fn put_in_or(loaded: &mut BTreeMap<ExecutionId, Loaded>, state: ReadState) -> Option<StateKey> {
     state.map(|(id, state)| put_in(loaded, id, state)).err()
 }
 
+/// Adds a state to its execution, as loaded and as current. If the execution is not loaded, nothing happens.
 pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
     if let Some(entry) = loaded.get_mut(&id) {
         let state = Arc::new(state);
@@ -232,18 +235,18 @@ pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId
     }
 }
 
-/// What there is about calls that were answered, besides their states, which are loaded.
+/// What was read about answered calls, besides their states.
 #[derive(Debug, Default)]
 pub struct AnsweredCalls {
-    /// The leases that their tasks have.
+    /// The leases of their tasks.
     pub leases: HashMap<StateKey, (i64, i64)>,
-    /// Those of their executions that have no message in the inbox.
+    /// Those of their executions without messages in the inbox.
     pub without_arrivals: BTreeSet<ExecutionId>,
-    /// These are not loaded: they are large, and not within the budget.
+    /// States that were not loaded, because they are large and exceed the budget.
     pub left_out: BTreeSet<StateKey>,
 }
 
-/// Loads the states whose calls were answered into their executions, which are locked.
+/// Loads the states of answered calls into their executions, which are locked.
 pub fn answered(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -275,7 +278,8 @@ pub fn answered(
     Ok(answered)
 }
 
-/// Loads the live states whose failed attempts were not all recorded: a close sums them up. Those that are loaded are known.
+/// Loads the live states whose failed attempts were not all recorded, because a close sums them up. States that are
+/// loaded already are skipped.
 pub fn states_with_unrecorded_attempts(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -287,16 +291,16 @@ pub fn states_with_unrecorded_attempts(
         return Ok(());
     }
     let keys = with_more_attempts(spi, &ids, RECORDED_ATTEMPTS)?;
-    // They end, or stay as they are.
+    // These states end, or stay as they are.
     states_without_inputs(spi, loaded, &keys)
 }
 
-/// A state execution, if there is one of that name.
+/// The state execution with this name, if there is one.
 pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<Option<(StateSeq, StateStatus)>> {
     Gives::of(spi, &BY_NAME, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }
 
-/// States of an execution whose calls are in backoff or have an incident; only the named one, if it is.
+/// States of an execution whose calls are in backoff or have an incident. With `only`, just this one.
 pub fn standing(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     Gives::of(spi, &STANDING, &[value(id), value(only), value(now.0)])
 }

@@ -1,12 +1,12 @@
-//! Tables as Rust knows them: each is described once, and statements are made from that.
+//! Tables as Rust knows them. Each table is described once, and statements are generated from the description.
 //!
-//! - [`record!`] makes a struct whose fields are named columns. A field's type says the type of the column and, as an
-//!   `Option`, that it may be null. From that come the parameters of a batch, in the order of the fields, and reading a row
-//!   of a result by the names of its columns.
-//! - [`table!`] makes the record that is a whole table, with its key, and with which columns `check_process` compares.
-//! - [`record!`]` of` a table names some of its columns: those that a statement writes or reads.
-//! - [`statements!`] declares statements, so that a test can prepare all of them, and compare all tables with the catalog. It also
-//!   makes the function that runs a statement, where that does nothing else.
+//! - [`record!`] makes a struct whose fields are named columns. A field's type gives the type of the column; an
+//!   `Option` may be null. The record gives the parameters of a batch, in the order of the fields, and reads a row by
+//!   the names of its columns.
+//! - [`table!`] makes the record of a whole table, with its key, and the columns that `check_process` compares.
+//! - [`record!`]` of` a table has some of its columns: those that a statement writes or reads.
+//! - [`statements!`] declares statements. A test prepares all of them, and compares all tables with the catalog. If
+//!   running a statement needs no other code, the macro also makes the function that runs it.
 
 use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, Param, SqlType, SqlValue, array, value};
@@ -19,28 +19,29 @@ use std::hash::Hash;
 pub struct Column {
     pub name: &'static str,
     pub of: SqlType,
-    /// Compared with the catalog, and by nobody else: a null that may not be is an error of the type that it is read as.
+    /// Only the test that compares tables with the catalog reads it. At run time, a null in a column that is not
+    /// nullable is an error of the field's type.
     #[cfg_attr(not(feature = "pg_test"), allow(dead_code))]
     pub nullable: bool,
 }
 
-/// Rows with named columns, as a batch has them.
+/// Rows with named columns, for a batch.
 pub trait Record: Sized {
     const COLUMNS: &'static [Column];
 
-    /// The parameters of a batch for [`Spi::run_batch`], without those of some columns.
+    /// The parameters of a batch for [`Spi::run_batch`], without some columns.
     fn columns(rows: &[Self], without: &[&str]) -> Vec<Param>;
 
-    /// The parameters of a batch, as arrays even of one row.
+    /// The parameters of a batch as arrays, even for a single row.
     fn arrays(rows: &[Self]) -> Vec<Param>;
 }
 
-/// What a row can be read as: a record by the names of its columns, values by their places.
+/// A type that a row can be read as. A record is read by the names of its columns, other values by position.
 pub trait Read<'r>: Sized {
     fn read(row: &Row<'r>) -> Result<Self>;
 }
 
-/// Values that stand beside each other in a row.
+/// Values of consecutive columns.
 pub trait Values<'r>: Sized {
     const COUNT: usize;
     fn read_from(row: &Row<'r>, place: usize) -> Result<Self>;
@@ -79,11 +80,11 @@ impl<'r, T: Values<'r>> Read<'r> for T {
     }
 }
 
-/// What a statement gives to the function that runs it. By default nothing: for what has no row, or was not run.
+/// The result type of a statement's function. The default is the result without rows, or without a run.
 pub trait Gives: Default {
     fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self>;
 
-    /// With a batch as its parameters.
+    /// The same with a batch as parameters. An empty batch runs nothing.
     fn of_batch<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<Self> {
         if rows.is_empty() { Ok(Self::default()) } else { Self::of(spi, statement, &R::arrays(rows)) }
     }
@@ -99,7 +100,7 @@ impl Gives for () {
     }
 }
 
-/// How many rows it touched.
+/// The number of affected rows.
 impl Gives for u64 {
     fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self> {
         spi.run(statement, params)
@@ -110,7 +111,7 @@ impl Gives for u64 {
     }
 }
 
-/// Types that stand for what a statement gives.
+/// Implements [`Gives`] for result types that are made from rows.
 macro_rules! gives {
     ($([$($bounds:tt)*] $type:ty = $rows:ident: Vec<$row:ty> => $given:expr;)+) => { $(
         impl<$($bounds)*> Gives for $type {
@@ -133,7 +134,7 @@ gives! {
     [K: for<'r> Values<'r> + Eq + Hash, V: for<'r> Values<'r>] HashMap<K, V> = rows: Vec<(K, V)> => rows.into_iter().collect();
 }
 
-/// A parameter of such a function: a value, or an array.
+/// A parameter of a statement's function: a value or an array.
 pub trait Parameter {
     fn param(self) -> Param;
 }
@@ -160,38 +161,38 @@ impl<T: SqlValue> Parameter for &BTreeSet<T> {
 pub trait Table: Record {
     const NAME: &'static str;
     const KEY: &'static [&'static str];
-    /// What follows from an execution's history, besides the key: `check_process` compares it.
+    /// Columns that follow from an execution's history, besides the key. `check_process` compares them.
     const COMPARED: &'static [&'static str];
 }
 
-/// Columns of a table.
+/// Some columns of a table.
 pub trait Part: Record {
     type Of: Table;
 }
 
-/// The rows that a statement gives.
+/// The rows that a statement returns.
 pub fn rows<R: for<'r> Read<'r>>(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Vec<R>> {
-    // The path to the function is one of a single lifetime.
+    // The path to the function would have a single lifetime.
     #[allow(clippy::redundant_closure)]
     spi.rows(statement, params, |row| R::read(row))
 }
 
-/// Runs a statement on a batch; on none, nothing.
+/// Runs a statement on a batch. An empty batch runs nothing.
 pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<u64> {
     run_but(spi, statement, rows, &[])
 }
 
-/// The same without some of the record's columns.
+/// The same without some columns of the record.
 pub fn run_but<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R], without: &[&str]) -> Result<u64> {
     if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows, without)) }
 }
 
-/// The batch as a relation `v` with the record's columns. It has the first parameters.
+/// The batch as a relation `v` with the record's columns. It uses the first parameters.
 pub fn batch<R: Record>() -> String {
     batch_but::<R>(&[])
 }
 
-/// The same without some of the record's columns, for [`run_but`].
+/// The same without some columns of the record, for [`run_but`].
 pub fn batch_but<R: Record>(without: &[&str]) -> String {
     format!("(SELECT {}) AS v", elements::<R>(without))
 }
@@ -213,22 +214,22 @@ fn names<R: Record>() -> Vec<&'static str> {
     names_but::<R>(&[])
 }
 
-/// The record's columns without some of them.
+/// The names of the record's columns, without some of them.
 pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
     R::COLUMNS.iter().map(|column| column.name).filter(|name| !without.contains(name)).collect()
 }
 
-/// Inserts a batch of rows. Columns that are not in the record have their defaults.
+/// Inserts a batch of rows. Columns that are not in the record get their defaults.
 pub fn insert<P: Part>() -> String {
     insert_as::<P>("", &[])
 }
 
-/// The same without some of the record's columns, which have their defaults too: for [`run_but`].
+/// The same without some columns of the record, which get their defaults too. For [`run_but`].
 pub fn insert_but<P: Part>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }
 
-/// The same with numbers that the table would give out itself.
+/// The same with given values for identity columns.
 pub fn insert_with_identity<P: Part>() -> String {
     insert_as::<P>("OVERRIDING SYSTEM VALUE ", &[])
 }
@@ -240,45 +241,45 @@ fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
     format!("INSERT INTO xdb.{} ({names}) {clause}SELECT {}", P::Of::NAME, values.join(", "))
 }
 
-/// Inserts one row, which may have columns that are arrays.
+/// Inserts one row. Its columns may be arrays.
 pub fn insert_row<P: Part>() -> String {
     let value = |(number, column): (usize, &Column)| format!("${number}::{}::{}", column.of.name, column.of.column);
     let values: Vec<_> = (1..).zip(P::COLUMNS).map(value).collect();
     format!("INSERT INTO xdb.{} ({}) VALUES ({})", P::Of::NAME, names::<P>().join(", "), values.join(", "))
 }
 
-/// Sets the record's columns in the rows of its keys.
+/// Updates the record's columns in the rows with its keys.
 pub fn update<P: Part>() -> String {
     update_but::<P>(&[])
 }
 
-/// The same without some of the record's columns, for [`run_but`].
+/// The same without some columns of the record, for [`run_but`].
 pub fn update_but<P: Part>(without: &[&str]) -> String {
     let sets = set_to_v(&names_but::<P>(&[P::Of::KEY, without].concat()));
     format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch_but::<P>(without), is_v("t", P::Of::KEY))
 }
 
-/// Sets these columns to those of `v`.
+/// SET clauses from the columns of `v`.
 pub fn set_to_v(columns: &[&str]) -> String {
     columns.iter().map(|name| format!("{name} = v.{name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Deletes the rows of a table that have what the record has in its columns.
+/// Deletes the rows of a table that equal the record in the record's columns.
 pub fn delete<T: Table, R: Record>() -> String {
     format!("DELETE FROM xdb.{} t USING {} WHERE {}", T::NAME, batch::<R>(), is_v("t", &names::<R>()))
 }
 
-/// Whether these columns of a relation are those of `v`.
+/// The condition that these columns of a relation equal those of `v`.
 fn is_v(relation: &str, columns: &[&str]) -> String {
     columns.iter().map(|name| format!("{relation}.{name} = v.{name}")).collect::<Vec<_>>().join(" AND ")
 }
 
-/// The record's columns as a result that it can be read from.
+/// The record's columns as a result from which it can be read.
 pub fn select<R: Record>(relation: &str) -> String {
     select_but::<R>(relation, &[])
 }
 
-/// The same without some of them.
+/// The same without some columns.
 pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
     let column = |column: &Column| {
         let (name, SqlType { name: read, column: stored, .. }) = (column.name, column.of);
@@ -287,7 +288,7 @@ pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
     R::COLUMNS.iter().filter(|column| !without.contains(&column.name)).map(column).collect::<Vec<_>>().join(", ")
 }
 
-/// See the page at the door of this file.
+/// Makes a record: see the head of this file.
 macro_rules! record {
     ($($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
      { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? })+) => { $(
@@ -340,8 +341,8 @@ macro_rules! record {
 }
 pub(super) use record;
 
-/// See the page at the door of this file. What is `compared` follows from an execution's history; an `other` column does not,
-/// or belongs to what no history tells.
+/// Makes a table: see the head of this file. `compared` columns follow from an execution's history. `other` columns do
+/// not, or belong to rows without a history.
 macro_rules! table {
     ($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? in $table:literal {
         key { $($(#[$knote:meta])* $key:ident : $ktype:ty),* $(,)? }
@@ -350,7 +351,7 @@ macro_rules! table {
     }) => {
         $crate::store::table::record! {
             $(#[$meta])*
-            // A table is described whole, whether or not a row of it is ever made.
+            // All columns of a table are described, even if no code makes its rows.
             #[allow(dead_code)]
             $vis struct $Name $(<$life>)? of Self {
                 $($(#[$knote])* $key: $ktype,)*
@@ -368,11 +369,12 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// Declares the statements of a file, and lists them in `STATEMENTS`. A text that varies is a statement for each of its forms.
+/// Declares the statements of a file, and lists them in `STATEMENTS`. If a text has several forms, each form is a
+/// statement.
 ///
-/// `NAME = text => fn name(a: A, …) -> G;` is a function besides, which runs the statement with these parameters and gives `G`: see
-/// [`Gives`]. With `rows: [R]` as its first parameter it takes a batch, which has the first parameters of the statement, and with none
-/// runs nothing.
+/// `NAME = text => fn name(a: A, …) -> G;` also makes a function that runs the statement with these parameters and
+/// returns `G`: see [`Gives`]. With `rows: [R]` as its first parameter, the function takes a batch, which uses the
+/// first parameters of the statement. An empty batch runs nothing.
 macro_rules! statements {
     ($($(#[$meta:meta])* $name:ident = $text:expr $(=> $vis:vis fn $function:ident ($($args:tt)*) -> $gives:ty)?;)+) => {
         $($(#[$meta])* pub(in $crate::store) static $name: $crate::pg::spi::Statement =
@@ -380,7 +382,7 @@ macro_rules! statements {
 
         $($crate::store::table::statements!(@run $name { $(#[$meta])* $($vis fn $function)? } $(($($args)*) -> $gives)?);)+
 
-        /// All of them.
+        /// All statements of the file.
         #[cfg(feature = "pg_test")]
         pub(in $crate::store) static STATEMENTS: &[&$crate::pg::spi::Statement] = &[$(&$name),+];
     };

@@ -1,4 +1,4 @@
-//! Timers that states wait for, and timeouts of processes: the table `timer`.
+//! Timers that states wait for, timeouts of processes, and ends of pauses: the table `timer`.
 
 use super::StateKey;
 use super::lines::{firsts_of, read_first};
@@ -9,45 +9,45 @@ use pgrx::pg_sys;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Owner;
 
-/// What a timer is for, as it is stored.
+/// The kinds of timers, as they are stored.
 const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
 const TIMER_COMMAND: &str = "TIMER_COMMAND";
 const PROCESS_RESUME: &str = "PROCESS_RESUME";
 
-/// Which of the timers of a process, whose sequence is 0, ends a pause.
+/// The command number of the timer that ends a pause. Like all timers of a process, it has the sequence 0.
 pub const OF_PAUSE: u32 = 1;
 
 table! {
-    /// A timer command, or (with `seq` 0) a process timeout or the end of a pause.
+    /// A timer of a command. With `seq` 0: a process timeout, or the end of a pause.
     pub struct Timer<'a> in "timer" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
             shard: i16,
             kind: &'a str,
             fire_at: Timestamp,
-            /// The process's, so that each owner's timers stand in a line of their own in the index.
+            /// The process's owner, so that the timers of each owner have their own line in the index.
             owner: pg_sys::Oid,
         }
     }
 }
 
 record! {
-    /// Names a timer.
+    /// The key of a timer.
     #[derive(Clone, Copy, Debug)]
     pub struct TimerKey of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
 
-    /// A timer that came due. Sequence 0 stands for the process timeout, or the end of a pause.
+    /// A due timer. With `seq` 0: the process timeout, or the end of a pause.
     #[derive(Clone, Copy, Debug)]
     pub struct DueTimer {
         execution_id: ExecutionId,
         seq: StateSeq,
         command: u32,
         fire_at: Timestamp,
-        /// In whose line it stands.
+        /// The owner in whose line the timer is.
         owner: pg_sys::Oid,
     }
 
-    /// Whose timers to look for, and since when they may be due.
+    /// The owner whose timers to find, and the earliest due time to consider.
     struct DueOf { owner: pg_sys::Oid, since: Timestamp }
 }
 
@@ -79,24 +79,23 @@ impl Timer<'static> {
         Self { execution_id, seq: StateSeq(0), command: 0, shard, kind: PROCESS_TIMEOUT, fire_at, owner }
     }
 
-    /// That ends a pause.
+    /// The timer that ends a pause.
     pub fn of_pause(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
         Self { execution_id, seq: StateSeq(0), command: OF_PAUSE, shard, kind: PROCESS_RESUME, fire_at, owner }
     }
 
-    /// In whose line it stands.
+    /// The line that the timer is in.
     pub fn line(&self) -> Owner {
         self.owner.to_u32()
     }
 }
 
-/// When the first timer of each owner comes due or came due.
+/// When the first timer of each owner is or was due.
 pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
     spi.rows(&FIRSTS, &[], read_first)
 }
 
-/// Timers of these owners that are due, and have been at a time or later; of each owner so many, those that have been for longest
-/// first.
+/// Due timers of these owners, from this due time on. At most `of_each` for each owner, the longest due first.
 pub fn due_timers(
     spi: &Spi,
     now: Timestamp,
@@ -111,7 +110,7 @@ pub fn due_timers(
     due(spi, &of.into_iter().map(due_of).collect::<Vec<_>>(), now, except, of_each as i64)
 }
 
-/// When the next timer of each of these owners comes due after `now`.
+/// When the next timer of each of these owners is due after `now`.
 pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner>) -> Result<Vec<(Owner, Timestamp)>> {
     let of: Vec<_> = of.into_iter().map(|owner| DueOf { owner: owner.into(), since: now }).collect();
     if of.is_empty() {
@@ -120,9 +119,9 @@ pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner
     spi.rows(&NEXT, &DueOf::arrays(&of), read_first)
 }
 
-/// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
+/// Deletes timers that no execution needs any more. Otherwise they would be due for ever.
 pub fn delete_timers(spi: &Spi, timers: &[DueTimer], now: Timestamp) -> Result<()> {
-    // One that is not due any more, because the clock went back, may be wanted still.
+    // If the clock went back, a timer is not due any more, and may still be needed.
     let due = timers.iter().filter(|timer| timer.fire_at <= now);
     let key = |timer: &DueTimer| TimerKey { execution_id: timer.execution_id, seq: timer.seq, command: timer.command };
     run(spi, &DELETE, &due.map(key).collect::<Vec<_>>())?;

@@ -1,14 +1,15 @@
-//! What running processes of a type are in, and wait for: what a new definition of it must not lack.
+//! Counts the states that running processes of a type are in, and the queues that they wait for. A new definition of
+//! the type must not remove these.
 
 use super::registry::TypeId;
 use super::table::statements;
 
-/// Nothing is counted further.
+/// Counts stop here.
 const MOST: i64 = 10_000;
 
 statements! {
-    // By the index of those that run: no other leads from a type to its executions.
-    /// Each state and queue that a state execution is in, or waits for.
+    // Uses the index of running executions: no other index leads from a type to its executions.
+    /// Each state and queue that a live state execution is in, or waits for.
     USAGE = format!("SELECT u.kind, u.name, least(count(*), {MOST}) AS live FROM xdb.process_execution p CROSS JOIN LATERAL ( \
             SELECT 'STATE'::text AS kind, s.state_id AS name FROM xdb.state_execution s \
                 WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL \
@@ -19,5 +20,5 @@ statements! {
         => pub fn of_type(id: TypeId) -> Vec<Usage>;
 }
 
-/// A kind, a name, and how many live state executions are in this state, or wait for messages of this queue.
+/// A kind, a name, and a count: the live state executions in this state, or that wait for this queue.
 pub type Usage = (String, String, i64);

@@ -1,7 +1,9 @@
-//! Which schemas the SQL of this library works with: those of its own minor version. A patch version (0.N.x) never changes the schema.
+//! The schemas that this library works with: those of its own minor version. A patch version (0.N.x) never changes the
+//! schema.
 //!
-//! A server gets a new library when it is restarted, and each of its databases the schema of that library by `ALTER EXTENSION xdb UPDATE`.
-//! Between the two the engine waits in that database, functions raise `XD022`, and `xdb.status()` says why. Nothing is lost.
+//! A server gets a new library when it is restarted. Each database gets the library's schema by `ALTER EXTENSION xdb
+//! UPDATE`. In between, the engine waits in that database, functions raise `XD022`, and `xdb.status()` gives the
+//! reason. Nothing is lost.
 
 use crate::error;
 use crate::pg::catch::Result;
@@ -11,7 +13,7 @@ use std::fmt;
 /// The version of this library.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 
-/// The schema of a database is of another minor version than this library.
+/// The schema of a database has another minor version than this library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     schema: String,
@@ -23,7 +25,7 @@ impl Mismatch {
     }
 
     fn reason(&self) -> String {
-        format!("the server runs version {OWN} of xdb, which does not work with version {} of its schema", self.schema)
+        format!("the server runs version {OWN} of xdb, which can't run version {} of its schema", self.schema)
     }
 
     fn remedy(&self) -> String {
@@ -41,17 +43,17 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The major and the minor version. What is not a number counts as zero.
+/// The major and the minor version. A part that is not a number counts as zero.
 fn minor(version: &str) -> Vec<u64> {
     version.split('.').take(2).map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// What is wrong with the schema of this database, if anything is.
+/// Why the schema of this database does not fit, or None.
 pub fn mismatch() -> Option<Mismatch> {
     extension::with_version(Mismatch::of)
 }
 
-/// Refuses to work with a schema of another minor version.
+/// An error if the schema has another minor version.
 pub fn check() -> Result<()> {
     match mismatch() {
         None => Ok(()),

@@ -1,8 +1,8 @@
 //! Secrets that sign the calls to workers: the table `worker_secret`.
 //!
-//! A worker has none, one, or two while one takes the place of the other: then each call carries the signatures of both. A secret is
-//! in the table, or the table says where it is. Where one that is there is not to be had, calls to its worker are not made: never is
-//! one signed with less than its worker expects.
+//! A worker has no secret, one, or two during a change of secrets. With two, each call has both signatures. The table
+//! has a secret itself, or the name of its source. If any secret of a worker can't be read, its calls are not made. So
+//! no call ever has fewer signatures than its worker expects.
 
 use super::registry::WorkerId;
 use super::table::{insert, run, statements, table};
@@ -28,33 +28,33 @@ statements! {
     OF_WORKER = format!("SELECT {COLUMNS} FROM xdb.worker w WHERE w.name = $1");
 }
 
-/// The secrets of the worker `w`: how many there are to be, and those that are there.
+/// The secrets of the worker `w`: how many it should have, and those in the table.
 pub(super) const COLUMNS: &str = "w.secrets, \
     ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, \
     ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values";
 
-/// A secret, or where it is.
+/// A secret, or its source.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Secret {
     Literal(String),
     /// A variable of the server's environment.
     Environment(String),
-    /// A file below `xdb.secrets_directory`.
+    /// A file in `xdb.secrets_directory`.
     File(String),
 }
 
-/// What calls to a worker are signed with: all of its secrets, or why they can't be signed.
+/// What calls to a worker are signed with: all of its secrets, or why they can't be used.
 pub type Signing = std::result::Result<Arc<[String]>, Arc<str>>;
 
 const ENVIRONMENT: &str = "env";
 const FILE: &str = "file";
 const LITERAL: &str = "literal";
 
-/// A name of a file system has no more.
+/// The longest name in usual file systems.
 const LONGEST_NAME: usize = 255;
 
 impl Secret {
-    /// As a registration has it: `env:NAME`, `file:NAME`, and everything else is the secret itself.
+    /// Parses the text of a registration: `env:NAME`, `file:NAME`, or the secret itself.
     pub fn parse(text: &str) -> std::result::Result<Self, &'static str> {
         let length = 1..=LONGEST_NAME;
         match text.split_once(':') {
@@ -62,27 +62,27 @@ impl Secret {
                 let is_name = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
                 match is_name && length.contains(&name.len()) {
                     true => Ok(Self::Environment(name.to_owned())),
-                    false => Err("\"env:\" has to be followed by the name of an environment variable"),
+                    false => Err("\"env:\" must be followed by the name of an environment variable"),
                 }
             }
             Some((FILE, name)) => {
-                // Neither the directory itself, nor its parent, nor what is hidden.
+                // Excludes the directory itself, its parent, and hidden files.
                 let is_name = !name.starts_with('.') && !name.contains(['/', '\0']);
                 match is_name && length.contains(&name.len()) {
                     true => Ok(Self::File(name.to_owned())),
-                    false => Err("\"file:\" has to be followed by the name of a file, without a directory"),
+                    false => Err("\"file:\" must be followed by the name of a file, without a directory"),
                 }
             }
             _ => Ok(Self::Literal(text.to_owned())),
         }
     }
 
-    /// The text is in the server, and not here.
+    /// Whether the secret is in the server's environment or in a file.
     pub fn is_reference(&self) -> bool {
         !matches!(self, Self::Literal(_))
     }
 
-    /// The secret itself, or why it is not to be had.
+    /// The secret itself, or why it can't be read.
     pub fn read(&self) -> std::result::Result<String, String> {
         match self {
             Self::Literal(text) => Ok(text.clone()),
@@ -114,17 +114,17 @@ impl Secret {
 #[derive(Default)]
 pub(super) struct Reader {
     read: HashMap<Secret, std::result::Result<String, String>>,
-    /// Some are read from elsewhere: what they are may change with nobody telling.
+    /// Whether any secret comes from outside of the database. Its value may change without a registration.
     pub has_references: bool,
 }
 
 impl Reader {
-    /// What calls to the worker of this row are signed with.
+    /// The secrets for calls to the worker of this row.
     pub fn signing(&mut self, row: &Row) -> Result<Signing> {
         let (wanted, secrets) = (row.get::<i16>("secrets")?, stored(row)?);
         self.has_references |= secrets.iter().any(Secret::is_reference);
         if secrets.len() != wanted.max(0) as usize {
-            return Ok(Err("it did not come along with the dump that this database was restored from".into()));
+            return Ok(Err("the dump that this database was restored from does not have it".into()));
         }
         let read = |secret: Secret| self.read.entry(secret).or_insert_with_key(Secret::read).clone();
         let all: std::result::Result<Vec<_>, _> = secrets.into_iter().map(read).collect();
@@ -137,12 +137,12 @@ fn stored(row: &Row) -> Result<Vec<Secret>> {
     sources.iter().zip(values).map(|(source, value)| Secret::stored(source, value)).collect()
 }
 
-/// The secrets of the worker of this name.
+/// The secrets of the worker with this name.
 pub fn of_worker(spi: &Spi, name: &str) -> Result<Vec<Secret>> {
     Ok(spi.first(&OF_WORKER, &[value(name)], stored)?.unwrap_or_default())
 }
 
-/// Has these in place of all that the worker has.
+/// Replaces all secrets of the worker by these.
 pub(super) fn put(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()> {
     delete(spi, worker)?;
     let rows: Vec<_> = (1..).zip(secrets).map(|(position, secret)| secret.as_row(worker, position)).collect();

@@ -1,9 +1,11 @@
-//! Users' tables in a turn: as the process's owner, within a budget of time, and never waited for. Functions that answers call are
-//! used as tables are.
+//! The application's tables in a turn: used as the owner of the process, and within a budget of time. The scheduler
+//! never waits for a table. Functions that answers call count as tables.
 //!
-//! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
-//! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
-//! come first changes from turn to turn, where the time is too short: see [`xdb_sched::budget`].
+//! A use of a table is a statement or two that read, lock or write rows. All uses of one turn together take at most
+//! `xdb.apply_timeout`; later uses are deferred to the next turn. The first use of a turn may take all of the time. If
+//! the time is too short, the part of the turn that comes first changes from turn to turn: see [`xdb_sched::budget`].
+//!
+//! Limitations: a process whose table is slow for the scheduler waits for a runner.
 
 use super::item::ItemOutcome;
 use super::owner_settings::OwnerSettings;
@@ -31,16 +33,17 @@ use xdb_engine::{
 use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
-/// What became of the use of a user's table.
+/// The result of using the application's tables.
 pub enum Used<T> {
     Done(T),
-    /// It is locked, slow or in trouble, or was a moment ago: later.
+    /// The table is locked, slow or in trouble, or was a moment ago. It is used again later.
     Busy(u32),
-    /// Another session has locked the row in this table, or one that using it needs: later, for this process alone.
+    /// Another session has locked the row in this table, or a row that the use needs. Only this process is retried
+    /// later.
     Locked(u32),
-    /// The turn has spent its time in users' tables: in the next one.
+    /// The turn has spent its time in the application's tables. The item is deferred to the next turn.
     OverBudget,
-    /// It refused.
+    /// The database refused the use: the attempt fails.
     Refused(PgError),
 }
 
@@ -68,7 +71,7 @@ impl<T> From<Used<T>> for xdb_calls::Used<T, ItemOutcome> {
     }
 }
 
-/// The lock on a table that is used so.
+/// The lock on a table for this kind of use.
 fn table_lock(access: Access) -> u32 {
     match access {
         Access::Read => pg_sys::AccessShareLock,
@@ -77,19 +80,20 @@ fn table_lock(access: Access) -> u32 {
     }
 }
 
-/// What a process knows of users' tables. It outlasts the turns.
+/// What an engine process knows of the application's tables. It outlasts the turns.
 #[derive(Default)]
 pub struct KnownTables {
-    /// Which are locked or contended.
+    /// Which tables are locked or contended.
     pub health: TableHealth,
+    /// Which tables are marked as slow.
     pub slow: SlowTables,
-    /// Who is the first to use any.
+    /// Which part of a turn uses tables first.
     pub parts: Parts,
-    /// What holds where an owner's steps use them.
+    /// The settings of owners, for the time that their steps use tables.
     pub settings: OwnerSettings,
 }
 
-/// Users' tables, as one turn uses them.
+/// The application's tables, as one turn uses them.
 pub struct AppTables<'a> {
     spi: &'a Spi,
     mode: Mode,
@@ -98,10 +102,10 @@ pub struct AppTables<'a> {
     slow: &'a mut SlowTables,
     parts: &'a mut Parts,
     settings: &'a mut OwnerSettings,
-    /// What the catalog says of those that were used, under a lock.
+    /// What the catalog says of the used tables. They are locked, so it stays true for the transaction.
     tables: Tables,
     budget: Budget,
-    /// The item that uses tables now is the first one in this turn.
+    /// The current item is the first one in this turn that uses tables.
     is_first: bool,
 }
 
@@ -109,7 +113,7 @@ impl<'a> AppTables<'a> {
     /// `answers_rest`: answers get no time in this turn.
     pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables, answers_rest: bool) -> Self {
         let KnownTables { health, slow, parts, settings } = known;
-        // What fails is applied again by itself, in the order of the parts; and no calls are made in a pause.
+        // A failed turn is applied again without gathering, in the order of the parts. In a pause no calls are made.
         let first = match turn.scope.gather {
             true if answers_rest => parts.begin_rest(),
             true if !turn.paused => parts.begin_turn(),
@@ -132,14 +136,14 @@ impl<'a> AppTables<'a> {
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
         if meta.pulled_by().is_some() {
-            // Whoever fetches them waits for tables in a transaction of its own.
+            // A pull worker waits for tables in its own transaction.
             return SCHEDULERS_LANE;
         }
         let is_runners = self.find(meta, |object| self.slow.is_runners(meta.owner, object)).is_some();
         if is_runners { RUNNERS_LANE } else { SCHEDULERS_LANE }
     }
 
-    /// A table or a function of the process that this process of the engine may not use now.
+    /// A table or function of the process that this process of the engine may not use now.
     pub fn kept_from(&self, meta: &Meta) -> Option<Relation> {
         self.find(meta, |object| match self.role.is_last_resort() {
             true => self.slow.is_deadly(object),
@@ -147,12 +151,12 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// Among the tables of a process and the functions that its answers may call, one that is slow in this sense.
+    /// The first slow one among the tables of a process and the functions that its answers may call.
     fn find(&self, meta: &Meta, is_slow: impl Fn(Relation) -> bool) -> Option<Relation> {
         if self.slow.is_any() { objects(meta).find(|object| is_slow(*object)) } else { None }
     }
 
-    /// Who makes a call, and what becomes of it in this process of the engine.
+    /// Which process makes a call, and what becomes of the call in this process.
     pub fn verdict<'l>(
         &self,
         loaded: &'l Loaded,
@@ -180,8 +184,9 @@ impl<'a> AppTables<'a> {
         }
     }
 
-    /// Runs a function that answers in place of a worker: as the process's owner, for so long, and not within the time that users'
-    /// tables have. It waits for no lock longer than `lock_timeout`. What it has done is to be undone by the caller if it fails.
+    /// Runs a function that answers in place of a worker, as the process's owner. `timeout` limits its time, which is
+    /// not part of the budget for tables. `lock_timeout` limits each wait for a lock. If it fails, the caller undoes
+    /// its writes.
     pub fn in_function<T>(
         &mut self,
         id: ExecutionId,
@@ -194,25 +199,27 @@ impl<'a> AppTables<'a> {
         let milliseconds = |time: Duration| time.as_millis().clamp(1, i32::MAX as u128) as i32;
         let body = || as_step_of(id.0, body);
         let as_owner = || as_function_owner(meta.owner, &own, milliseconds(lock_timeout), body);
-        // The scheduler calls no such function, whatever becomes of it here.
+        // No owner is named: its steps are not moved out of the scheduler if the function ends this process. The
+        // scheduler calls no functions.
         with_timeout(milliseconds(timeout), function, pg_sys::InvalidOid, as_owner)
     }
 
+    /// Until when a table is or was deferred.
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.health.busy_until(relation)
     }
 
-    /// The uses that follow are those of this part of the turn.
+    /// The uses that follow belong to this part of the turn.
     pub fn begin_part(&mut self, part: Part) {
         self.budget.begin_part(part);
     }
 
-    /// The uses that follow are those of another item.
+    /// The uses that follow belong to another item.
     pub fn next_item(&mut self) {
         self.is_first = self.budget.is_untouched();
     }
 
-    /// Writes the attributes of an answer, and calls its functions after that: all of it, or nothing.
+    /// Writes the attributes of an answer and then calls its functions: all of it, or nothing.
     pub fn write(&mut self, meta: &Meta, attributes: &BTreeMap<String, Json>, calls: &Calls) -> Result<Used<()>> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
@@ -223,7 +230,7 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// Reads the attributes of a call. Their rows stay under this lock until the transaction ends.
+    /// Reads the attributes of a call. `lock` is held on their rows until the transaction ends.
     pub fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
@@ -242,7 +249,7 @@ impl<'a> AppTables<'a> {
         let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
         let functions = || called.iter().map(|function| function.oid);
         let Some(first) = mappings.first().map(|table| table.relation).or_else(|| functions().next()) else {
-            // Nothing of a user's is touched.
+            // Neither a table nor a function of the application is used.
             return body(&self.tables).map(Used::Done);
         };
         let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
@@ -255,7 +262,7 @@ impl<'a> AppTables<'a> {
         let lock_timeout = self.role.lock_timeout(used().any(|object| self.health.is_contended(object, began)));
         let (spi, waits, tables) = (self.spi, self.role.waits_for_tables(), &mut self.tables);
         let in_owners_tables = || {
-            // Here the locks are waited for, within the limits; without them a table could change its name.
+            // A runner waits for the locks here, within the limits. Without the lock a table could change its name.
             for table in mappings.iter().filter(|_| waits) {
                 now_in_table(table.relation);
                 lock_table(table.relation)?;
@@ -278,13 +285,14 @@ impl<'a> AppTables<'a> {
             }
             Err(error) => {
                 let used = self.judge(error);
-                // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
+                // Without a guard the whole transaction is lost. It is made again with guards, and with what was
+                // learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
         }
     }
 
-    /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.
+    /// Locks tables if they are free, so that their names and columns stay. Returns what prevents their use.
     fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<Used<T>>> {
         for table in mappings {
             if let Some(used) = self.left_alone([table.relation].into_iter()) {
@@ -302,7 +310,7 @@ impl<'a> AppTables<'a> {
         Ok(None)
     }
 
-    /// What keeps one of these from being used now, whatever its locks.
+    /// Why one of these tables or functions may not be used now, regardless of its locks.
     fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<Used<T>> {
         objects.find_map(|object| match () {
             () if self.health.is_busy(object, Instant::now()) => Some(Used::Busy(object)),
@@ -311,17 +319,17 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// The turn has too little time for a use of tables: it, or what comes after it, is the first one in a later turn.
+    /// Records that the turn had too little time. A later turn begins with this part.
     fn had_no_time<T>(&mut self) -> Used<T> {
         self.parts.was_short(self.budget.part());
         Used::OverBudget
     }
 
-    /// What an error says of the table in which it was raised.
+    /// What an error says about the table in which it was raised.
     fn judge<T>(&mut self, error: PgError) -> Used<T> {
         let culprit = in_table();
         match error.code {
-            // Others have spent the time before it.
+            // Earlier items have spent the time.
             QUERY_CANCELED if !self.is_first => self.had_no_time(),
             QUERY_CANCELED => {
                 self.health.leave_alone(culprit, Instant::now());
@@ -336,7 +344,7 @@ impl<'a> AppTables<'a> {
                 Used::Locked(culprit)
             }
             DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked(culprit),
-            // Whoever raised it: the table is left alone for a while, and everybody else goes on.
+            // The table is not used for a while, whatever caused the error. The other steps go on.
             _ if error.is_server_trouble() => {
                 self.health.leave_alone(culprit, Instant::now());
                 Used::Busy(culprit)
@@ -346,7 +354,8 @@ impl<'a> AppTables<'a> {
     }
 }
 
-/// A use of users' tables under a guard: where it fails it leaves nothing behind, no lock of the session either.
+/// A use of the application's tables in a subtransaction. If it fails, it leaves nothing behind, and no lock of the
+/// session either.
 fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     guarded(body).inspect_err(|_| clean_session())
 }
@@ -355,7 +364,7 @@ fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
     let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
     let functions = definition.into_iter().flat_map(|definition| definition.functions.values());
-    // One that can't be looked up is not there: calling it says why.
+    // A function that can't be looked up is left out: its call reports the error.
     let functions = functions.filter_map(|name| routine::of_jsonb(name, 2).ok()?);
     meta.mapping.iter().map(|table| table.relation).chain(functions)
 }
@@ -367,7 +376,7 @@ fn error_of<T>(used: Used<T>) -> PgError {
     }
 }
 
-/// A refusal as a failed attempt of the call.
+/// A refusal as the failed attempt of a call.
 pub fn refused(error: &PgError) -> Failure {
     let context = error.functions();
     let error = error::explained(error.clone());

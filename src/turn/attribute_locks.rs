@@ -1,14 +1,17 @@
-//! Who may have which locks on attributes: a table in the scheduler's memory.
+//! The locks on attributes that calls want: a table in the scheduler's memory.
 //!
 //! ```text
 //!  due call ──▶ request ──▶ granted ──▶ leased, called ──▶ answer applied ──▶ released
 //!                  │           ▲
 //!                  ▼           │ all that it wants is free, and its task could be locked
-//!               parked ────────┘   (its task has a lease without an end; no attempt, no room)
+//!               parked ────────┘   (its task has a lease without an end; no attempt, no place)
 //! ```
 //!
-//! Locks only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to
-//! by the optimistic check. So the table may be lost: the leases of a scheduler that is gone are void, and its calls ask again.
+//! Locks only keep calls from conflicting with each other. The optimistic check ensures that an answer fits the values
+//! from which it was computed. So the table may be lost: the leases of the previous scheduler are void, and its calls
+//! request their locks again.
+//!
+//! Limitations: sessions and runners take no part; they see only marks, and respect them for a bounded time.
 
 use crate::pg::catch::Result;
 use crate::pg::process::database;
@@ -26,32 +29,33 @@ use xdb_sched::room::Line;
 
 pub use xdb_sched::lock_table::LockResult;
 
-/// A call that was repeated this often, because other transactions changed what it had loaded, goes before all calls that wait.
+/// After this number of repeats a call goes before all waiting calls. A call is repeated if other transactions changed
+/// what it had loaded.
 const REPEATS: u32 = 3;
 
-/// When more calls leave something alone, or are favoured, those that are over are forgotten.
+/// Above this number, entries of calls that are over are removed from `favoured` and `leaving`.
 const REMEMBERED: usize = 1000;
 
-/// The locks of the scheduler's calls. What a turn changes is kept when it has committed, else undone.
+/// The locks of the scheduler's calls. Changes are kept when their turn commits, and undone when it fails.
 #[derive(Default)]
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
-    /// Calls whose objects are marked, and which go first if they are repeated: they were repeated too often, or other transactions keep
-    /// their answers from their rows.
+    /// Calls whose objects are marked, and which go first when they are repeated. Either they were repeated too often,
+    /// or other transactions block the rows of their answers.
     favoured: BTreeSet<StateKey>,
-    /// As sessions see them.
+    /// The marks that sessions see now.
     marks: Vec<Mark>,
-    /// Lines without room, in which calls have stepped aside.
+    /// Lines without a free place, by the call that stepped aside because of that.
     without_room: HashMap<StateKey, Line>,
-    /// Sessions have ended calls, and no turn has committed that looked for them.
+    /// Sessions have ended calls, and no turn has committed since that released their locks.
     calls_over: bool,
-    /// Calls of functions that leave what they want to others, and since when.
+    /// Calls of functions that wait because their objects are marked, and since when.
     leaving: HashMap<StateKey, Instant>,
 }
 
 impl AttributeLocks {
-    /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
-    /// changed values.
+    /// Requests everything that a call wants. Calls are ordered by due time. `repeats`: how often the call was repeated
+    /// because values had changed.
     pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &WantedLocks) -> LockResult {
         let was_favoured = self.favoured.remove(&key);
         let goes_first = repeats >= REPEATS || repeats > 0 && was_favoured;
@@ -61,8 +65,8 @@ impl AttributeLocks {
         self.table.request(key, due, goes_first, wants.objects.clone())
     }
 
-    /// Says whether other transactions keep the answer of a call that has its locks from its rows: then they leave the rows alone, as
-    /// for a call that was repeated too often. The call still goes first if it has to be repeated.
+    /// Records whether other transactions block the rows of an answer whose call has its locks. If they do, the rows
+    /// are marked, as for a call that was repeated too often. If the call has to be repeated, it still goes first.
     pub fn held_up(&mut self, key: StateKey, is_held_up: bool) {
         if is_held_up && self.table.has(&key) {
             self.favoured.insert(key);
@@ -71,7 +75,8 @@ impl AttributeLocks {
         }
     }
 
-    /// Whether a call, which locks rows itself, leaves what it wants to those that were repeated too often: as RPCs do, for a bounded time.
+    /// Whether the call of a function should wait because what it wants is marked. The function locks rows itself, so
+    /// it respects marks as RPCs do, for a bounded time.
     pub fn leaves_alone(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
         if !wants.objects.iter().any(|wanted| marks::is_marked(database(), wanted)) {
             self.leaving.remove(&key);
@@ -88,13 +93,13 @@ impl AttributeLocks {
         leaves
     }
 
-    /// Gives up what a call has or waits for.
+    /// Releases what a call holds or waits for.
     pub fn release(&mut self, key: StateKey) {
         self.table.release(key);
     }
 
-    /// Gives up what calls have that sessions have ended. Who waits and is over is found when its turn comes. Says whether sessions may
-    /// have ended any.
+    /// Releases the locks of calls that sessions have ended. A waiting call that is over is found when its turn comes.
+    /// Returns whether sessions may have ended any call.
     pub fn release_over(&mut self, spi: &Spi) -> Result<bool> {
         self.calls_over |= Slot::mine().is_some_and(Slot::take_calls_over);
         let holders: Vec<_> = self.table.holding().filter(|_| self.calls_over).copied().collect();
@@ -104,7 +109,7 @@ impl AttributeLocks {
         Ok(self.calls_over)
     }
 
-    /// The same, for all calls of these executions.
+    /// Releases all calls of these executions.
     pub fn release_executions(&mut self, ids: &HashSet<ExecutionId>) {
         if ids.is_empty() {
             return;
@@ -113,12 +118,11 @@ impl AttributeLocks {
         keys.into_iter().for_each(|key| self.release(key));
     }
 
-    /// Whether a call waits.
     pub fn waits(&self, key: &StateKey) -> bool {
         self.table.waits(key)
     }
 
-    /// Calls that have stepped aside stand in line again, unless they are put off, or there is no room for them still.
+    /// Calls that stepped aside queue up again, unless they are deferred or their line still has no free place.
     pub fn stand_in_line(&mut self, is_put_off: impl Fn(&StateKey) -> bool, has_room: impl Fn(Line) -> bool) {
         let waits_for_room = |key: &StateKey| self.without_room.get(key).is_some_and(|line| !has_room(*line));
         let again = |key: &&StateKey| !is_put_off(key) && !waits_for_room(key);
@@ -129,35 +133,36 @@ impl AttributeLocks {
         }
     }
 
-    /// Calls that wait and could have all they want now, those that have waited longest first.
+    /// Waiting calls that could get all their locks now, the longest wait first.
     pub fn ready(&mut self, limit: usize) -> Vec<StateKey> {
         self.table.ready(limit)
     }
 
-    /// A call that waits can't be made for now: somebody has locked its task, or it failed a moment ago, or there is no
-    /// room. It keeps its place, and is in nobody's way until it stands in line again.
+    /// A waiting call can't be made now: another transaction has locked its task, or it failed a moment ago, or its
+    /// line has no free place. The call keeps its position, and blocks no other call until it queues up again.
     pub fn step_aside(&mut self, key: StateKey, without_room: Option<Line>) {
         self.table.step_aside(key);
         self.without_room.extend(without_room.map(|line| (key, line)));
     }
 
-    /// Whether others wait for something that this call has.
+    /// Whether another call waits for a lock of this call.
     pub fn is_waited_for(&self, key: &StateKey) -> bool {
         self.table.is_waited_for(key)
     }
 
-    /// The turn has committed.
+    /// Keeps the changes: the turn has committed.
     pub fn settle(&mut self) {
         self.calls_over = false;
         self.table.settle();
     }
 
-    /// The turn has failed, and with it what it wrote about tasks.
+    /// Undoes the changes: the turn has failed, and its writes on tasks were rolled back.
     pub fn undo(&mut self) {
         self.table.undo();
     }
 
-    /// Marks what favoured calls want, while they wait and while they have it. If it is more than there are marks for, some of it is marked.
+    /// Marks the objects of favoured calls, while these wait and while they hold their locks. If there are too few
+    /// marks, some objects stay unmarked.
     pub fn mark(&mut self, session: &Session) {
         let table = &self.table;
         self.without_room.retain(|key, _| table.waits(key));

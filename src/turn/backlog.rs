@@ -1,17 +1,22 @@
-//! What waits in a scheduler's memory to be applied, and which executions are left alone for a while.
+//! The items that wait in a scheduler's memory to be applied, and the executions that are deferred after a failed try.
 //!
-//! **Order.** Answers of one execution are applied in the order in which they came, whatever keeps one of them from it: those
-//! behind it wait too. So an answer keeps its number for as long as it waits, and what is taken from here is, of each execution,
-//! what has come first. Whatever is no answer may pass. Between executions there is no order once one of them is held up:
-//! nobody waits for a lock that is in another one's way, and who was held up is tried again after those who came meanwhile.
+//! **Order.** Answers of one execution are applied in the order in which they came. If one answer is held up, the later
+//! answers of its execution wait too. So an answer keeps its number while it waits, and the first answer of each
+//! execution is taken first. Items that are no answers may pass. Between executions, order is kept only until one of
+//! them is held up. An execution never waits for a lock that conflicts with another execution alone. An execution that
+//! was held up is tried again after those that came meanwhile.
 //!
-//! **Lack of time.** What was put off because the turn had spent its time in users' tables is *taken* after what came meanwhile, so
-//! that it keeps nothing out of a turn that needs no table. Of what is taken the oldest is the first all the same: it is not
-//! overtaken. And it rests a little before it is taken again, so that whoever needs no table is called, and answers, in between:
-//! else each of their steps would wait for two turns in tables.
+//! **Lack of time.** An item is late if the turn had spent its time in the application's tables. Late items are *taken*
+//! after the items that came meanwhile, so they keep no items out of a turn that need no table. Among the taken items,
+//! the oldest is applied first, so it is not overtaken. A late item also rests a little before it is taken again. In
+//! between, processes without tables get their calls and answers; else each of their steps would wait for two turns in
+//! tables.
 //!
-//! **Turns.** A runner applies one answer at a time, or calls functions, which may take seconds. It takes one of each owner, and of each
-//! of the two, in turn. Of one owner's functions that are quick it takes several together.
+//! **Turns.** A runner applies one answer at a time, or calls functions; both may take seconds. The runner takes one
+//! item per owner in turn, and alternates between answers and functions. Of one owner's quick functions it takes
+//! several together.
+//!
+//! Limitations: all of it is in memory and may be lost. Then the leases are void, and the calls are made again.
 
 use super::item::Item;
 use super::role::{Role, functions_at_once};
@@ -26,53 +31,58 @@ use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::budget::GUARDED_ITEMS;
 use xdb_sched::room::{Line, Owner};
 
-/// How long a call whose answer was given up is left alone.
+/// How long a call is deferred after its answer was given up.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
-/// An answer of a call with locks that was not tried for so long is not held up any more.
+/// After this time without a try, the engine forgets that an answer of a call with locks was held up.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// So long others may have the rows of an answer before they shall leave them to it: who locks them again and again leaves them free
-/// for moments only, and a try waits for no longer.
+/// After an answer has been blocked by row locks for this long, its rows are marked, and RPCs and functions avoid them.
+/// Until then, repeated short locks of other transactions leave gaps that are long enough for the answer.
 const LEFT_TO_IT_AFTER: Duration = Duration::from_millis(100);
 
-/// So long an answer may be held up, by somebody's transaction, while others wait for the locks of its call.
+/// How long another transaction may hold up an answer while other calls wait for the locks of its call.
 const HELD_UP: Duration = Duration::from_secs(1);
 
 /// How long an answer has been held up.
 #[derive(Clone, Copy)]
 struct HeldUp {
     since: Instant,
-    /// Since when the last thing in its way has been a row that somebody else has locked.
+    /// Since when every try has been blocked by a row lock of another transaction. None: the last try was blocked by
+    /// something else.
     by_a_row_since: Option<Instant>,
 }
 
-/// Answers, in the order in which they came, and the executions that somebody else has locked.
+/// Answers in the order in which they came, and the executions that other transactions have locked.
 #[derive(Default)]
 pub struct Backlog {
-    /// By number.
+    /// Items by number.
     waiting: BTreeMap<u64, Item>,
-    /// The last number that was given.
+    /// The last number that was given: to an item, a place or a turn.
     last: u64,
-    /// Places in line of executions that were held up, among the numbers.
+    /// Positions of executions that were held up, on the same scale as the numbers of items.
     places: HashMap<ExecutionId, u64>,
-    /// The same of those that were put off for lack of time.
+    /// Positions of executions that the turn had no time for.
     put_off: HashMap<ExecutionId, u64>,
-    /// Until when these are left alone.
+    /// Until this moment, executions in `put_off` rest.
     rest_until: Option<Instant>,
+    /// Executions that are deferred, because of a lock or a failure. Phases of the turn write it; scans leave these
+    /// executions out.
     pub executions: Backoff<ExecutionId>,
-    /// Calls whose answers were held up and dropped: because others wait for their locks, or because there were too many.
+    /// Calls whose answers were held up and dropped: because other calls wait for their locks, or because too many
+    /// answers waited. `gather` releases their leases.
     pub yielding: BTreeSet<StateKey>,
-    /// The answers of calls with locks that are held up.
+    /// When answers of calls with locks began to be held up.
     held_up_answers: HashMap<StateKey, HeldUp>,
-    /// When each owner's answer was taken last, and when a function was called for it, where they take turns: a number.
+    /// The last turn of each owner, as a number: for answers (false) and for functions (true). Only used where owners
+    /// take turns.
     turns: HashMap<(Owner, bool), u64>,
-    /// One was taken in turn, and nothing else was done since.
+    /// The last transaction applied an answer that was taken in turn.
     took_in_turn: bool,
 }
 
 impl Backlog {
-    /// Takes what may be applied now in one transaction; the rest stays.
+    /// Takes the items that one transaction may apply now.
     pub fn take(&mut self, role: Role, functions_are_slow: bool) -> Vec<Item> {
         if role.takes_turns() {
             return self.take_in_turn(functions_at_once(functions_are_slow));
@@ -80,8 +90,9 @@ impl Backlog {
         self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
     }
 
-    /// Takes the first of the owner whose turn it is, and of functions up to so many of that owner: whoever holds up a transaction with
-    /// one of them, for as long as he likes, holds up nobody else's. After an answer nothing, once: then a call is claimed.
+    /// Takes the first item of the owner whose turn it is, and up to `functions` functions of that owner. So a slow
+    /// function delays only calls of its own owner. After an answer it takes nothing once, so that a call is claimed in
+    /// between.
     fn take_in_turn(&mut self, functions: usize) -> Vec<Item> {
         if std::mem::take(&mut self.took_in_turn) {
             return Vec::new();
@@ -89,9 +100,9 @@ impl Backlog {
         let mut taken: Vec<_> = self.take_first(|_, _| true).into_iter().collect();
         let Some(first) = taken.first() else { return taken };
         let (turn, is_function) = (turn_of(first), first.is_uncalled());
-        // What leases functions takes as many as there is room for: it waits until they are called.
+        // A turn that leases functions leases as many as there are places, and calls them in later turns.
         self.took_in_turn = !is_function;
-        // What was held up may be again, and is called alone.
+        // A function that was held up may be held up again, so it is called alone.
         if is_function && !self.executions.has(&first.execution()) {
             let fits = |executions: &Backoff<ExecutionId>, item: &Item| {
                 turn_of(item) == turn && !executions.has(&item.execution())
@@ -104,7 +115,7 @@ impl Backlog {
         taken
     }
 
-    /// Takes the first of these, of the owner whose turn it is.
+    /// Takes the first item that fits, of the owner whose turn it is.
     fn take_first(&mut self, fits: impl Fn(&Backoff<ExecutionId>, &Item) -> bool) -> Option<Item> {
         let now = Instant::now();
         let may_go = |item: &Item| fits(&self.executions, item) && self.may_be_taken(item.execution(), now);
@@ -127,8 +138,8 @@ impl Backlog {
         })
     }
 
-    /// Takes what failed a moment ago and may fail again: it is applied under guards, in a small transaction of its own. Until
-    /// then it stays here, so that its call is not claimed again.
+    /// Takes the items that failed recently and may fail again, for a small transaction of their own, under guards.
+    /// Until then they stay here, so that their calls are not claimed again.
     pub fn take_risky(&mut self) -> Vec<Item> {
         self.take_those(GUARDED_ITEMS, Backoff::has)
     }
@@ -147,7 +158,8 @@ impl Backlog {
         ready.iter().filter_map(|(_, (_, number))| self.waiting.remove(number)).collect()
     }
 
-    /// Keeps an item for a later turn, an answer in its place; what the tables have too is found there again.
+    /// Keeps an item for a later turn. An answer keeps its number. Items that are also in the tables are dropped and
+    /// found again.
     pub fn keep(&mut self, mut item: Item) {
         let number = match &mut item {
             Item::Answer(record, _) if record.answer_number > 0 => record.answer_number,
@@ -165,12 +177,13 @@ impl Backlog {
         self.waiting.insert(number, item);
     }
 
+    /// Keeps items as [`Backlog::keep`] does.
     pub fn keep_all(&mut self, items: Vec<Item>) {
         items.into_iter().for_each(|item| self.keep(item));
     }
 
-    /// Of items that were taken, those that may still go: an answer does not, and is kept, if one of its execution that came before
-    /// it waits here again.
+    /// Returns the taken items that may still be applied. An answer is kept if an earlier answer of its execution waits
+    /// here again.
     pub fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
         let mut first = HashMap::new();
         for (number, item) in &self.waiting {
@@ -185,14 +198,14 @@ impl Backlog {
         may_go
     }
 
-    /// Of items that were taken, those that may go while one suspect is in hand at a time: the others' answers are kept.
+    /// Returns the taken items that may be applied while at most one suspect is in hand. Other suspects are kept.
     pub fn one_suspect(&mut self, items: Vec<Item>) -> Vec<Item> {
         let Some(first) = items.iter().find_map(Item::suspect) else { return items };
         let taken = in_hand::take_suspect().then_some(first);
         let may_go = |item: &Item| item.suspect().is_none_or(|suspect| taken == Some(suspect));
         let (items, aside): (Vec<_>, Vec<_>) = items.into_iter().partition(may_go);
         for item in &aside {
-            // Many suspects leave room for others.
+            // Suspects go behind the other items, so that many of them don't fill a transaction.
             self.put_off(item.execution());
             if taken.is_none() {
                 self.defer(item.execution(), Patience::Short);
@@ -202,10 +215,12 @@ impl Backlog {
         self.hold_back(items)
     }
 
+    /// Whether no item waits, and no lease is to be given up.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.yielding.is_empty()
     }
 
+    /// How many items wait, plus the leases to give up.
     pub fn len(&self) -> usize {
         self.waiting.len() + self.yielding.len()
     }
@@ -226,35 +241,36 @@ impl Backlog {
         !rests && !self.executions.is_deferred(&id, now)
     }
 
-    /// Whether answers that need tables rest, also those that come now.
+    /// Whether answers that need tables rest, including answers that come now.
     pub fn rests(&self, now: Instant) -> bool {
         self.rest_until.is_some_and(|until| now < until)
     }
 
+    /// Lets answers that need tables rest until this moment.
     pub fn rest(&mut self, until: Instant) {
         self.rest_until = Some(until);
     }
 
-    /// When something of what waits may be applied, if nothing may be now.
+    /// When the next waiting item may be applied, if none may be now.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let rest = self.rest_until.filter(|_| self.rests(now) && !self.put_off.is_empty());
         [rest, self.executions.next(now)].into_iter().flatten().min()
     }
 
-    /// How many items wait because somebody has locked what they need, or because there was no time for their tables.
+    /// How many items wait for a lock of another transaction, or for time in the application's tables.
     pub fn held_up(&self) -> usize {
         let now = Instant::now();
         self.count(|id| self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id))
     }
 
-    /// How many items of such executions wait.
+    /// How many waiting items belong to executions that count.
     fn count(&self, counts: impl Fn(ExecutionId) -> bool) -> usize {
         self.waiting.values().filter(|item| counts(item.execution())).count()
     }
 
-    /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given up, and their
-    /// calls are made again some time later. Those that were put off are not: their turn comes, and as long as it does not, they
-    /// leave less room for calls.
+    /// Drops the oldest answers that wait for locks, down to `most`. Their calls are made again some time later. So a
+    /// transaction that holds many row locks can't fill the engine with answers. Answers that wait for time in tables
+    /// stay: their turn comes, and until then they leave fewer places for calls.
     pub fn give_up_beyond(&mut self, most: usize) {
         let now = Instant::now();
         let mut too_many = self.count(|id| self.executions.is_deferred(&id, now)).saturating_sub(most);
@@ -270,8 +286,9 @@ impl Backlog {
         });
     }
 
-    /// The answer of a call with locks is held up, by others who have its rows or by something else. Says whether they shall leave
-    /// these to it now; not for ever, because who has them may be somebody who does not ask.
+    /// Records that the answer of a call with locks is held up, by a row lock or by something else. Returns whether
+    /// RPCs and functions should avoid its rows now. That ends after a while, because the holder of the row lock may
+    /// ignore marks.
     pub fn is_left_to(&mut self, key: StateKey, by_a_row: bool) -> bool {
         let now = Instant::now();
         let held_up = self.held_up_answer(key, now);
@@ -280,8 +297,8 @@ impl Backlog {
         held_up.by_a_row_since.is_some_and(is_time)
     }
 
-    /// The answer of a call with locks is held up. Says whether it is given up, because others have waited too long for the
-    /// locks: then the call is made again some time later.
+    /// Records that the answer of a call with locks is held up. Returns whether it is given up, because other calls
+    /// have waited too long for the locks. Then the call is made again some time later.
     pub fn yields(&mut self, key: StateKey, is_waited_for: bool) -> bool {
         let now = Instant::now();
         let since = self.held_up_answer(key, now).since;
@@ -294,7 +311,7 @@ impl Backlog {
         yields
     }
 
-    /// The answer of a call was applied.
+    /// Records that the answer of a call was applied.
     pub fn done(&mut self, key: &StateKey) {
         self.held_up_answers.remove(key);
         self.put_off.remove(&key.0);
@@ -304,20 +321,21 @@ impl Backlog {
         self.held_up_answers.entry(key).or_insert(HeldUp { since: now, by_a_row_since: None })
     }
 
-    /// Something of this execution was applied. What waits here keeps its backoff: it was held up by something else.
+    /// An item of this execution was applied. If other items of the execution wait here, the backoff stays: they were
+    /// held up by something else.
     pub fn went_well(&mut self, id: &ExecutionId) {
         if self.executions.has(id) && !self.waiting_for().any(|waiting| waiting == *id) {
             self.executions.clear(id);
         }
     }
 
-    /// Somebody else has locked the execution.
+    /// Defers an execution that another transaction has locked.
     pub fn defer(&mut self, id: ExecutionId, patience: Patience) {
         self.executions.defer(id, Instant::now(), patience);
         self.goes_behind(id);
     }
 
-    /// Somebody else has locked the execution, or its definition is to be read in another turn.
+    /// Defers an execution that another transaction has locked, or whose definition is read in a later turn.
     pub fn defer_put_off(&mut self, id: ExecutionId, registry: &Registry) {
         match registry.put_off_until(id) {
             Some(until) => self.defer_until(id, until),
@@ -325,13 +343,13 @@ impl Backlog {
         }
     }
 
-    /// A table of the execution is left alone until then.
+    /// Defers an execution until a table may be used again.
     pub fn defer_until(&mut self, id: ExecutionId, until: Instant) {
         self.executions.defer_until(id, until);
         self.goes_behind(id);
     }
 
-    /// The turn had no time left for the tables of the execution.
+    /// Moves an execution behind the others, because the turn had no time left for its tables.
     pub fn put_off(&mut self, id: ExecutionId) {
         self.last += 1;
         self.put_off.insert(id, self.last);
@@ -342,6 +360,7 @@ impl Backlog {
         self.places.insert(id, self.last);
     }
 
+    /// Forgets the state of executions and calls that no longer wait.
     pub fn forget_old(&mut self) {
         if !self.held_up_answers.is_empty() {
             let answers = self.waiting.values().filter_map(|item| match item {
@@ -364,7 +383,7 @@ impl Backlog {
     }
 }
 
-/// Whose turn an item is. What is no answer takes no time.
+/// Whose turn an item takes. Items that are no answers take no time, and share one turn.
 fn turn_of(item: &Item) -> (Owner, bool) {
     match item {
         Item::Answer(record, _) => (record.owner, item.is_uncalled()),

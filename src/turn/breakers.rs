@@ -1,4 +1,6 @@
-//! The breakers of a scheduler's workers, one each.
+//! The breakers of a process's workers, one for each worker that was called.
+//!
+//! Limitations: breakers are in memory. A scheduler that starts begins with closed ones.
 
 use crate::clock;
 use crate::pg::param::to_postgres;
@@ -12,25 +14,26 @@ use std::time::Instant;
 use xdb_engine::Timestamp;
 use xdb_sched::breaker::{Admission, Breaker, Open, Ticket, Verdict};
 
-/// Breakers and what belongs to them. In memory alone: a scheduler that starts finds out again.
+/// The breakers, and for which workers no request can be signed.
 #[derive(Default)]
 pub struct Breakers {
     of_worker: BTreeMap<WorkerId, Entry>,
-    /// Which reading of the registrations they follow.
+    /// The number of the reading of the registrations that the breakers reflect.
     reading: u64,
 }
 
 #[derive(Default)]
 struct Entry {
     breaker: Breaker,
-    /// The registration that the breaker judges.
+    /// The registration for which the breaker counts.
     registered_at: Option<Timestamp>,
+    /// What shared memory shows of the breaker.
     shown: Option<Open>,
-    /// How far the calls that wait for the worker have been looked through for some that go to another one by now.
+    /// How far the waiting calls were checked for process types that have another worker by now.
     looked_through: ScanPosition,
-    /// Why no call to the worker can be signed.
+    /// Why no request to the worker can be signed. Then no call is made.
     unsigned: Option<String>,
-    /// People were told.
+    /// `unsigned` is in the log.
     is_told: bool,
 }
 
@@ -43,7 +46,8 @@ enum ScanPosition {
 }
 
 impl Breakers {
-    /// Follows the registrations: a worker that was registered again gets a new chance, one that is gone is forgotten.
+    /// Follows the registrations. A worker that was registered again begins with a closed breaker. Unregistered workers
+    /// are removed.
     pub fn follow(&mut self, registry: &Registry) {
         if registry.times_read() == self.reading {
             return;
@@ -68,13 +72,13 @@ impl Breakers {
         }
     }
 
-    /// Which calls of a worker may go out now.
+    /// Which calls to a worker may be made now.
     pub fn admits(&mut self, worker: WorkerId, now: Instant) -> Admission {
         let Some(entry) = self.of_worker.get_mut(&worker) else { return Admission::All };
         if entry.unsigned.is_some() { Admission::None } else { entry.breaker.admits(now) }
     }
 
-    /// A call goes out.
+    /// A call is submitted. The ticket comes back at its end.
     pub fn begin(&mut self, worker: WorkerId, registry: &Registry) -> Ticket {
         let entry = self
             .of_worker
@@ -83,7 +87,7 @@ impl Breakers {
         entry.breaker.begin(Instant::now())
     }
 
-    /// A call has ended.
+    /// A call has ended. `jitter` is in 0..1.
     pub fn end(&mut self, worker: WorkerId, ticket: Ticket, outcome: &Outcome, jitter: f64) {
         let Some(entry) = self.of_worker.get_mut(&worker) else { return };
         let was_closed = entry.breaker.open().is_none();
@@ -93,7 +97,8 @@ impl Breakers {
         }
     }
 
-    /// Workers whose waiting calls are held back and shall be looked through, each with where to go on.
+    /// Workers whose waiting calls have to be checked, because no calls to them are made. Each with the place to resume
+    /// at.
     pub fn to_look_through(&self) -> Vec<(WorkerId, Option<TaskPlace>)> {
         let is_held_back = |entry: &Entry| entry.breaker.open().is_some() || entry.unsigned.is_some();
         let held_back = self.of_worker.iter().filter(|(_, entry)| is_held_back(entry));
@@ -106,19 +111,19 @@ impl Breakers {
             .collect()
     }
 
-    /// Notes how far the calls of a worker have been looked through; `None` means to the end.
+    /// Records how far the calls of a worker were checked. None: to the end.
     pub fn looked_through(&mut self, worker: WorkerId, up_to: Option<TaskPlace>) {
         if let Some(entry) = self.of_worker.get_mut(&worker) {
             entry.looked_through = up_to.map_or(ScanPosition::All, ScanPosition::UpTo);
         }
     }
 
-    /// When more calls may go out than now.
+    /// When more calls may be made than now.
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         self.of_worker.values().filter_map(|entry| entry.breaker.next_change(now)).min()
     }
 
-    /// Shows people what has changed.
+    /// Shows changes: breakers in shared memory, workers without a usable secret in the log.
     pub fn show(&mut self, session: &Session) {
         for (worker, entry) in &mut self.of_worker {
             let open = entry.breaker.open();
@@ -139,8 +144,8 @@ impl Breakers {
     }
 }
 
-/// What the end of a call tells about its worker. Time that runs out after the connection was made is the time of a slow
-/// worker, which its limit of calls takes care of.
+/// What the end of a call says about its worker. A timeout after the connection was made means a slow worker, which its
+/// limit of concurrent calls bounds.
 fn verdict(outcome: &Outcome) -> Verdict {
     let Outcome::Failed { kind, .. } = outcome else { return Verdict::Reached };
     match kind {

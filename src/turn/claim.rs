@@ -1,4 +1,7 @@
-//! Claims due calls: within the room that there is for their owners, and with the locks that they want.
+//! Claims due calls: as many as there are places for their owners, and with the locks that they want.
+//!
+//! Limitations: one turn claims at most 256 calls. Retries, functions and calls with locks are leased only
+//! here.
 
 use super::app_tables::AppTables;
 use super::attribute_locks::{AttributeLocks, LockResult};
@@ -38,36 +41,43 @@ use xdb_sched::room::{Line, Room};
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
 
-/// A call that waits is judged again after this at the latest.
+/// A call that waits is judged again after this time at the latest.
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// A call with its lease: it goes out after the commit.
+/// A call with its lease. Its request is submitted after the commit.
 pub struct Leased {
     pub key: StateKey,
+    /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
     /// From 1.
     pub attempt: u32,
+    /// When the first attempt of this call began.
     pub first_attempt_at: Timestamp,
     pub lease: Lease,
-    /// Why its call is not made, and what follows from that.
+    /// Why the attempt fails before the call is made, and what follows.
     pub unfit: Option<(Failure, Further)>,
+    /// The server crashed while the call was in hand.
     pub is_suspect: bool,
 }
 
 /// What was claimed.
 #[derive(Default)]
 pub struct Claims {
+    /// Calls with new leases.
     pub leased: Vec<Leased>,
+    /// The executions of the claimed calls.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Processes that can't go on.
     pub failed: Vec<Item>,
-    /// Lines without any due call that nobody has, if this turn has scanned.
+    /// Lines in which every due call has a lease. None: this turn has not scanned.
     pub drained: Option<BTreeSet<Line>>,
+    /// How far the scans came, including those of gathering.
     pub ends: ScanEnds,
+    /// When this phase wants the next turn.
     pub next: Next,
 }
 
-/// The parts of a scheduler's memory that claiming reads and writes.
+/// The parts of a process's memory that claiming reads and writes.
 pub struct Claiming<'t, 'a> {
     pub turn: &'t Turn<'a>,
     pub registry: &'t mut Registry,
@@ -81,45 +91,46 @@ pub struct Claiming<'t, 'a> {
 /// What a scan has found.
 #[derive(Default)]
 pub(super) struct Found {
+    /// Due calls, their tasks locked.
     pub due: Vec<Due>,
-    /// Lines in which there may be more.
+    /// Lines in which more calls may be due.
     pub unfinished: Vec<Line>,
-    /// Lines were found empty that were not known to be: others come forward.
+    /// Lines turned out to be empty, so lines that were passed over may get their places.
     pub emptied: bool,
 }
 
-/// What becomes of it.
+/// The results for the found calls. [`Claiming::write`] and [`Claiming::hold`] write them.
 #[derive(Default)]
 struct Verdicts {
     leases: HashMap<StateKey, Lease>,
-    /// Calls that wait for locks, under a lease that has no end, each with what it waits for.
+    /// Calls that wait for locks, under a lease without an end, each with the names of what it waits for.
     parked: HashMap<StateKey, String>,
-    /// Those of them that do so no more, without being called.
+    /// Calls that were parked and are not any more, and are not made.
     unparked: Vec<StateKey>,
     /// Calls of paused processes.
     held: Vec<StateKey>,
-    /// The same of runners, where their types are paused.
+    /// Calls of functions whose types are paused.
     held_functions: Vec<(StateKey, TypeId)>,
     of_paused_types: OfPausedTypes,
-    /// Calls of the other lane: a table became slow, or is not any more.
+    /// Calls that belong to the other lane: a table became slow, or is not slow any more.
     moved: Vec<StateKey>,
-    /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
-    /// way of calls that the other worker could take.
+    /// Calls whose process type has moved to this worker, and that are not made now. In their old line they would block
+    /// calls that the other worker could take.
     elsewhere: Vec<(StateKey, WorkerId)>,
-    /// Lines in which calls were found that get no place now.
+    /// Lines with calls that get no place now.
     without_room: Vec<Line>,
 }
 
 impl Claiming<'_, '_> {
-    /// Leases due calls, of each owner and worker as many as there is room for.
+    /// Leases due calls, of each owner and worker as many as there are places.
     pub fn claim(&mut self, room: &mut Room, work: &mut Work, saved: &Saved) -> Result<Claims> {
         let mut claims = Claims { ends: std::mem::take(&mut work.ends), ..Claims::default() };
-        // What this turn itself has made due is to be claimed at once, if it was not dispatched.
+        // Calls that this turn has made due, and that were not leased yet, are claimed at once.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
         let idle = work.nothing_due && !made_due && self.scans.are_idle();
         let limit = if idle { 0 } else { self.turn.scope.claim.min(guc::CLAIM_BATCH.get() as usize) };
         if limit > 0 {
-            // Of a line without room nothing is known.
+            // Without a place, nothing is known of a line.
             claims.drained = Some(BTreeSet::new());
         }
         if self.turn.scope.claim == 0 || self.turn.paused {
@@ -133,11 +144,11 @@ impl Claiming<'_, '_> {
             claims.next.now_if(true, Why::Calls);
         }
         let knew_functions = knows_functions(self.lines);
-        // Also without room: who has come meanwhile is to be known when there is some.
+        // Also without places: when some become free, it has to be known which owners have due calls.
         let mut found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
-        // The room of the next turn has places for them.
+        // The next turn's room has places for them.
         let others_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
         claims.next.now_if(others_call, Why::Calls);
         if ready.is_empty() && found.due.is_empty() {
@@ -148,7 +159,7 @@ impl Claiming<'_, '_> {
         if self.turn.role.calls_functions() {
             self.take_one_kind(&mut candidates, &mut claims);
         }
-        // One alone is claimed to find out which of them is at fault.
+        // A single call is claimed to find out which one is at fault.
         candidates.truncate(if limit == 1 { 1 } else { usize::MAX });
         if let [(only, _)] = candidates.as_slice() {
             self.scans.claimed_alone = Some(only.key);
@@ -159,13 +170,13 @@ impl Claiming<'_, '_> {
         self.judge(candidates, room, saved.now, &found.unfinished, claims)
     }
 
-    /// Whether this runner calls functions, and does not leave them to the others.
+    /// Whether this runner calls functions, and does not leave them to other runners.
     pub(super) fn serves_functions(&self) -> bool {
         !self.turn.has_slow_steps || self.turn.role.serves(true, max_runners())
     }
 
-    /// Leaves of what a runner has found calls of one kind, the other one than the last time if there is any: several that functions
-    /// answer, or one of a worker, because preparing it may take all of the time of a step.
+    /// Keeps calls of one kind: the kind that was not claimed last, if there is any. Either several calls that
+    /// functions answer, or one call of a worker. Preparing the latter may take all the time of a step.
     fn take_one_kind(&mut self, candidates: &mut Vec<(Due, bool)>, claims: &mut Claims) {
         let is_function = |(due, _): &(Due, bool)| due.line.worker == NO_WORKER;
         let any = |functions: bool| candidates.iter().any(|call| is_function(call) == functions);
@@ -181,8 +192,8 @@ impl Claiming<'_, '_> {
         }
     }
 
-    /// Leaves of calls that functions answer those of one owner, each owner's in turn: a function that hangs keeps no call of another
-    /// owner leased behind it. Says whether there are other owners' that this runner may call.
+    /// Keeps the functions of one owner, each owner's in turn. So a function that hangs delays no leased call of
+    /// another owner. Returns whether this runner may also call functions of other owners.
     fn take_one_owner(&mut self, candidates: &mut Vec<(Due, bool)>, drained: &mut Option<BTreeSet<Line>>) -> bool {
         let owners: BTreeSet<_> = candidates.iter().map(|(due, _)| due.line.owner).collect();
         let after = self.scans.functions_of.map_or(Bound::Unbounded, Bound::Excluded);
@@ -198,13 +209,13 @@ impl Claiming<'_, '_> {
         taken.is_some() && owners.len() > 1
     }
 
-    /// Whether this runner may call functions of a line's owner; see [`Slot::may_call_functions_of`].
+    /// Whether this runner may call functions of the line's owner; see [`Slot::may_call_functions_of`].
     pub(super) fn serves_owner(&self, line: Line) -> bool {
         let most = function_runners(self.turn.has_slow_steps);
         Slot::mine().is_none_or(|mine| mine.may_call_functions_of(line.owner, most))
     }
 
-    /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
+    /// Loads what is needed to judge these calls. Calls that are too large for this turn step aside without a lease.
     fn load(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Result<Vec<(Due, bool)>> {
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
         claims.executions = execution::executions(self.turn.spi, self.registry, &executions_of(&keys), Lock::None)?;
@@ -215,7 +226,7 @@ impl Claiming<'_, '_> {
         Ok(candidates)
     }
 
-    /// Of these calls, those that may go while one suspect is in hand at a time.
+    /// Returns the calls that may be claimed while at most one suspect is in hand.
     fn one_suspect(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Vec<(Due, bool)> {
         let Some(first) = candidates.iter().find(|(due, _)| due.is_suspect).map(|(due, _)| due.key) else {
             return candidates;
@@ -230,7 +241,7 @@ impl Claiming<'_, '_> {
         candidates
     }
 
-    /// Leaves calls to a later turn: nothing is leased for them.
+    /// Leaves calls without a lease to a later turn.
     fn leave(&mut self, aside: Vec<(Due, bool)>, claims: &mut Claims) {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
@@ -242,17 +253,18 @@ impl Claiming<'_, '_> {
         }
     }
 
-    /// Executions that a scan leaves out.
+    /// The executions that a scan leaves out.
     fn busy(&self, saved: &Saved) -> Vec<ExecutionId> {
         let mut busy = self.backlog.executions.keys(Instant::now());
-        // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
+        // An execution with items in memory is left out even if the lease of its call has ended.
         busy.extend(self.backlog.waiting_for());
         busy.extend(&saved.put_off);
         busy
     }
 
-    /// Locks due calls, of each line as many as there is room for. From the head it asks first which lines there are, and where
-    /// each begins: so what is dead at the head is walked over once, and in lines that are not due yet nothing is looked for.
+    /// Locks due calls, of each line as many as there are places. A scan from the head reads first which lines there
+    /// are, and where each begins. So dead rows at the head are passed once, and lines without due calls are not
+    /// scanned.
     pub(super) fn scan(
         &mut self,
         room: &Room,
@@ -284,7 +296,7 @@ impl Claiming<'_, '_> {
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
-            // In the other lines it has found nothing that is behind their cursors.
+            // The scan read none of the other lines, so calls may be behind their cursors.
             self.scans.calls.retain(|line| lines.contains(line));
         }
         let mut of_line = HashMap::<Line, (usize, Timestamp)>::new();
@@ -305,8 +317,8 @@ impl Claiming<'_, '_> {
         Ok(found)
     }
 
-    /// The lines that there are, with the due times of their first calls. Those of workers that are gone, or fetch their calls, are in
-    /// nobody's way.
+    /// The existing lines, with the due times of their first calls. Lines of unregistered workers and of pull workers
+    /// are left out: they block no other line.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane.number)?.into_iter().collect();
         if self.turn.role.calls_functions() {
@@ -324,8 +336,8 @@ impl Claiming<'_, '_> {
         Ok(heads)
     }
 
-    /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
-    /// this turn: nothing may wake the scheduler for them.
+    /// Calls that have waited for locks and can get them now, their tasks locked. If one steps aside, others may come
+    /// forward. That is done in this turn, because nothing may wake the scheduler for them.
     fn ready(&mut self, limit: usize, room: &Room) -> Result<Vec<Due>> {
         let mut ready: Vec<Due> = Vec::new();
         let now = Instant::now();
@@ -352,7 +364,7 @@ impl Claiming<'_, '_> {
             let leases = claim::leases(self.turn.spi, &missing)?;
             for key in missing {
                 match leases.get(&key) {
-                    // Somebody has locked its task.
+                    // Another transaction has locked its task.
                     Some((epoch, _)) if *epoch == self.turn.lane.epoch => {
                         self.backlog.defer(key.0, Patience::Short);
                         self.locks.step_aside(key, None);
@@ -388,7 +400,7 @@ impl Claiming<'_, '_> {
                 None => {}
             }
         }
-        // Who gets nowhere is not found again at once.
+        // Without progress, the same calls are not scanned for again at once.
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
         claims.next.now_if(progress && unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         self.write(&verdicts, &mut claims, now)?;
@@ -397,14 +409,14 @@ impl Claiming<'_, '_> {
             verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || held.contains(key)
         };
         found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
-        // In the line of another worker it may be behind the cursor.
+        // In the line of the other worker, the call may be behind the cursor.
         let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
         claims.ends.note(found.iter().filter(went).map(|due| due.due_at).min());
         Ok(claims)
     }
 
-    /// What becomes of one call: its lease, or a note in the verdicts.
-    // Long because each verdict ends the claim in its own way. What takes room or locks comes after the verdict.
+    /// Judges one call: returns its lease, or records the result in the verdicts.
+    // Long because each verdict ends the claim in its own way. Places and locks are taken after the verdict.
     fn verdict(
         &mut self,
         call: &Candidate,
@@ -434,7 +446,7 @@ impl Claiming<'_, '_> {
                     true => verdicts.unparked.extend(was_parked.then_some(due.key)),
                     false => verdicts.moved.push(due.key),
                 }
-                // Until the type is registered again its calls have no worker, and are in nobody's way.
+                // Until the type is registered again, its calls have no worker, and block no other calls.
                 if maker != Maker::Unregistered && worker != due.line.worker {
                     verdicts.elsewhere.push((due.key, worker));
                 }
@@ -444,7 +456,7 @@ impl Claiming<'_, '_> {
                 self.locks.release(due.key);
                 let (is_runners, type_id) = (due.line.worker == NO_WORKER, loaded.meta.type_id);
                 match paused {
-                    // The scheduler alone holds calls of workers.
+                    // Only the scheduler holds calls of workers.
                     _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
                     Paused::Type(_) if is_runners => verdicts.held_functions.push((due.key, type_id)),
                     Paused::Process(_) => {
@@ -491,7 +503,7 @@ impl Claiming<'_, '_> {
             locks::wants(&loaded.meta, due.key.0, &global, &local, types)
         });
         match wants {
-            // It locks the rows themselves.
+            // The function locks the rows itself.
             Some(wants) if is_for_function => {
                 if self.locks.leaves_alone(due.key, &wants) {
                     self.backlog.defer(due.key.0, Patience::Short);
@@ -505,7 +517,7 @@ impl Claiming<'_, '_> {
                     if !was_parked {
                         verdicts.parked.insert(due.key, wants.names());
                     }
-                    // The room that was meant for it is there for others.
+                    // The place that was meant for it is free for another call.
                     claims.next.now_if(true, Why::Calls);
                     return None;
                 }
@@ -540,7 +552,8 @@ impl Claiming<'_, '_> {
         KeyTypes::read(self.turn.spi, locking.flat_map(|loaded| loaded.meta.mapping.iter()))
     }
 
-    /// Holds calls of what is paused. One whose process or type somebody else has locked is left alone for a while.
+    /// Holds calls of paused processes and types. If another transaction has locked the process or type, the call is
+    /// deferred.
     fn hold(
         &mut self,
         verdicts: &Verdicts,
@@ -558,12 +571,12 @@ impl Claiming<'_, '_> {
             .iter()
             .filter(|(key, _)| !held.contains(key))
             .for_each(|(key, _)| self.backlog.defer(key.0, Patience::Short));
-        // What stands in no line of calls that wait for locks any more may be behind the cursor.
+        // A call that is not parked any more may be behind the cursor.
         claims.ends.left_out |= verdicts.unparked.iter().any(|key| !held.contains(key));
         if verdicts.held.is_empty() && of_types.types.is_empty() && functions.is_empty() {
             return Ok(held);
         }
-        // There may be more of them in these lines, and they stand before others.
+        // These lines may have more held calls, which come before others.
         claims.next.now_if(!held.is_empty(), Why::Pauses);
         let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || of_types.found.contains(&due.key);
         for due in found.iter().filter(is_paused).filter(|due| !held.contains(&due.key)) {
@@ -578,7 +591,7 @@ impl Claiming<'_, '_> {
             drained.retain(|line| !verdicts.without_room.contains(line));
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
-        // They may be in a line that nobody knows yet.
+        // The calls may be in a line that the process does not know yet.
         claims.ends.left_out |= !verdicts.elsewhere.is_empty();
         claims.next.now_if(!verdicts.elsewhere.is_empty(), Why::Registrations);
         let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
@@ -599,7 +612,7 @@ impl Claiming<'_, '_> {
     }
 }
 
-/// Calls in the order in which they get places, each with whether it was parked. Those that were parked have waited longest.
+/// Calls in the order in which they get places, each with whether it was parked. Parked calls have waited longest.
 fn in_turn(room: &Room, ready: Vec<Due>, due: Vec<Due>) -> Vec<(Due, bool)> {
     let mut nth = HashMap::<Line, usize>::new();
     let all = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|due| (due, false)));
@@ -616,13 +629,13 @@ fn in_turn(room: &Room, ready: Vec<Due>, due: Vec<Due>) -> Vec<(Due, bool)> {
 /// A due call that was found.
 struct Candidate {
     due: Due,
-    /// It has waited for its locks.
+    /// It was parked, and has waited for its locks.
     was_parked: bool,
     now: Timestamp,
 }
 
 impl OpenCalls {
-    /// The room that there is for more calls. Answers that are held up count too: they are in memory.
+    /// The places that are free for more calls. Answers that are held up also take places: they use memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
         let takes_turns = role.takes_turns();
         let held_up = if takes_turns { 0 } else { backlog.held_up() };
@@ -631,10 +644,10 @@ impl OpenCalls {
         let breakers = &mut self.breakers;
         let admits = |worker| breakers.admits(worker, now);
         let mut workers = registry.workers();
-        // Where there are no functions, workers have all places.
+        // If no functions wait, workers get all places.
         workers.extend((role.calls_functions() && knows_functions(&self.lines)).then_some((NO_WORKER, RUNNERS_CALLS)));
         let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), &workers, admits);
-        // Of those that are applied one by one all count, and each for its owner.
+        // Where answers are applied one at a time, all of them take places, each for its owner.
         for line in backlog.lines().filter(|_| takes_turns) {
             room.take(line);
         }
@@ -642,12 +655,12 @@ impl OpenCalls {
     }
 }
 
-/// Whether any calls wait that functions answer.
+/// Whether calls wait that functions answer.
 fn knows_functions(lines: &Lines) -> bool {
     lines.iter().any(|(line, _)| line.worker == NO_WORKER)
 }
 
-/// A lease of this turn for a call with this timeout.
+/// A lease of this turn, for a call with this timeout.
 pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
     Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
 }
@@ -657,7 +670,7 @@ pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
     config.load_global(api).locks() || config.load_local(api).locks()
 }
 
-/// Options of a state execution: its own over the registered ones.
+/// The options of a state execution: its own override the registered ones.
 pub fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
     loaded.meta.options_of(state)
 }

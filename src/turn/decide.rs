@@ -1,5 +1,7 @@
-//! Decides about the items of a turn, in order, and applies what follows in memory. Users' tables are written here, each
-//! answer's before its events are applied.
+//! Decides about the items of a turn, in order, and applies the events in memory. The application's tables are written
+//! here: for each answer before its events are applied.
+//!
+//! Limitations: the engine writes none of its own tables here. `save` writes the difference.
 
 mod functions;
 
@@ -24,34 +26,42 @@ use xdb_sched::budget::Part;
 use xdb_sched::bytes::{ByteBudget, ROW};
 use xdb_sched::table_health::Relation;
 
-/// What was decided, to be written.
+/// What was decided. `save` writes it.
 pub struct Decided<'i> {
+    /// The items of the turn.
     pub items: &'i [Item],
     /// One for each item.
     pub outcomes: Vec<ItemOutcome>,
+    /// The executions as they are after the decisions.
     pub executions: BTreeMap<ExecutionId, Loaded>,
+    /// Messages that were read from the inbox.
     pub taken_in: TakenIn,
+    /// Rows to delete.
     pub stale: Stale,
-    /// Executions whose close waits for open publishers, and whether it is a conditional one.
+    /// Executions whose close waits for open publishers, and whether the close is conditional.
     pub still_closing: Vec<(ExecutionId, bool)>,
-    /// Calls whose answers came under their leases.
+    /// Calls whose answers came under a valid lease. Only these release their locks.
     pub current: HashSet<StateKey>,
-    /// Calls that somebody else makes, or that are made again later.
+    /// Calls whose leases are given up: a runner makes them, or they are made again later.
     pub given_away: Vec<StateKey>,
+    /// Messages of global queues that are still free.
     pub free: Free,
+    /// The time of the events.
     pub now: Timestamp,
 }
 
-/// What nobody wants any more.
+/// Rows that have no use any more, to be deleted.
 #[derive(Default)]
 pub struct Stale {
+    /// Timers whose step or execution is over.
     pub timers: Vec<DueTimer>,
+    /// Steps that wait for no global queue any more.
     pub waiters: Vec<StateKey>,
-    /// Executions that take no messages, and have some in the inbox.
+    /// Executions that are closed, and have messages in the inbox.
     pub inboxes: Vec<ExecutionId>,
 }
 
-/// A command that closes its execution: it needs a stronger lock first.
+/// A command that closes its execution. It needs a stronger lock first, so it waits for [`Decider::close`].
 struct CloseCommand {
     item: usize,
     command: Command,
@@ -62,8 +72,11 @@ struct Decider<'t, 'a, 'i> {
     turn: &'t Turn<'t>,
     app: &'t mut AppTables<'a>,
     gathered: &'t Gathered,
+    /// State executions that are too large for this turn.
     left_out: BTreeSet<StateKey>,
+    /// The leases of the answered calls as the tasks have them: epoch and number.
     leases: HashMap<StateKey, (i64, i64)>,
+    /// Current versions of the local attributes that calls have locked.
     local: LocalVersions,
     closing: BTreeMap<ExecutionId, CloseCommand>,
     budgets: Budgets,
@@ -71,28 +84,29 @@ struct Decider<'t, 'a, 'i> {
     put_off: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
     held_up: BTreeSet<ExecutionId>,
-    /// Users' rows that are written by answers which wait for the next turn.
+    /// The application's rows that are written by answers which wait for the next turn.
     rows: HashSet<UsersRow>,
-    /// And those that are written by what is to close its execution.
+    /// The application's rows that are written by commands which wait to close their executions.
     closing_rows: HashSet<UsersRow>,
-    /// The process of which a function was called first.
+    /// The process whose function was called first in this transaction.
     called_first: Option<ExecutionId>,
     decided: Decided<'i>,
 }
 
-/// What may be written.
+/// The bytes that a turn may still write.
 struct Budgets {
     answers: ByteBudget,
-    /// All else has one of its own: answers that come all the time would leave nothing to timers, which come later.
+    /// Items that are no answers have a budget of their own. Else a steady flow of answers would leave nothing for
+    /// timers.
     others: ByteBudget,
-    /// The last item that was within its budget.
+    /// The last item that was within its budget. Its repeated check costs nothing.
     goes: Option<usize>,
 }
 
 /// A table, and the key of a row in it.
 type UsersRow = (Relation, Vec<String>);
 
-/// Decides about everything in the batch.
+/// Decides about all items of the batch.
 pub fn decide<'i>(
     turn: &Turn<'_>,
     app: &mut AppTables<'_>,
@@ -143,7 +157,7 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decided.executions.get_mut(&id)
     }
 
-    /// Decides about an item of an execution that nobody else has locked, if its turn has come.
+    /// Decides about an item whose execution is not locked by another transaction, if its turn has come.
     fn next_item(&mut self, number: usize, item: &'i Item) -> Result<()> {
         if self.is_behind(item) {
             self.decided.outcomes[number] = ItemOutcome::Behind;
@@ -155,15 +169,16 @@ impl<'i> Decider<'_, '_, 'i> {
             self.item(number, item)?;
             self.note(number, item);
         } else {
-            // The execution is gone, and all that belonged to it.
+            // The execution was deleted, with all that belonged to it.
             self.forget(item);
             self.orphaned(item);
         }
         Ok(())
     }
 
-    /// Whether something that came before an item waits, which must not be overtaken: anything of its execution that closes it or
-    /// had no time; for an answer, another answer of its execution, or one that writes the same row of a user's.
+    /// Whether an earlier item waits that this item must not overtake:
+    /// - any item of the same execution that closes it, or had no time;
+    /// - for an answer, another answer of the same execution, or one that writes the same row of the application.
     fn is_behind(&self, item: &Item) -> bool {
         let id = item.execution();
         if self.closing.contains_key(&id) || self.put_off.contains(&id) {
@@ -174,7 +189,8 @@ impl<'i> Decider<'_, '_, 'i> {
         is_answer && (self.held_up.contains(&id) || shares_a_row())
     }
 
-    /// Whether what closes an execution, and came before this item, writes the same row. What closes for sure comes after it anyway.
+    /// Whether an earlier item closes its execution and writes the same row. An answer that surely closes comes after
+    /// that item anyway.
     fn overtakes_a_close(&self, item: &Item) -> bool {
         let Item::Answer(_, answered) = item else { return false };
         !closes_for_sure(answered)
@@ -182,7 +198,7 @@ impl<'i> Decider<'_, '_, 'i> {
             && self.rows_of(item).any(|row| self.closing_rows.contains(&row))
     }
 
-    /// Notes what the items after this one have to know of it.
+    /// Records what later items have to know about this one.
     fn note(&mut self, number: usize, item: &Item) {
         let id = item.execution();
         match self.decided.outcomes[number] {
@@ -191,7 +207,7 @@ impl<'i> Decider<'_, '_, 'i> {
                 self.waits(item);
             }
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
-            // It has no answer, and holds none up.
+            // A waiter has no answer, and holds up none.
             _ if matches!(item, Item::Waiter(_)) => {}
             ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked(_) | ItemOutcome::TableBusy(_) => {
                 self.held_up.insert(id);
@@ -203,14 +219,14 @@ impl<'i> Decider<'_, '_, 'i> {
         }
     }
 
-    /// An item waits for the next turn.
+    /// Records that an item waits for the next turn.
     fn waits(&mut self, item: &Item) {
         self.held_up.insert(item.execution());
         let rows: Vec<_> = self.rows_of(item).collect();
         self.rows.extend(rows);
     }
 
-    /// The users' rows that an answer writes, or has locked.
+    /// The application's rows that an answer writes or has locked.
     fn rows_of(&self, item: &Item) -> impl Iterator<Item = UsersRow> {
         let loaded = self.decided.executions.get(&item.execution()).filter(|_| item.uses_tables());
         let rows = loaded.map(|loaded| loaded.meta.mapping.iter().zip(loaded.meta.keys.iter()));
@@ -242,7 +258,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         // Nothing has happened.
                         return Ok(());
                     }
-                    let why = "its lease is gone: the call was made again or is over";
+                    let why = "its lease is lost: the call was made again or has ended";
                     return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);
@@ -255,8 +271,9 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decide(number, item, command, false)
     }
 
-    /// Whether this turn writes what follows from an item: about as many rows as an answer says, or as the timers of a state that goes on,
-    /// and as the threads that end with their execution. Asked again, it is the same.
+    /// Whether this turn writes what follows from an item. An item counts for its rows: those of the answer, the
+    /// commands of a waiting state, and the threads that end with their execution. A second check of the same item
+    /// gives the same result.
     fn may_go(&mut self, number: usize, item: &Item, closes: bool) -> bool {
         let Budgets { answers, others, goes } = &mut self.budgets;
         let Some(loaded) = self.decided.executions.get(&item.execution()).filter(|_| *goes != Some(number)) else {
@@ -277,8 +294,8 @@ impl<'i> Decider<'_, '_, 'i> {
         may_go
     }
 
-    /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
-    /// that is held already.
+    /// Decides about a command and applies its events. A command that closes its execution waits for the lock, unless
+    /// `locked_for_close`.
     fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
         let id = item.execution();
         let offered = self.offer(id, &command)?;
@@ -325,8 +342,8 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decide(number, item, again, locked_for_close)
     }
 
-    /// What the state of this command can take of global queues; None if it has to be asked in a later turn, or has nothing to
-    /// do with them.
+    /// The messages of global queues that the state of this command may take. None if the state is offered messages in
+    /// a later turn, or waits for none.
     fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
         if !self.turn.role.matches_global_queues() {
             return Ok(None);
@@ -334,8 +351,8 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decided.free.offer_to(self.turn.spi, &self.decided.executions, self.gathered, id, command)
     }
 
-    /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
-    /// event.
+    /// Records in the history that an answer was not applied: it was late, doubled or stolen. A closed execution gets
+    /// no more events.
     fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) -> Result<()> {
         let now = self.decided.now;
         let Some(loaded) = self.loaded(record.key.0) else { return Ok(()) };
@@ -351,8 +368,8 @@ impl<'i> Decider<'_, '_, 'i> {
         Ok(())
     }
 
-    /// Closes what can be closed now. The lock is taken in a statement of its own, and the queues are read in a
-    /// later one: a message that was published before the lock is seen, and none can be published after it.
+    /// Closes the executions that can be closed now. One statement takes the locks, and a later one reads the queues.
+    /// So a message that was published before the lock is seen, and none can be published after it.
     fn close(&mut self) -> Result<()> {
         if self.closing.is_empty() {
             return Ok(());
@@ -361,7 +378,7 @@ impl<'i> Decider<'_, '_, 'i> {
         let ids: Vec<_> = self.closing.keys().copied().collect();
         let obtained = execution::lock_for_close(turn.spi, &ids)?;
         let mut closing: Vec<_> = std::mem::take(&mut self.closing).into_iter().collect();
-        // Whose answer has waited longest comes first.
+        // The answer that has waited longest comes first.
         closing.sort_by_key(|(_, closing)| closing.item);
         let conditional: Vec<_> =
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
@@ -388,14 +405,14 @@ impl<'i> Decider<'_, '_, 'i> {
         Ok(())
     }
 
-    /// Messages that nobody receives any more.
+    /// Records that an execution has messages in the inbox which it can't receive any more.
     fn orphaned(&mut self, item: &Item) {
         if let Item::Arrivals(id) = item {
             self.decided.stale.inboxes.push(*id);
         }
     }
 
-    /// What belongs to an item that nobody wants any more.
+    /// Records that the row of an item can be deleted.
     fn forget(&mut self, item: &Item) {
         match item {
             Item::Timer(timer) => self.decided.stale.timers.push(*timer),
@@ -405,25 +422,26 @@ impl<'i> Decider<'_, '_, 'i> {
     }
 }
 
-/// How something that closes its execution gets the lock.
+/// How a command that closes its execution gets the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Close {
-    /// All of a batch get theirs in one statement, after the other items.
+    /// After the other items: one statement takes the locks of the whole batch.
     Later,
-    /// At once: a function has answered, and what it has done is in this transaction.
+    /// At once: a function has answered, and its writes are part of this transaction.
     AtOnce,
+    /// The lock is held.
     Locked,
 }
 
-/// The driver of what a turn decides about.
+/// The driver of [`xdb_calls::apply`] in a turn.
 struct Deciding<'d, 't, 'a, 'i> {
     decider: &'d mut Decider<'t, 'a, 'i>,
     id: ExecutionId,
-    /// With its number; none is the answer of a function that was called in this transaction.
+    /// The item and its number. None: the answer of a function that was called in this transaction.
     item: Option<(usize, &'d Item)>,
-    /// Of an answer.
+    /// The call, if the command is an answer.
     record: Option<&'d CallRecord>,
-    /// Messages of global queues that its state may take.
+    /// Messages of global queues that the state may take.
     offered: Option<Vec<GlobalMessage>>,
     close: Close,
 }
@@ -433,7 +451,7 @@ impl Deciding<'_, '_, '_, '_> {
         &self.decider.decided.executions
     }
 
-    /// A table that another process of the engine has to use.
+    /// A table that this process may not use now: another process of the engine has to.
     fn kept_from(&self) -> Option<Relation> {
         self.executions().get(&self.id).and_then(|loaded| self.decider.app.kept_from(&loaded.meta))
     }
@@ -482,8 +500,8 @@ impl Driver for Deciding<'_, '_, '_, '_> {
         Ok(refusal.map(|error| error.message.clone()))
     }
 
-    /// Of rows of the application it is the values that the call has loaded: the rest of a row may change as it likes. They are locked
-    /// until the transaction ends.
+    /// Of the application's rows, only the values that the call has loaded are compared: other columns may change. The
+    /// rows stay locked until the transaction ends.
     fn is_unchanged(&mut self) -> Result<Used<bool, ItemOutcome>> {
         let Some(reads) = self.record.and_then(|record| record.reads.as_deref()) else { return Ok(Used::Done(true)) };
         let Some(loaded) = self.executions().get(&self.id) else { return Ok(Used::Done(true)) };

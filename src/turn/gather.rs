@@ -1,5 +1,7 @@
-//! Gathers what there is to decide about, besides the answers that have come in: due timers, messages, and states that may
-//! take messages of global queues.
+//! Finds the work of a turn besides the answers that have come in: due timers, messages, and steps that messages of
+//! global queues may satisfy. Also moves calls after registrations and pauses.
+//!
+//! Limitations: a turn gathers at most 256 items of each kind. Runners gather nothing.
 
 use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
@@ -23,40 +25,42 @@ use xdb_engine::ExecutionId;
 use xdb_sched::due_owners::{InTurns, in_turns, share};
 use xdb_sched::room::Owner;
 
-/// How often to look for calls of workers that are gone, besides when registrations change.
+/// How often calls of unregistered workers are adopted, besides after each change of registrations.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
 
-/// What was found.
+/// What gathering has found. The later phases read it.
 #[derive(Default)]
 pub struct Work {
     /// How far the scans came.
     pub ends: ScanEnds,
     /// A scan for due calls would find nothing.
     pub nothing_due: bool,
+    /// When this phase wants the next turn.
     pub next: Next,
-    /// Calls whose leases were given up.
+    /// Calls whose leases were given up. `settle` removes them from the backlog.
     pub yielded: Vec<StateKey>,
-    /// Calls under way that sessions have ended.
+    /// Calls under way that sessions have ended. `settle` cancels their requests.
     pub over: HashSet<StateKey>,
+    /// The calls that were moved.
     pub moved: Moved,
     /// Ids of the registered workers.
     pub workers: Vec<WorkerId>,
 }
 
-/// What followed registrations in this turn. It counts once the turn has committed.
+/// What followed registrations and pauses in this turn. It counts once the turn has committed.
 #[derive(Default)]
 pub struct Moved {
-    /// Calls of workers that are gone were looked for, and these are all.
+    /// Calls of unregistered workers were adopted. True: none are left.
     pub adopted: Option<bool>,
-    /// How far the calls were looked through that are held.
+    /// How far the walk through held calls came.
     pub held: Option<Walk>,
-    /// How far calls that wait for workers which can't be reached were looked through; None: to the end.
+    /// How far the calls of each worker that can't be reached were checked for a new worker. None: to the end.
     pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
-    /// The same of the worker that is the last of [`Scans::fetched`].
+    /// The same for the pull worker that is the last of [`Scans::fetched`].
     pub fetched: Option<Option<TaskPlace>>,
 }
 
-/// The parts of a scheduler's memory that gathering reads and writes.
+/// The parts of a process's memory that gathering reads and writes.
 pub struct Gathering<'m> {
     pub registry: &'m mut Registry,
     pub backlog: &'m mut Backlog,
@@ -68,8 +72,9 @@ pub struct Gathering<'m> {
 }
 
 impl Gathering<'_> {
-    /// Adds what is due to `items`. States that messages of global queues may satisfy come first: who begins to wait in this
-    /// turn comes after those who wait. What uses users' tables comes last, so that it does not hold up the rest.
+    /// Adds the due work to `items`. Steps that messages of global queues may satisfy come first: they have waited
+    /// longer than a step that begins to wait in this turn. Items that use the application's tables come last, so that
+    /// they don't delay the rest.
     pub fn gather(&mut self, started: &Started, items: &mut Vec<Item>) -> Result<Work> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
@@ -97,7 +102,7 @@ impl Gathering<'_> {
             self.scans.reset();
         }
         self.yield_calls(turn, &mut work)?;
-        // Sessions do not tell runners which calls they have ended: a runner always reads its calls, which are few.
+        // Sessions don't notify runners of calls that they end. A runner has few calls, so it always reads them.
         let any_over = if turn.role.grants_locks() { self.locks.release_over(turn.spi)? } else { true };
         if any_over && !self.calls.in_flight.is_empty() {
             let keys: Vec<_> = self.calls.in_flight.iter().map(|(_, (record, _))| record.key).collect();
@@ -106,7 +111,7 @@ impl Gathering<'_> {
         Ok(work)
     }
 
-    /// Whether one statement in place of one for each scan shows that there is nothing. For idle engines.
+    /// Whether one statement, in place of one for each scan, shows that nothing is due. Used while the engine is idle.
     fn nothing_is_due(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
         let began = Instant::now();
         let may_scan = self.scans.may_scan_all(began) && self.scans.are_quiet();
@@ -117,7 +122,7 @@ impl Gathering<'_> {
         let first_timer = earliest.timers.iter().map(|(_, at)| *at).min();
         let first = Next::due(first_timer, Why::Timers).min(Next::due(earliest.call, Why::Calls));
         if earliest.any_messages || first.at <= turn.began {
-            // The scans that follow are to be made from the head, as this one was.
+            // The scans that follow must begin at the head, as this statement did.
             return Ok(false);
         }
         self.scans.scanned_all(began);
@@ -126,7 +131,7 @@ impl Gathering<'_> {
         Ok(true)
     }
 
-    /// Adds due timers, and executions with messages in the inbox: of each owner equal parts.
+    /// Adds due timers, and executions with messages in the inbox, in fair shares of the owners.
     fn scan(
         &mut self,
         turn: &Turn,
@@ -217,12 +222,12 @@ impl Gathering<'_> {
         Ok(taken)
     }
 
-    /// Calls follow their process types to other workers.
+    /// Moves calls of process types that were registered with another worker.
     fn follow_registrations(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
         if registered || self.scans.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
             let mut more = false;
             if turn.role.gathers() {
-                // A call may commit under a worker that was unregistered meanwhile.
+                // A call may be committed for a worker that was unregistered meanwhile.
                 let mut registered = self.registry.registered_workers();
                 for lane in turn.levels.iter().copied().chain([SCHEDULERS_LANE]) {
                     more |= claim::adopt_orphans(turn.spi, lane, &registered)?;
@@ -234,7 +239,8 @@ impl Gathering<'_> {
             work.moved.adopted = Some(!more);
             self.scans.reset();
             if turn.role.gathers() {
-                // The first calls of each worker are enough for a scan: the calls behind them wait for a worker that is at work.
+                // For a periodic check, the first calls of each worker are enough: the calls behind them wait for a
+                // worker that works.
                 let of = |worker| Fetched { worker, after: None, to_the_end: registered };
                 self.scans.fetched = self.registry.pulling_workers().map(of).collect();
             }
@@ -243,15 +249,15 @@ impl Gathering<'_> {
         if turn.scope.claim == 0 || turn.paused {
             return Ok(());
         }
-        // What waits for a worker that can't be reached, and whose process type has moved to another one, would not be found
-        // as long as the breaker is open.
+        // While the breaker of a worker is open, its calls are not claimed. So a call whose process type has moved
+        // would not be found.
         for (worker, after) in self.calls.breakers.to_look_through() {
             let up_to = self.follow_types(turn, worker, after)?;
             work.next.now_if(up_to.is_some(), Why::Registrations);
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
-        // Nor would a call of a pull worker that claims no calls any more.
+        // The same holds for calls of a pull worker that claims none any more.
         if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
             let up_to = self.follow_types(turn, worker, after)?;
             work.next.now_if(true, Why::Registrations);
@@ -261,16 +267,18 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Gives calls that wait for a worker, and whose process type has another one, to that: a slice of them. How far it came.
+    /// Moves a slice of a worker's calls whose process types have another worker by now. Returns how far it came; None:
+    /// to the end.
     fn follow_types(&self, turn: &Turn, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
         for level in &turn.levels {
-            // Of these the first slice: they are few, or go on once that has moved.
+            // Of these lanes only the first slice is moved: they are few. After that slice has moved, the next one is
+            // first.
             claim::follow_types(turn.spi, *level, worker, None, turn.real)?;
         }
         claim::follow_types(turn.spi, turn.lane.number, worker, after, turn.real)
     }
 
-    /// Lets calls go that were held, where the pause of their type is over, or the scheduler that held them is gone.
+    /// Resumes held calls whose pause is over, slice by slice. A scheduler also does so at its start.
     fn follow_pauses(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
         if !turn.role.gathers() {
             return Ok(());
@@ -284,7 +292,7 @@ impl Gathering<'_> {
             return Ok(());
         }
         if pauses.next_end.flatten().is_some_and(|at| at <= turn.began) {
-            // Their end counts as a registration: what follows is for the next turn.
+            // The end of a pause counts as a registration: its consequences belong to the next turn.
             work.next.now_if(pauses::end(turn.spi, turn.began)?, Why::Pauses);
         }
         if let Some(walked) = held::walk(turn.spi, pauses.walk, turn.began)? {
@@ -295,8 +303,8 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Gives up the leases of calls whose answers were dropped: the calls are made again, as the same attempt. A call whose
-    /// task is locked is left for the next turn.
+    /// Gives up the leases of calls whose answers were dropped. The calls are made again, as the same attempt. A call
+    /// whose task is locked is left for the next turn.
     fn yield_calls(&mut self, turn: &Turn, work: &mut Work) -> Result<()> {
         if self.backlog.yielding.is_empty() {
             return Ok(());
@@ -307,7 +315,7 @@ impl Gathering<'_> {
         let leased = claim::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
         work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
-        // The executions that these answers would have closed are not about to close any more: no session waits for that.
+        // The dropped answers no longer close these executions, so no session should wait for a close.
         let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
         execution::unmark_closing(turn.spi, &ids)?;
         work.yielded.iter().for_each(|key| self.locks.release(*key));
@@ -316,7 +324,8 @@ impl Gathering<'_> {
     }
 }
 
-/// How far a scan came that read up to `of_each` items of each of these owners, due up to `to`: an owner with that many may have more.
+/// How far a scan came that read up to `of_each` rows of each of these owners, due up to `to`. An owner with that many
+/// may have more.
 fn ends<I, T: Ord + Copy>(
     owners: Vec<Owner>,
     to: Option<T>,
@@ -341,7 +350,8 @@ fn ends<I, T: Ord + Copy>(
     ends
 }
 
-/// What the turn takes of it, of each owner in turn. Where each owner's rest begins goes into `ends`.
+/// What the turn takes of the found rows, of each owner in turn. The position of the first row that is left goes into
+/// `ends`.
 fn take<I, T: Ord + Copy>(
     turn: &Turn,
     found: Vec<I>,
@@ -358,7 +368,7 @@ fn take<I, T: Ord + Copy>(
     taken
 }
 
-/// Puts items that use users' tables behind all others. The items of one execution keep their order.
+/// Moves items that use the application's tables behind all others. The items of one execution keep their order.
 fn tables_last(items: &mut [Item]) {
     let with_tables: HashSet<_> = items.iter().filter(|item| item.uses_tables()).map(Item::execution).collect();
     if !with_tables.is_empty() {

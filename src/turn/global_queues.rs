@@ -1,5 +1,9 @@
-//! Hands messages of global queues to those who wait for them. The scheduler's turn is the only place where that
-//! is done, so two of it never disagree about who is next.
+//! Matches messages of global queues with the steps that wait for them. The scheduler's turn is the only place that
+//! does so, so there is one order of the waiting steps.
+//!
+//! A *class* is a queue, or a queue and a key. A *fresh* message was not offered to the waiting steps yet.
+//!
+//! Limitations: one turn takes up to 16 MiB of messages. The rest waits for the next turn.
 
 use super::decide::Decided;
 use super::item::{Item, ItemOutcome};
@@ -15,26 +19,28 @@ use crate::store::loaded::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
 
-/// Where a list of messages ends, unless a single state wants more.
+/// The most messages that are listed, unless a single step wants more.
 const LISTED: usize = 10_000;
 
-/// Messages are read with this much at a time, and when so much has been taken, others wait for the next turn.
+/// Messages are read in portions of this many bytes.
 const BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
+/// After this many bytes were taken, other steps wait for the next turn.
 const BYTES_PER_TURN: usize = 16 * 1024 * 1024;
 
-/// Most messages that are read at a time beyond what is needed.
+/// The most messages that are read at a time beyond the needed ones.
 const READ_AHEAD: usize = 500;
 
-/// What a scheduler knows of the messages that wait to be handed out. A turn that is made again in parts hands out
-/// the same ones.
+/// What the scheduler knows of waiting messages. If a turn is made again in parts, the parts match the same messages.
 #[derive(Default)]
 pub struct Matching {
+    /// The waiting steps and fresh messages that the last gathering turn has found.
     pub gathered: Gathered,
-    /// They were gathered in this very transaction, which says in the end that everybody was asked.
+    /// `gathered` was read in this transaction. Only then `save` may record that its messages were offered to all
+    /// steps.
     pub is_new: bool,
 }
 
-/// What a command wants, apart from its request.
+/// What a command of a step wants from a class.
 struct CommandDemand {
     class: Class,
     at_least: usize,
@@ -51,18 +57,22 @@ impl CommandDemand {
     }
 }
 
-/// The free messages that a turn can hand out.
+/// The free messages that a turn can match.
 #[derive(Default)]
 pub struct Free {
-    /// Those that nobody has taken, in this turn neither.
+    /// Free messages by number, without those taken in this turn.
     heads: BTreeMap<i64, FreeMessage>,
+    /// Free messages by class.
     lists: HashMap<Class, List>,
-    /// Lists that end in front of a message that is new and not of this turn: by its number.
+    /// Lists that end before a fresh message that this turn did not gather: the number of that message.
     ended: BTreeMap<Class, i64>,
+    /// Messages whose payloads were read.
     read: BTreeMap<i64, GlobalMessage>,
+    /// Messages that were taken in this turn.
     taken: BTreeSet<i64>,
     taken_bytes: usize,
-    /// Queues for which somebody has waited longer than those who come now, and is asked in a later turn.
+    /// Queues for which a step has waited longer than the steps that begin to wait now. That step is offered messages
+    /// in a later turn.
     behind: BTreeSet<String>,
 }
 
@@ -70,18 +80,18 @@ pub struct Free {
 #[derive(Default)]
 struct List {
     numbers: VecDeque<i64>,
-    /// There are more than were listed.
+    /// More messages exist than are listed.
     is_cut: bool,
 }
 
-/// How many messages all states together can take, and the one of them that can take most.
+/// How many messages all steps together can take, and the most that one of them can take.
 type Demand = (usize, usize);
 
-/// What states can take of each class, and of each queue.
+/// The demand for each class, and for each queue.
 fn demand(wanted: &[Vec<CommandDemand>]) -> (BTreeMap<&Class, Demand>, BTreeMap<&str, Demand>) {
     let (mut of_class, mut of_queue) = (BTreeMap::new(), BTreeMap::new());
     for state in wanted {
-        // Of all commands of the state: it is asked about them at once.
+        // All commands of a step are matched at once.
         let mut own: (BTreeMap<&Class, usize>, BTreeMap<&str, usize>) = Default::default();
         for CommandDemand { class, at_most, .. } in state {
             for sum in [own.0.entry(class).or_default(), own.1.entry(class.0.as_str()).or_default()] {
@@ -98,14 +108,14 @@ fn demand(wanted: &[Vec<CommandDemand>]) -> (BTreeMap<&Class, Demand>, BTreeMap<
 }
 
 impl Free {
-    /// Lists what all these commands together can take, and nothing that is new and not of this turn: in front of
-    /// such a message a list ends, so that nothing overtakes it.
+    /// Lists what all these commands together can take. A list ends before a fresh message that this turn did not
+    /// gather, so that no later message overtakes it.
     fn load(spi: &Spi, wanted: &[Vec<CommandDemand>], fresh: &BTreeMap<i64, Class>, now: Timestamp) -> Result<Self> {
         let (of_class, of_queue) = demand(wanted);
         let limit = |(sum, most): &Demand| (*sum).min(LISTED.max(*most));
         let whole: Vec<&str> =
             of_class.keys().filter(|class| class.1.is_none()).map(|class| class.0.as_str()).collect();
-        // A list of a whole queue is long enough for those too who want a key and are asked before.
+        // The list of a whole queue also covers the steps that want a key and come first.
         let wanted = whole.iter().map(|queue| (*queue, limit(&of_queue[queue]) as i64));
         let of_whole: Vec<_> = wanted.map(|(queue_name, wanted)| HeadOfQueue { queue_name, wanted }).collect();
         let mut heads = global::heads_of_queues(spi, &of_whole, now)?;
@@ -139,7 +149,7 @@ impl Free {
         let mut add = |class: Class, head: &FreeMessage| {
             let Some(list) = lists.get_mut(&class) else { return };
             if head.fresh && !fresh.contains_key(&head.number) {
-                // What follows is for a later turn, and so nobody needs to be put off for it.
+                // The rest of the list is for a later turn, so no step has to wait because the list was cut.
                 list.is_cut = false;
                 ended.entry(class).or_insert(head.number);
             } else if !ended.contains_key(&class) {
@@ -159,13 +169,15 @@ impl Free {
         Ok(Self { heads, lists, ended, ..Self::default() })
     }
 
-    /// What a state with these commands can be offered; None: not in this turn. Nobody overtakes one who was put off.
+    /// The messages that a step with these commands may take. None: not in this turn. So no step overtakes one that was
+    /// passed over.
     fn offer(&mut self, spi: &Spi, wanted: &[CommandDemand]) -> Result<Option<Vec<GlobalMessage>>> {
         let classes: BTreeSet<&Class> = wanted.iter().map(|wanted| &wanted.class).collect();
         let mut numbers = BTreeSet::new();
         for class in classes {
             let own = || wanted.iter().filter(|other| other.class == *class);
-            // What one command takes of these is gone for another: there must be enough for all of the same messages.
+            // A message that one command takes is not left for another. So there must be enough for all commands that
+            // want the same messages.
             let alike = || {
                 let all = wanted.iter().filter(|other| other.class.0 == class.0);
                 all.filter(|other| class.1.is_none() || other.class.1.is_none() || other.class.1 == class.1)
@@ -203,7 +215,7 @@ impl Free {
         Ok(Some(numbers.iter().filter_map(|number| self.read.get(number)).cloned().collect()))
     }
 
-    /// Reads messages, and some of those that follow in the order, because they will be needed next.
+    /// Reads messages, and some that follow: these are needed next.
     fn read(&mut self, spi: &Spi, numbers: &BTreeSet<i64>) -> Result<()> {
         let mut missing: Vec<i64> = numbers.iter().copied().filter(|n| !self.read.contains_key(n)).collect();
         let Some(last) = missing.last().copied() else { return Ok(()) };
@@ -221,8 +233,8 @@ impl Free {
         Ok(())
     }
 
-    /// What the state of this command can take; None if it has to be asked in a later turn, or has nothing to do with global
-    /// queues.
+    /// The messages that the state of this command may take. None if it is offered messages in a later turn, or waits
+    /// for no global queue.
     pub fn offer_to(
         &mut self,
         spi: &Spi,
@@ -237,7 +249,7 @@ impl Free {
             _ => return Ok(None),
         };
         if begins {
-            // Those whom this turn did not get to have waited longer.
+            // Steps that this turn did not gather have waited longer.
             let is_cut = |queue: &&String| gathered.cut.iter().any(|cut| cut.0 == **queue);
             self.behind.extend(wanted.iter().map(|wanted| &wanted.class.0).filter(is_cut).cloned());
         }
@@ -248,7 +260,7 @@ impl Free {
         Ok(offered)
     }
 
-    /// Notes what was taken by events that are applied.
+    /// Records which messages were taken by applied events.
     pub fn take_offered(&mut self, events: &[Event]) {
         for event in events {
             if let Event::GlobalMessagesTaken { messages, .. } = event {
@@ -268,7 +280,7 @@ impl Free {
 }
 
 impl Matching {
-    /// A turn begins. One that gathers nothing hands out what the one before it has gathered, and failed to.
+    /// Begins a turn. A turn that does not gather matches what the failed turn before it has gathered.
     pub fn begin_turn(&mut self, gathers: bool) {
         if gathers {
             *self = Self::default();
@@ -277,6 +289,7 @@ impl Matching {
         }
     }
 
+    /// Keeps what this transaction has gathered.
     pub fn gathered(&mut self, gathered: Gathered) {
         *self = Self { gathered, is_new: true };
     }
@@ -305,12 +318,14 @@ impl Matching {
         if wanted.iter().all(Vec::is_empty) {
             return Ok(Free::default());
         }
-        // Messages that end between the two scans must not make those who were found ask for all of them and get nothing.
+        // Uses the time of gathering. Else a message that expires between the two scans would make steps ask for it and
+        // get nothing.
         let now = self.gathered.at.unwrap_or(now);
         Free::load(turn.spi, &wanted, &self.gathered.fresh, now)
     }
 
-    /// Writes who is to be asked again, and that the others were. Says whether there is more to hand out.
+    /// Records which steps are offered messages again, and which messages are no longer fresh. Returns whether more can
+    /// be matched.
     pub fn save(&self, turn: &Turn, decided: &Decided) -> Result<bool> {
         let (mut asked, mut not_asked) = (Vec::new(), Vec::new());
         for (item, outcome) in decided.items.iter().zip(&decided.outcomes) {
@@ -332,8 +347,8 @@ impl Matching {
             return Ok(false);
         }
         let free = &decided.free;
-        // Where nobody who was asked took anything, nobody will who is asked again for the same messages. Who had just gone was not
-        // asked, and those behind him are still to come.
+        // If the steps that were asked took nothing, they take nothing when they are asked again for the same messages.
+        // A step that was over was not asked, so steps behind it are still to come.
         let went_on = !free.taken.is_empty() || !not_asked.is_empty() || !decided.stale.waiters.is_empty();
         let cut = |(queue, key): &Class| {
             gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
@@ -350,7 +365,7 @@ impl Matching {
         if !free.taken.is_empty() {
             crash::point("turn-give-out");
         }
-        // Whoever could not be asked is noted, so that the next turn asks others.
+        // Steps that could not be asked are recorded, so the next turn asks other steps.
         Ok(gathered.more || !kept.is_empty())
     }
 }

@@ -1,4 +1,6 @@
-//! What a turn decides about, and what became of it.
+//! What a turn decides about, and the result of each decision.
+//!
+//! Limitations: only answers and `Fail` stay in the backlog. The other items are in the tables and are found again.
 
 use crate::calls::{Answered, CallRecord};
 use crate::pg::shmem::held_up::LockOn;
@@ -6,18 +8,19 @@ use crate::store::StateKey;
 use crate::store::timer::DueTimer;
 use xdb_engine::ExecutionId;
 
-/// Something to be decided about.
-// Most of them are answers: a box around each costs more than the room in the others.
+/// A thing to decide about.
+// Most items are answers: a box for each would cost more than the unused bytes of the others.
 #[expect(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// Messages are in the inbox.
+    /// Messages are in the inbox of this execution.
     Arrivals(ExecutionId),
     Timer(DueTimer),
-    /// There may be messages of global queues for this state.
+    /// Messages of global queues may satisfy this step.
     Waiter(StateKey),
+    /// The answer to a call, or its failed attempt.
     Answer(CallRecord, Answered),
-    /// The process can't go on.
+    /// The process can't go on, and fails with this reason.
     Fail {
         execution: ExecutionId,
         reason: &'static str,
@@ -25,6 +28,7 @@ pub enum Item {
 }
 
 impl Item {
+    /// The execution of the item.
     pub fn execution(&self) -> ExecutionId {
         match self {
             Self::Arrivals(id) | Self::Fail { execution: id, .. } => *id,
@@ -34,7 +38,7 @@ impl Item {
         }
     }
 
-    /// The state execution that it is about.
+    /// The state execution of the item.
     pub fn state(&self) -> Option<StateKey> {
         match self {
             Self::Arrivals(_) | Self::Fail { .. } => None,
@@ -44,13 +48,13 @@ impl Item {
         }
     }
 
-    /// The call that it answers.
+    /// The call that the item answers.
     pub fn record(&self) -> Option<&CallRecord> {
         let Self::Answer(record, _) = self else { return None };
         Some(record)
     }
 
-    /// The call that it answers, where the server may die of that.
+    /// The call that the item answers, if it is a suspect: the server crashed while it was in hand.
     pub fn suspect(&self) -> Option<StateKey> {
         match self {
             Self::Answer(record, _) if record.is_suspect => Some(record.key),
@@ -58,12 +62,12 @@ impl Item {
         }
     }
 
-    /// Whether a function is to be called for it yet.
+    /// Whether a function still has to be called for the item.
     pub fn is_uncalled(&self) -> bool {
         matches!(self, Self::Answer(_, Answered::Uncalled))
     }
 
-    /// Whether deciding about it uses a user's table or function.
+    /// Whether deciding about the item uses a table or function of the application.
     pub fn uses_tables(&self) -> bool {
         let Self::Answer(record, answered) = self else { return false };
         let writes = answered
@@ -73,28 +77,28 @@ impl Item {
     }
 }
 
-/// What became of an item, if its transaction commits.
+/// The result of an item, if its transaction commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemOutcome {
     Done,
-    /// Somebody else has locked the execution, or publishes to it while it wants to close.
+    /// Another transaction has locked the execution, or publishes to it while it wants to close.
     Locked,
-    /// Another session has locked a row in this table of the application, or what using the row needs.
+    /// Another session has locked a row in this table of the application, or a row that the use needs.
     RowLocked(u32),
-    /// It comes after another item of its execution that has to wait.
+    /// An earlier item of its execution waits, so this one waits too.
     Behind,
-    /// A user's table is busy.
+    /// A table of the application is busy.
     TableBusy(u32),
-    /// The turn has spent its time in users' tables.
+    /// The turn has spent its time in the application's tables.
     OverBudget,
-    /// The turn has enough to read or to write: the next one decides.
+    /// The turn has read or written enough. The next turn decides.
     NextTurn,
-    /// Its lease is given up, and the call is made again: by a runner, or later.
+    /// The lease is given up, and the call is made again: by a runner, or later.
     GivenAway,
 }
 
 impl ItemOutcome {
-    /// What another session has locked that the item needs, and the oid of its table.
+    /// Which lock of another session blocks the item, and the oid of its table.
     pub fn held_up_by(self) -> Option<(LockOn, u32)> {
         match self {
             Self::Locked => Some((LockOn::Process, 0)),

@@ -1,4 +1,6 @@
-//! Loads what the items of a turn need, under the locks of their executions.
+//! Loads what the items of a turn need, under the row locks of their executions.
+//!
+//! Limitations: an execution that another transaction has locked is left out. No lock is waited for.
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
@@ -18,46 +20,49 @@ use xdb_engine::{ExecutionId, Timestamp};
 /// Versions of executions' local attributes, by key.
 pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
 
-/// The executions of a turn, locked, with what deciding about its items needs.
+/// The locked executions of a turn, with what deciding about its items needs.
 #[derive(Default)]
 pub struct Batch<'i> {
     pub items: &'i [Item],
+    /// The executions that could be locked.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub locked: BTreeSet<ExecutionId>,
-    /// State executions that are large, and not for this turn.
+    /// State executions that are too large for this turn.
     pub left_out: BTreeSet<StateKey>,
-    /// Leases of the answered calls, as the tasks have them: epoch and number.
+    /// Leases of the answered calls as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,
-    /// Of executions whose answers come from calls that have locked local attributes.
+    /// Local attributes of executions whose answered calls have locked some.
     pub local: LocalVersions,
+    /// Messages that were read from the inbox.
     pub taken_in: TakenIn,
+    /// Free messages of global queues.
     pub free: Free,
-    /// Read under the locks: the times of events are in their order, whoever changed an execution last.
+    /// Read under the locks. So the times of events are in their order, even if a session changed the execution last.
     pub now: Timestamp,
 }
 
-/// Messages that were read from the inbox.
+/// Messages that were read from the inbox. `save` deletes them.
 #[derive(Default)]
 pub struct TakenIn {
     pub keys: Vec<InboxKey>,
-    /// Messages were left in the inbox because there were too many: none before this one.
+    /// The first message that was left in the inbox, because there were too many. None: no message was left.
     pub left_from: Option<i64>,
 }
 
-/// What the items of a turn name.
+/// What the items of a turn refer to.
 #[derive(Default)]
 struct Named {
     answered: Vec<StateKey>,
     states: Vec<StateKey>,
-    /// The same of timers that are due, in the order of the items.
+    /// States of due timers, in the order of the items.
     with_timers: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
     message_ids: Vec<(ExecutionId, String, String)>,
 }
 
-/// Locks and loads. What somebody else has locked is left out.
+/// Locks and loads the executions of the items. Locked ones are left out.
 pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items: &'i [Item]) -> Result<Batch<'i>> {
     let mut batch = Batch { items, now: turn.began, ..Batch::default() };
     if items.is_empty() {
@@ -101,7 +106,7 @@ impl Named {
                     let id = record.key.0;
                     named.answered.push(record.key);
                     if matches!(answer, Answered::Uncalled) {
-                        // With all that a request needs.
+                        // The whole state, for the request of the function.
                         named.states.push(record.key);
                     }
                     if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
@@ -119,8 +124,8 @@ impl Named {
     }
 }
 
-/// Takes messages in that arrived for these executions. What was published before comes before what the answers of this turn
-/// publish. Answers those of which there is more.
+/// Receives the messages that have arrived for these executions. A message that was published earlier comes before the
+/// messages of this turn's answers. Returns the executions that have more messages.
 pub fn take_in(
     turn: &Turn,
     executions: &mut BTreeMap<ExecutionId, Loaded>,

@@ -1,4 +1,6 @@
-//! What the scheduler, or a runner, keeps between its turns.
+//! What an engine process keeps between its turns.
+//!
+//! Limitations: all of it may be lost at any moment; the tables hold everything.
 
 use super::app_tables::KnownTables;
 use super::attribute_locks::AttributeLocks;
@@ -23,25 +25,30 @@ use xdb_sched::breaker::Ticket;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 
-/// A server that crashes again crashes this soon. One that lives longer gets work done in between.
+/// How long a process is careful after a crash. If the server crashes again because of a call, it does so within this
+/// time.
 const CAREFUL_FOR: Duration = Duration::from_secs(60);
 
-/// Hands requests to the transport, all at once; with them, so many are under way.
+/// Hands requests to the transport, all at once. The number says how many calls are under way with them.
 pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
 
-/// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
+/// The memory of an engine process. Each part has one module that writes it.
 pub struct Memory {
     pub role: Role,
+    /// The lane from which the process claims, and its epoch.
     pub(super) lane: Lane,
-    /// Number of the turn, and of the leases that it gives.
+    /// The number of the last turn, and of the leases that it gave.
     pub(super) number: i64,
+    /// Registered process types and workers.
     pub(super) registry: Registry,
     pub(super) calls: OpenCalls,
+    /// Items that wait to be applied.
     pub(super) backlog: Backlog,
     pub(super) tables: KnownTables,
-    /// Messages of global queues that wait to be handed out.
+    /// Messages of global queues that wait to be matched.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
+    /// Where the next scans begin.
     pub(super) scans: Scans,
     pub(super) seen: Seen,
     /// Errors of turns are logged once a second.
@@ -51,39 +58,41 @@ pub struct Memory {
 /// Calls that are under way, and what is known of their workers.
 #[derive(Default)]
 pub(super) struct OpenCalls {
-    /// Each with what its answer is applied by, and what its end tells the breaker.
+    /// For each call, what is needed to apply its answer, and the ticket for its breaker.
     pub in_flight: InFlight<(CallRecord, Ticket)>,
-    /// Tags of those whose answers are of no use any more.
+    /// Tags of the requests to cancel: their answers have no use any more. The loop of the process takes them.
     pub useless: Vec<u64>,
     pub breakers: Breakers,
-    /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
-    /// must not go before those that wait.
+    /// Which lines of calls there are. If the last scan of a worker's lines left due calls, a call that becomes due
+    /// must not go before those.
     pub lines: Lines,
 }
 
 /// What the last turn saw of the database.
 pub(super) struct Seen {
-    /// Nothing new is taken up: because somebody said so, or because of the ownership.
+    /// No new work is taken up: an operator has paused the engine, or this database does not own its processes.
     pub paused: bool,
+    /// Whether this database owns its processes, or is a copy of another one.
     pub ownership: Ownership,
-    /// The runners that are to be there for calls that wait.
+    /// The runners that should run for waiting calls. Only the scheduler's turns write it.
     pub for_runners: Vec<Role>,
-    /// The next call, timer or end of a pause that comes due.
+    /// When the next call, timer or end of a pause is due.
     pub due: Next,
     /// When that turn began.
     pub began_at: Instant,
-    /// A turn takes what is large, too: the one before was not long, or took nothing large.
+    /// The next turn may take large things: the last one was short, or took none.
     pub takes_large: bool,
-    /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
-    /// call it.
+    /// The last functions that answered calls took long, or none was called yet. Then functions are leased one by one,
+    /// so that none waits behind another one while other runners could call it.
     pub functions_are_slow: bool,
-    /// Up to then no call is prepared in the transaction that decides it: after a crash of the server. Else nothing would tell which
-    /// call follows from a timer and brings the server down again.
+    /// Until then, no call is prepared in the transaction that decides it: the server has crashed. Else it would be
+    /// unknown which call follows from a timer and crashes the server again.
     pub careful_until: Option<Instant>,
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch. `after_crash`: the server has crashed, and this is the first scheduler since.
+    /// The memory of a process that has begun its epoch. `after_crash`: this is the first scheduler after a crash of
+    /// the server.
     pub fn new(role: Role, epoch: i64, after_crash: bool) -> Self {
         Self {
             role,
@@ -110,24 +119,24 @@ impl Memory {
         }
     }
 
-    /// The runners that are to be there for calls that wait.
+    /// The runners that should run for waiting calls.
     pub fn for_runners(&self) -> &[Role] {
         &self.seen.for_runners
     }
 
-    /// Somebody has woken the scheduler.
+    /// The process was woken.
     pub fn woken(&mut self) {
         self.scans.woken();
     }
 
-    /// Notes what a worker answered.
+    /// Records the end of a call: a worker has answered, or the call failed.
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
         if let Outcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome {
             shmem::call::not_made(session.database, session.role, record.worker_id);
             if kind == FailureKind::NotTried {
-                // Nobody has heard of it: it goes back into line, and is no attempt.
+                // The request was never sent. The call is claimed again, as the same attempt.
                 self.backlog.defer(record.key.0, Patience::Long);
                 self.backlog.yielding.insert(record.key);
             }
@@ -140,17 +149,17 @@ impl Memory {
         self.backlog.keep(Item::Answer(record, answered));
     }
 
-    /// Takes the tags of calls that are to be cancelled: they are over, or their processes are.
+    /// Takes the tags of requests to cancel: their calls are over, or their processes are.
     pub fn take_useless(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.calls.useless)
     }
 
-    /// Calls under way.
+    /// How many calls are under way.
     pub fn in_flight(&self) -> usize {
         self.calls.in_flight.len()
     }
 
-    /// Calls are under way, or have been answered and not applied.
+    /// Whether calls are under way, or answers wait to be applied.
     pub fn has_calls(&self) -> bool {
         self.in_flight() + self.backlog.len() > 0
     }
@@ -159,25 +168,26 @@ impl Memory {
         self.seen.ownership
     }
 
+    /// Whether no new work is taken up.
     pub fn is_paused(&self) -> bool {
         self.seen.paused
     }
 
-    /// Nothing new is taken up, and nothing of what was is left to be done.
+    /// Whether no new work is taken up, and none is left from before.
     pub fn is_paused_and_done(&self) -> bool {
         self.seen.paused && !self.has_calls()
     }
 
-    /// Shows people which workers can't be reached.
+    /// Shows breakers and the number of calls under way in shared memory.
     pub fn show(&mut self, session: &Session) {
         self.calls.breakers.show(session);
         session.slot.set_in_flight(self.in_flight() as i64);
     }
 
-    /// When the next turn is due after one that has left nothing to be done at once.
+    /// When the next turn is due, after one that left nothing to do at once.
     pub(super) fn next(&self) -> Next {
         let now = Instant::now();
-        // Something may have become ready since the turn looked.
+        // An item may have become ready since the turn checked.
         if self.backlog.is_ready() {
             return Next::now(Why::Answers);
         }

@@ -1,4 +1,4 @@
-//! When the next turn is due, and why. Each phase of a turn says it, and the earliest counts.
+//! When the next turn is due, and why. Each phase of a turn states it, and the earliest counts.
 
 use crate::clock;
 use crate::pg::shmem::ExitReason;
@@ -9,7 +9,7 @@ use xdb_engine::{Timestamp, words};
 pub const RETRY: Duration = Duration::from_millis(50);
 
 words! {
-    /// What a turn is made for, as `xdb.status()` shows it: docs/reference.md says what each word means.
+    /// The reason for a turn, as `xdb.status()` shows it. docs/reference.md explains each word.
     Why {
         Answers = "answers", Timers = "timers", Calls = "calls", Messages = "messages", Pauses = "pauses",
         Registrations = "registrations", Locks = "locks", Workers = "workers", Scan = "scan", Secrets = "secrets",
@@ -17,10 +17,10 @@ words! {
     }
 }
 
-/// When the next turn is due, or why there is none.
+/// When the next turn is due, or why the process ends.
 pub type Progress = Result<Next, ExitReason>;
 
-/// When the next turn is due if nothing wakes this process before, and why.
+/// When the next turn is due, unless this process is woken before, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Next {
     /// By the clock of processes.
@@ -41,12 +41,12 @@ impl Next {
         Self { at: Timestamp(i64::MIN), why }
     }
 
-    /// At this time of the clock of processes, if there is one.
+    /// At this time of the clock of processes. None: nothing is due.
     pub fn due(at: Option<Timestamp>, why: Why) -> Self {
         at.map_or(Self::default(), |at| Self { at, why })
     }
 
-    /// At this moment, if there is one.
+    /// At this moment of the monotonic clock. None: nothing is due.
     pub fn at(at: Option<Instant>, why: Why) -> Self {
         let by_their_clock = |at: Instant| Timestamp(clock::on_the_wall(at).0.saturating_add(clock::offset()));
         Self::due(at.map(by_their_clock), why)
@@ -57,18 +57,19 @@ impl Next {
         Self::at(Some(Instant::now() + RETRY), Why::Retry)
     }
 
-    /// At once, where that holds.
+    /// At once, if `holds`.
     pub fn now_if(&mut self, holds: bool, why: Why) {
         if holds {
             *self = (*self).min(Self::now(why));
         }
     }
 
+    /// Whether the turn is due at once.
     pub fn is_now(self) -> bool {
         self.at == Self::now(self.why).at
     }
 
-    /// How long it is until then.
+    /// How long it is until then. Zero if the time has passed.
     pub fn wait(self) -> Duration {
         Duration::from_micros(self.at.since(clock::now()).max(0) as u64)
     }

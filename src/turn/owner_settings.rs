@@ -1,5 +1,7 @@
-//! Owners' own settings of custom parameters (`ALTER ROLE … SET app.tenant`), which hold where their steps use tables. Kept for a
-//! while, so that a step does not ask for them.
+//! Custom settings of owners (`ALTER ROLE … SET app.tenant`), which hold while their steps use tables. They are kept
+//! for some seconds, so that a step needs no statement to read them.
+//!
+//! Limitations: a change takes effect after up to 10 seconds.
 
 use crate::pg::catch::Result;
 use crate::pg::identity::Setting;
@@ -10,12 +12,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// After this a change is seen at the latest.
+/// After this time a change is seen.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// When more owners are remembered, those whose settings would be read again anyway are forgotten.
+/// Above this number of owners, settings that are too old are removed.
 const REMEMBERED: usize = 1000;
 
+/// The settings of owners that used tables recently.
 #[derive(Default)]
 pub struct OwnerSettings {
     known: HashMap<pg_sys::Oid, Known>,
@@ -27,6 +30,7 @@ struct Known {
 }
 
 impl OwnerSettings {
+    /// The settings of an owner.
     pub fn of(&mut self, spi: &Spi, owner: pg_sys::Oid) -> Result<Rc<[Setting]>> {
         let now = Instant::now();
         let is_fresh = |known: &Known| now.duration_since(known.read_at) < KEPT_FOR;

@@ -1,4 +1,7 @@
-//! Makes the requests of the calls that were leased, with the attributes that they load.
+//! Makes the requests of the leased calls, with the attributes that they load.
+//!
+//! Limitations: if a table is busy, the lease is given back. The same holds for a large request that exceeds the free
+//! places or the turn's bytes.
 
 use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
@@ -27,41 +30,46 @@ use xdb_sched::bytes::ByteBudget;
 use xdb_sched::due_owners::in_turns;
 use xdb_sched::room::{Line, Room, places_of_request};
 
-/// What goes out after the commit.
+/// What is submitted after the commit.
 pub struct Prepared {
     pub requests: Requests,
+    /// Lines without a due call that has no lease. None: this turn has not scanned.
     pub drained: Option<BTreeSet<Line>>,
+    /// How far the scans came, without calls that were given back.
     pub ends: ScanEnds,
+    /// When this phase wants the next turn.
     pub next: Next,
 }
 
-/// What became of preparing calls.
+/// The result of preparing calls.
 #[derive(Default)]
 pub struct Requests {
+    /// Requests to submit, each with the record of its call.
     pub calls: Vec<(Request, CallRecord)>,
-    /// Calls that functions answer: they are made in the turns that apply what these say.
+    /// Calls that functions answer. The function is called in the turn that applies its answer.
     pub functions: Vec<CallRecord>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
-    /// Calls whose leases were given back: nothing has happened.
+    /// Calls whose leases were given back. No attempt was made.
     pub released: Vec<StateKey>,
 }
 
-/// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
+/// Local attributes of executions. `locked` are those that calls read under a lock: one statement reads values and
+/// versions.
 struct LocalValues {
     plain: LocalAttributes<String>,
     locked: LocalAttributes<Versioned>,
 }
 
-/// Local attributes of one execution.
+/// Local attributes of one execution, for one call.
 enum Local<'l> {
     Plain(&'l BTreeMap<String, String>),
     Locked(&'l BTreeMap<String, Versioned>),
-    /// None were asked for.
+    /// The call loads none.
     Nothing,
 }
 
-/// What became of preparing one call.
+/// The result of preparing one call.
 enum Preparation {
     Call(Box<Request>),
     /// A function answers it.
@@ -72,7 +80,7 @@ enum Preparation {
 }
 
 impl Preparation {
-    /// A failed attempt of which nothing else is known.
+    /// A failed attempt about which nothing else is known.
     fn failed(failure: Failure) -> Self {
         Self::Failed(failure, Further::ByPolicy)
     }
@@ -82,16 +90,16 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
-    /// As it was before these calls were claimed: it was not known yet how large their requests are.
+    /// The free places before these calls were claimed. Claiming counts one place for each call; here the size of the
+    /// request counts.
     room: Room,
     max_calls: usize,
     budget: ByteBudget,
     next: Next,
 }
 
-/// Prepares all calls that a turn has leased: reads attributes and writes requests. Where a user's table is busy, or when a large
-/// request finds no room beside those that are under way, or in this turn's budget, the lease is given back. `room`: see
-/// [`Preparing`].
+/// Prepares all calls that a turn has leased: reads attributes and makes requests. A lease is given back if a table is
+/// busy, or if a large request exceeds the free places or the turn's bytes. `room`: see [`Preparing`].
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
@@ -102,12 +110,13 @@ pub fn prepare(
 ) -> Result<Prepared> {
     let Claims { leased, executions, failed, drained, mut ends, next } = claims;
     ends.note(saved.earliest);
-    // Each call with the executions among which is its own.
+    // Each call with the map that has its execution.
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
     let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     if turn.role.gathers() {
-        // Who has waited longest for time in tables comes first. Functions are called in the order in which they were claimed.
+        // The call that has waited longest for time in tables comes first. A runner calls functions in the order of
+        // their claims.
         calls.sort_by_key(|found| found.call.due_at);
     }
     let local = LocalValues::read(turn, &calls)?;
@@ -231,7 +240,7 @@ impl Preparing<'_, '_> {
         Ok(Preparation::Call(Box::new(calls::to_worker(&request, &loaded.meta, worker, secrets, traceparent)?)))
     }
 
-    /// Takes room for a request, if there is any.
+    /// Takes places for a request, if there are any.
     fn has_room(&mut self, line: Line, bytes: usize) -> bool {
         if !self.budget.take(bytes) {
             self.next.now_if(true, Why::Calls);
@@ -242,7 +251,7 @@ impl Preparing<'_, '_> {
 }
 
 impl LocalValues {
-    /// Of each owner in turn: many large ones of one would leave no row for the others.
+    /// Reads one call of each owner in turn, so that many large values of one owner leave rows for the others.
     fn read(turn: &Turn, calls: &[LeasedCall]) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
         let mut seen = BTreeSet::new();
@@ -272,7 +281,7 @@ impl LocalValues {
 }
 
 impl Local<'_> {
-    /// What a call gets.
+    /// The attributes that a call gets.
     fn of_call(&self, loads: &Loads, global: String) -> Result<Attributes> {
         match self {
             Self::Plain(all) => calls::attributes(loads, global, all.iter()),
@@ -281,7 +290,7 @@ impl Local<'_> {
         }
     }
 
-    /// The versions of those that a call locks.
+    /// The versions of the attributes that a call locks.
     fn versions(&self, wanted: &Loading) -> BTreeMap<String, String> {
         match self {
             Self::Locked(all) => locks::versions_of(wanted, all.iter().map(|(name, entry)| (name, &entry.version))),

@@ -1,8 +1,11 @@
-//! Calls of processes with a priority. Each level is a lane, of the scheduler's or, where functions answer, of the runners', scanned from
-//! the head: those above all others before them, those below after them, in the room that is left. Priorities order the calls of each
-//! line: an owner's calls to a worker, or those that functions answer. How owners share a worker does not depend on them.
+//! Scans for calls of processes with a priority. Each priority is a lane, of the scheduler or, for functions, of the
+//! runners. Each lane is scanned from the head: high priorities before lane 0 or 1, low ones after it, for the places
+//! that are left. Priorities order the calls of one line: those of one owner at one worker, or those of one owner that
+//! functions answer. The shares of owners do not depend on priorities.
 //!
 //! Without such calls there is one scan, as if there were no priorities.
+//!
+//! Limitations: these lanes have no cursors, so each turn reads their heads.
 
 use super::claim::{Claiming, Claims, Found};
 use crate::pg::catch::Result;
@@ -14,20 +17,20 @@ use std::collections::HashMap;
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::room::{Line, Room};
 
-/// The scans of one turn.
+/// The state of the scans of one turn.
 struct Scanning<'s> {
-    /// Calls that were found count in it, and take no places.
+    /// Counts the calls that were found. They take no places.
     room: Room,
     limit: usize,
     busy: &'s [ExecutionId],
     now: Timestamp,
     found: Found,
-    /// Lines in which there may be more with a priority.
+    /// Lines in which more calls with a priority may be due.
     undrained: Vec<Line>,
 }
 
 impl Claiming<'_, '_> {
-    /// Whether calls in this line of a level are this process's to claim.
+    /// Whether this process claims the calls of this line.
     fn is_claimed(&self, line: Line) -> bool {
         match self.turn.role.calls_functions() {
             true => line.worker == NO_WORKER && self.serves_functions() && self.serves_owner(line),
@@ -35,7 +38,7 @@ impl Claiming<'_, '_> {
         }
     }
 
-    /// Locks due calls, of each line as many as there is room for: those with a high priority first.
+    /// Locks due calls, of each line as many as there are places: high priorities first.
     pub(super) fn scan_levels(
         &mut self,
         room: &Room,

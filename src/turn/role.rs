@@ -1,19 +1,27 @@
-//! The two users of the pipeline, and all that they do differently. A phase asks for the rule that it needs, and never in whom
-//! it runs.
+//! The scheduler and the runners make the same turns. This file has all their differences: a phase asks for a rule, and
+//! never for its role.
 //!
 //! | | the scheduler | a runner |
 //! |---|---|---|
-//! | claims calls of | lane 0, and those of priorities | lane 1: processes with a slow table, and functions that answer in place of workers; of the latter by priority too |
-//! | of functions | | calls those of one owner at a time. The last runner that calls none is for owners whose functions no other one calls |
-//! | of several | | the first leaves functions to the others while there are steps of what is slow, the last one these while functions wait; the others, and one alone, take turns |
-//! | in one transaction | up to 256 items, and what is due | one item, of each owner in turn, or several functions of an owner that are quick; one call of a worker, or leases for several functions |
+//! | claims calls of the lanes | 0, and those of priorities | 1, and those of priorities for functions |
+//! | calls functions | no | yes, of one owner at a time |
+//! | items in one transaction | up to 256, and due work | one, or several quick functions |
+//! | new leases in one transaction | up to 256 | one call of a worker, or several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
-//! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
-//! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
+//! | time in the application's tables | `xdb.apply_timeout` for all uses of a turn | 5 s for a step |
+//! | waits for a table or row of the application | never for a table; 50 ms for a row | 500 ms |
 //! | timers, messages, global queues, locks on attributes | yes | no |
 //! | finds out which tables are slow | yes | no |
 //!
-//! Neither looks for deadlocks: their waits end before anybody's search for one begins.
+//! Lane 1 has the calls of functions, and of processes with a slow table. Owners take turns when answers are applied.
+//!
+//! How runners share the work, if there are several:
+//! - While there are slow steps, the first runner leaves functions to the others.
+//! - While functions wait, the last runner leaves slow steps to the others.
+//! - All others, and a single runner, alternate between both.
+//! - The last runner that calls no functions yet serves only owners whose functions no other runner calls.
+//!
+//! Limitations: neither checks for deadlocks. Their waits end before the deadlock check of any session begins.
 
 use super::types::{Mode, Scope};
 use crate::calls::{Asker, Maker};
@@ -23,17 +31,18 @@ use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// Most calls that a runner has leases on.
+/// The most calls on which a runner holds leases.
 pub const RUNNERS_CALLS: usize = 16;
 
-/// Longest time for one step of a runner in users' tables. Short enough to let somebody in who wants to mend the table.
+/// The longest time for one step of a runner in the application's tables. It is short enough that a session which
+/// repairs the table gets its locks.
 const RUNNERS_STEP: Duration = Duration::from_secs(5);
 
-/// Longest wait of a runner for a lock: shorter than its time limit, so that a lock is told from a slow statement, and than the
-/// second after which sessions look for deadlocks by default.
+/// The longest wait of a runner for a lock. It is shorter than the runner's time limit, so that a lock is distinguished
+/// from a slow statement. It is also shorter than the default of `deadlock_timeout`, 1 s.
 const RUNNERS_LOCK_TIMEOUT: &CStr = c"500ms";
 
-/// Longest wait of the scheduler for a row of a table in which somebody held one a moment ago.
+/// The longest wait of the scheduler for a row of a table in which a row was locked a moment ago.
 const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
 
 impl Role {
@@ -41,33 +50,35 @@ impl Role {
         self == Role::Scheduler
     }
 
-    /// Calls are claimed from this lane.
+    /// The lane from which calls are claimed.
     pub fn lane(self) -> i16 {
         if self.is_scheduler() { SCHEDULERS_LANE } else { RUNNERS_LANE }
     }
 
-    /// For whom calls are judged.
+    /// Which kind of process asks whether a call may be made.
     pub fn asker(self) -> Asker {
         if self.is_scheduler() { Asker::Scheduler } else { Asker::Runner }
     }
 
-    /// Most items in one transaction.
+    /// The most items in one transaction.
     pub fn items_at_once(self) -> usize {
         if self.is_scheduler() { guc::CLAIM_BATCH.get() as usize } else { 1 }
     }
 
-    /// Owners take turns when answers are applied. Between two of them a call is claimed, or whoever has no answer here would wait for
-    /// all that do.
+    /// Whether owners take turns when answers are applied. Between two answers a call is claimed; else owners without
+    /// an answer would wait for all owners that have one.
     pub fn takes_turns(self) -> bool {
         !self.is_scheduler()
     }
 
-    /// Items that failed before are kept out of the transaction of all others. Where each has its own, there is nothing to do.
+    /// Whether items that failed before are kept out of the transaction of the others. A runner applies each in its own
+    /// transaction anyway.
     pub fn keeps_risky_apart(self) -> bool {
         self.is_scheduler()
     }
 
-    /// What a turn does at first. A runner applies an answer or claims a call: both may take all of the time of a step.
+    /// What a turn does first. A runner either applies an answer or claims a call: each may take all the time of a
+    /// step.
     pub(super) fn scope(self, has_items: bool, one_call: bool) -> Scope {
         match self {
             Role::Scheduler => Scope::ALL,
@@ -76,13 +87,13 @@ impl Role {
         }
     }
 
-    /// Functions of the database that answer in place of workers.
+    /// Whether this process calls functions of the database that answer in place of workers.
     pub fn calls_functions(self) -> bool {
         !self.is_scheduler()
     }
 
-    /// Whether calls of this kind are this process's while there are some of the other kind too: neither kind is ever kept waiting by
-    /// all runners being at the other one. `most`: so many runners there may be.
+    /// Whether this process serves calls of one kind while there are calls of the other kind too. So the runners are
+    /// never all busy with the same kind. `most`: the number of runners that the database may have.
     pub fn serves(self, functions: bool, most: usize) -> bool {
         match self {
             Role::Runner(number) if most > 1 && functions => number != 0,
@@ -91,22 +102,23 @@ impl Role {
         }
     }
 
-    /// Most calls under way.
+    /// The most calls under way.
     pub fn calls_at_once(self) -> usize {
         if self.is_scheduler() { max_in_flight() } else { RUNNERS_CALLS }
     }
 
-    /// What one transaction may spend in users' tables.
+    /// How long one transaction may spend in the application's tables.
     pub fn time_in_tables(self) -> Duration {
         if self.is_scheduler() { apply_timeout() } else { RUNNERS_STEP }
     }
 
-    /// Locks on users' tables are waited for.
+    /// Whether the process waits for locks on the application's tables.
     pub fn waits_for_tables(self) -> bool {
         !self.is_scheduler()
     }
 
-    /// How long rows are waited for, if not as long as all locks of the engine are. `contended`: somebody held one a moment ago.
+    /// How long to wait for rows. None: as long as for all locks of the engine. `contended`: a row of the table was
+    /// locked a moment ago.
     pub fn lock_timeout(self, contended: bool) -> Option<&'static CStr> {
         match self {
             Role::Runner(_) => Some(RUNNERS_LOCK_TIMEOUT),
@@ -115,38 +127,39 @@ impl Role {
         }
     }
 
-    /// A step that takes more than its time is a failed attempt. Else it is somebody else's, who has more time.
+    /// Whether a step that exceeds its time is a failed attempt. Else the step moves to a runner, which has more time.
     pub fn is_last_resort(self) -> bool {
         !self.is_scheduler()
     }
 
-    /// Timers that are due, messages, and calls of workers that are gone.
+    /// Whether turns scan for due timers and messages, and adopt calls of workers that were unregistered.
     pub fn gathers(self) -> bool {
         self.is_scheduler()
     }
 
-    /// Messages of global queues are handed out by one process alone.
+    /// Whether turns match messages of global queues. One process alone may do that.
     pub fn matches_global_queues(self) -> bool {
         self.is_scheduler()
     }
 
-    /// Locks on attributes keep calls from conflicting. Where they are not granted, the optimistic check alone sees to what is right.
+    /// Whether locks on attributes are granted. They keep calls from conflicting; correctness depends on the optimistic
+    /// check alone.
     pub fn grants_locks(self) -> bool {
         self.is_scheduler()
     }
 
-    /// Slow calls are few: they are looked for from the head of the index.
+    /// Whether scans resume at cursors. Slow calls are few, so runners scan from the head of the index.
     pub fn has_cursors(self) -> bool {
         self.is_scheduler()
     }
 
-    /// What is written is looked for by this process too. Else the scheduler is told.
+    /// Whether this process itself finds what it has written. Else it wakes the scheduler.
     pub fn is_told(self) -> bool {
         self.is_scheduler()
     }
 }
 
-/// The lane of calls of this maker.
+/// The lane for the calls of this maker.
 pub fn lane_of(maker: Maker) -> i16 {
     match maker {
         Maker::Function | Maker::Worker { is_slow: true } => RUNNERS_LANE,
@@ -154,23 +167,23 @@ pub fn lane_of(maker: Maker) -> i16 {
     }
 }
 
-/// Runners that call functions. `apart`: there are steps of what is slow, which the first one has.
+/// How many runners call functions. `apart`: there are slow steps, which the first runner serves.
 pub fn function_runners(apart: bool) -> usize {
     let most = max_runners();
     if apart && most > 1 { most - 1 } else { most }
 }
 
-/// How many functions are leased together, and called in one transaction.
+/// How many functions are leased together and called in one transaction.
 pub fn functions_at_once(they_are_slow: bool) -> usize {
     if they_are_slow { 1 } else { RUNNERS_CALLS }
 }
 
-/// Most runners of the database.
+/// The most runners of the database.
 pub fn max_runners() -> usize {
     guc::RUNNERS.get() as usize
 }
 
-/// The runners that are to be there for so many calls that wait. `apart`: there are steps of what is slow.
+/// The runners that should run for this number of waiting calls. `apart`: there are slow steps.
 pub fn runners_for(workers: usize, functions: usize, apart: bool, most: usize) -> Vec<Role> {
     let all = || Role::runners().take(most);
     if !apart {
@@ -184,12 +197,12 @@ pub fn runners_for(workers: usize, functions: usize, apart: bool, most: usize) -
     roles
 }
 
-/// Most calls of one scheduler.
+/// The most calls of the scheduler under way.
 pub fn max_in_flight() -> usize {
     guc::MAX_IN_FLIGHT.get() as usize
 }
 
-/// The scheduler's limit for one use of users' tables.
+/// The scheduler's time limit for the application's tables, in one turn.
 pub fn apply_timeout() -> Duration {
     Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64)
 }

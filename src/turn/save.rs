@@ -1,5 +1,7 @@
-//! Writes what a turn has decided. Calls that follow from it, and may go out at once, get their leases here and are written
-//! with them: nobody has to scan for them.
+//! Writes what a turn has decided. Calls that follow from it, and that may be made at once, are leased here and written
+//! with their leases. So no scan is needed for them.
+//!
+//! Limitations: functions, retries and calls that want locks are not leased here. `claim` leases them.
 
 use super::app_tables::AppTables;
 use super::attribute_locks::AttributeLocks;
@@ -23,32 +25,36 @@ use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lines::Lines;
 use xdb_sched::room::{Owner, Room};
 
-/// What was written, and the calls that go out after the commit because of it.
+/// What was written, and the calls that were leased with it.
 pub struct Saved {
     /// One for each item.
     pub outcomes: Vec<ItemOutcome>,
+    /// The executions as they are now.
     pub executions: BTreeMap<ExecutionId, Loaded>,
+    /// Calls that got their leases here.
     pub dispatched: Vec<Leased>,
-    /// Executions with items that were put off.
+    /// Executions with items that are not done. Claiming leaves them out.
     pub put_off: Vec<ExecutionId>,
     /// The earliest due time of what was written.
     pub earliest: Option<Timestamp>,
-    /// The same of the timers of each owner.
+    /// The earliest due time of each owner's timers that were written.
     pub timers: BTreeMap<Owner, Timestamp>,
     /// Due timers that were left for the next turn.
     pub timers_left: Vec<(Owner, Timestamp)>,
-    /// Messages were left in the inbox because there were too many: none before this one.
+    /// The first message that was left in the inbox, because there were too many. None: no message was left.
     pub messages_left: Option<i64>,
-    /// Something was left that only a scan from the head may find: items that were put off to the next turn, and calls in a line
-    /// that nobody knows yet.
+    /// Something was left that only a scan from the head may find: an item that waits for the next turn, or a call in
+    /// an unknown line.
     pub left_out: bool,
-    /// Anything was written but leases.
+    /// Whether anything was written besides leases. If not, the commit may be asynchronous.
     pub wrote: bool,
+    /// When this phase wants the next turn.
     pub next: Next,
+    /// The time of the turn's events.
     pub now: Timestamp,
 }
 
-/// Dispatches, and writes the difference between what was loaded and what is now.
+/// Leases calls, and writes the difference between the executions as they were loaded and as they are now.
 pub fn save(
     turn: &Turn,
     app: &AppTables,
@@ -71,7 +77,7 @@ pub fn save(
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
-    // What came behind another item may be decided about at once.
+    // An item that was behind another one may be decided at once.
     let left = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
@@ -100,10 +106,10 @@ pub fn save(
     })
 }
 
-/// Calls that are over give their locks back, in time for this turn's claim.
+/// Releases the locks of calls that are over, before this turn claims calls.
 fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
     for (item, outcome) in decided.items.iter().zip(&decided.outcomes) {
-        // A late answer says nothing of the call that was made since.
+        // A late answer says nothing about the current call.
         if let (Item::Answer(record, _), ItemOutcome::Done | ItemOutcome::GivenAway) = (item, outcome)
             && decided.current.contains(&record.key)
         {
@@ -114,7 +120,7 @@ fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
     locks.release_executions(&closed.map(|loaded| loaded.execution.id).collect());
 }
 
-/// Says whether anything was written, and when it is due.
+/// Writes the batch. Returns whether anything was written, and its due times.
 fn write(
     turn: &Turn,
     app: &AppTables,
@@ -124,7 +130,7 @@ fn write(
     let Decided { executions, taken_in, stale, still_closing, given_away, now, .. } = decided;
     let spi = turn.spi;
     let closing: BTreeSet<_> = still_closing.iter().map(|(id, _)| *id).collect();
-    // The mark of a close that is not one any more goes with the save.
+    // An execution that does not close any more loses its mark with the save.
     let marked = |loaded: &Loaded| loaded.meta.closing && !closing.contains(&loaded.before.id);
     let changed: Vec<_> = executions.values().filter(|loaded| !loaded.events.is_empty() || marked(loaded)).collect();
     let nothing = changed.is_empty()
@@ -140,7 +146,7 @@ fn write(
     let lane = |meta: &loaded::Meta| app.lane_of(meta);
     let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
     if saved.calls_over && !turn.role.grants_locks() {
-        // The scheduler has locks for them, perhaps.
+        // The scheduler may hold locks for these calls.
         wake::calls_over_at_commit();
     }
     inbox::delete_arrivals(spi, &taken_in.keys)?;
@@ -148,7 +154,7 @@ fn write(
     global_waiter::delete_waiters(spi, &stale.waiters)?;
     timer::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
-        // Nothing has failed: the runner's call is the same attempt.
+        // Nothing has failed: the runner makes the call as the same attempt.
         claim::release(spi, given_away, turn.lane.epoch)?;
         claim::move_to_lane(spi, given_away, RUNNERS_LANE)?;
         crash::point("turn-give-away");
@@ -166,7 +172,7 @@ struct Dispatch<'t> {
     app: &'t AppTables<'t>,
     lines: &'t Lines,
     leased: Vec<Leased>,
-    /// Some process's calls are the first of their line.
+    /// A call is in a line that the process does not know yet.
     new_line: bool,
     next: Next,
 }
@@ -193,14 +199,15 @@ impl Dispatch<'_> {
         let Some(process_type) = &loaded.meta.process_type else { return };
         let line = loaded.meta.line_at(process_type.worker_id());
         let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority == 0;
-        // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All else is
-        // claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
+        // A call that follows an answer takes the place of the answered call, unless its line has a call that comes
+        // first. Any other call is leased here only if no call waits for its worker. Else claiming chooses, in the
+        // order of calls.
         let may_go = has_place || self.lines.is_drained(line.worker);
         for (seq, state) in &loaded.execution.states {
             let Some((api, call)) = state.open_call() else { continue };
             let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);
             if verdict != Verdict::MayBeMade {
-                // Claiming says what becomes of it.
+                // Claiming decides what becomes of it.
                 continue;
             }
             self.new_line |= !self.lines.has(&line);
@@ -208,7 +215,8 @@ impl Dispatch<'_> {
                 continue;
             }
             if call.failed_attempts > 0 || maker == Maker::Function {
-                // A repeat knows how many attempts there were from its task, and runners claim what functions answer.
+                // The task of a retry has the number of its attempts, so it has to be read. Runners claim the calls
+                // that functions answer.
                 self.next.now_if(true, Why::Calls);
                 continue;
             }
@@ -217,10 +225,11 @@ impl Dispatch<'_> {
             }
             let config = config(loaded, state);
             if wants_locks(&config, api) {
-                // Granting locks is the claim's business, which comes later in this transaction.
+                // Claiming grants locks, later in this transaction.
                 continue;
             }
-            // An owner with more calls than others who may wait gives the place up: claiming finds out whether they do.
+            // If another owner with fewer calls may wait, this owner gives up the place. Claiming finds out whether the
+            // other owner waits.
             if self.lines.waiting(line.worker).any(|other| room.goes_before(other, line)) || !room.take(line) {
                 continue;
             }

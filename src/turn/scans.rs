@@ -1,7 +1,8 @@
-//! Where the scans for due work begin, how far they came, and when none is made.
+//! Where the scans for due work begin, how far they came, and when no scan is needed.
 //!
-//! Each scan begins at a cursor (`xdb_sched::due_scan` says why, and why nothing is lost behind it), and as often as its cost
-//! permits at the head. While nobody says that there is something, none is made at all for a tenth of a second.
+//! Each scan begins at a cursor; `xdb_sched::due_scan` says why, and why nothing behind the cursor is lost. As often as
+//! its cost permits, it begins at the head. After a scan that left nothing, no scan is made for 100 ms, unless the
+//! process is woken.
 
 use super::next::Next;
 use crate::guc;
@@ -16,60 +17,63 @@ use xdb_sched::due_owners::DueOwners;
 use xdb_sched::due_scan::DueScan;
 use xdb_sched::room::{Line, Owner};
 
-/// How long nothing is scanned for, at most, while nobody says that there is something.
+/// The longest time without a scan, if the process is not woken.
 const QUIET_FOR: Duration = Duration::from_millis(100);
 
 /// The scans of a scheduler.
 #[derive(Default)]
 pub struct Scans {
-    /// Until then there is nothing to be found, unless somebody says so.
+    /// Until this moment scans are left out, unless the process is woken. None: the last scan may have left something.
     quiet_until: Option<Instant>,
     /// Due calls, by worker and owner.
     pub calls: DueScan<Line, Timestamp>,
-    /// Due timers.
     pub timers: ScanByOwner<Timestamp>,
     /// Messages in the inbox, by their ids.
     pub messages: ScanByOwner<i64>,
-    /// The call that alone is being claimed: if that fails, it is left alone.
+    /// The only call that is being claimed. If the claim fails, the call is deferred.
     pub claimed_alone: Option<StateKey>,
-    /// What a runner has claimed last were calls that functions answer.
+    /// The last calls that a runner claimed were those of functions.
     pub claimed_functions: bool,
-    /// The owner whose functions a runner has claimed last.
+    /// The owner of the functions that a runner claimed last.
     pub functions_of: Option<Owner>,
-    /// When calls of workers that are gone were looked for last.
+    /// When calls of unregistered workers were adopted last. None: more may be left.
     pub adopted: Option<Instant>,
+    /// Pauses of process types, and the walk through held calls.
     pub pauses: Pauses,
-    /// Workers that fetch their calls, and have some left to be looked through.
+    /// Pull workers whose calls are still to be checked: the type of a call may have moved to another worker.
     pub fetched: Vec<Fetched>,
 }
 
-/// How far calls that wait for a worker which fetches them were looked through, for those of process types that have another one by now.
+/// How far the calls of a pull worker were checked for process types that have another worker by now.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetched {
     pub worker: WorkerId,
+    /// The last call that was checked. None: begin at the head.
     pub after: Option<TaskPlace>,
-    /// All of them are to be, and not the first alone.
+    /// Check all calls, and not only the first slice.
     pub to_the_end: bool,
 }
 
-/// What follows from pauses of process types.
+/// What pauses of process types leave to do.
 #[derive(Default)]
 pub struct Pauses {
-    /// When the next one ends by itself, if one does; None: nobody has looked.
+    /// When the next pause ends by itself. Some(None): none does. None: not read yet.
     pub next_end: Option<Option<Timestamp>>,
-    /// Through the calls that are held, for those that nothing holds any more.
+    /// The walk through held calls, for those whose pause is over.
     pub walk: Walk,
 }
 
-/// A scan for what stands in lines of owners.
+/// A scan whose rows are in one line per owner.
 #[derive(Default)]
 pub struct ScanByOwner<T> {
+    /// The cursors of the owners.
     pub due: DueScan<Owner, T>,
+    /// The owners that have rows.
     pub owners: DueOwners<T>,
 }
 
 impl<T: Ord + Copy> ScanByOwner<T> {
-    /// Where to look from on for what is this owner's. What is dead at the head is walked over once.
+    /// Where to begin for this owner. Dead rows at the head of the index are passed once.
     pub fn since(&self, owner: Owner, from_head: bool) -> Option<T> {
         match from_head {
             true => self.owners.first(owner),
@@ -77,7 +81,7 @@ impl<T: Ord + Copy> ScanByOwner<T> {
         }
     }
 
-    /// The turn that began then has committed.
+    /// Advances the cursors, after the turn that began at `began` has committed.
     fn settle(&mut self, ends: HashMap<Owner, End<T>>, began: Instant, held: impl Fn(T) -> T) {
         let now = Instant::now();
         for (owner, End { to, first, any }) in ends {
@@ -87,33 +91,34 @@ impl<T: Ord + Copy> ScanByOwner<T> {
     }
 }
 
-/// How far the scans of a turn came. It counts once the turn has committed.
+/// How far the scans of a turn came. Phases write it, and it is applied after the commit.
 #[derive(Debug, Default)]
 pub struct ScanEnds {
+    /// Where the scan of each line ended.
     pub calls: Vec<(Line, Timestamp)>,
     pub timers: HashMap<Owner, End<Timestamp>>,
     pub messages: HashMap<Owner, End<i64>>,
-    /// The earliest due time of what the turn has found and left, by line.
+    /// The earliest due time of the calls that the turn has found and left, by line.
     left: HashMap<Line, Timestamp>,
-    /// The same of what it has written, and of what may be in any line.
+    /// The earliest due time of what the turn has written, or left in an unknown line.
     earliest: Option<Timestamp>,
-    /// Something was left that the next turn is to find.
+    /// Something was left that the next turn has to find.
     pub left_out: bool,
 }
 
-/// How far the scan for what is an owner's came.
+/// How far the scan came for one owner.
 #[derive(Clone, Copy, Debug)]
 pub struct End<T> {
-    /// All before this was found and is taken. None: nothing is known of it.
+    /// Everything before this was found and is taken. None: unknown.
     pub to: Option<T>,
-    /// The first that is there still, or comes later.
+    /// The first row that is left, or that comes due later.
     pub first: Option<T>,
-    /// Any were found.
+    /// Whether the scan found any rows.
     pub any: bool,
 }
 
 impl<T: Ord + Copy> End<T> {
-    /// The turn has left this one.
+    /// Records that the turn has left a row at this position.
     pub fn left(&mut self, at: T) {
         self.to = self.to.map(|to| to.min(at));
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
@@ -121,26 +126,26 @@ impl<T: Ord + Copy> End<T> {
 }
 
 impl ScanEnds {
-    /// The turn has found a call of this line that is due at this time, and has left it.
+    /// Records that the turn has found and left a call of this line, with its due time.
     pub fn left(&mut self, line: Line, due: Timestamp) {
         let left = self.left.entry(line).or_insert(due);
         *left = due.min(*left);
     }
 
-    /// The turn has written something that is due at this time, or has left it in some line.
+    /// Records the due time of something that the turn has written, or has left in an unknown line.
     pub fn note(&mut self, due: Option<Timestamp>) {
         self.earliest = self.earliest.into_iter().chain(due).min();
     }
 }
 
 impl Scans {
-    /// There may be something that a scan has passed or left out: somebody has woken the scheduler, or a pause is over.
+    /// The process was woken, or the deferral of an execution has ended: there may be something behind the cursors.
     pub fn woken(&mut self) {
         self.quiet_until = None;
         self.may_be_behind();
     }
 
-    /// A turn has failed: whatever its scans have found is there still.
+    /// A turn has failed: everything that its scans have found is still there.
     pub fn failed(&mut self) {
         self.quiet_until = None;
         self.calls.from_head_again();
@@ -154,18 +159,18 @@ impl Scans {
         self.messages.due.may_be_behind();
     }
 
-    /// Whether a scan would find nothing.
+    /// Whether a scan would find nothing. It ends with time, or when the process is woken.
     pub fn are_idle(&self) -> bool {
         self.quiet_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The last scan has left nothing, and nobody has said since that there is something.
+    /// Whether the last scan has left nothing, and the process was not woken since.
     pub fn are_quiet(&self) -> bool {
         self.quiet_until.is_some()
     }
 
-    /// A turn has committed, and the next one is due then. If its scans have `left` nothing, and nothing waits in memory, none is made
-    /// for a while. None: the turn says nothing of that.
+    /// A turn has committed. If its scans have left nothing (`left` is Some(false)), and nothing waits in memory, no
+    /// scan is made for a while. None: the turn made no statement about that. `next`: when the next turn is due.
     pub fn rest(&mut self, left: Option<bool>, next: Next) {
         let now = Instant::now();
         if next.is_now() || left == Some(true) {
@@ -176,7 +181,7 @@ impl Scans {
         self.quiet_until = self.quiet_until.map(|until| until.min(now + next.wait()));
     }
 
-    /// There may be anything anywhere.
+    /// Forgets all cursors: there may be something anywhere.
     pub fn reset(&mut self) {
         self.quiet_until = None;
         self.calls.forget_all();
@@ -184,19 +189,20 @@ impl Scans {
         self.messages.due.forget_all();
     }
 
-    /// When to scan from the head for what may be behind the cursors. None: nothing is, or the turn that began then could have
-    /// scanned and did not, for lack of room: that comes with an answer.
+    /// When to scan from the head for what may be behind the cursors. None: nothing is behind them, or the turn that
+    /// began at `began` could have scanned and did not, for lack of places. An answer frees places, and brings the next
+    /// turn.
     pub fn head_at(&self, began: Instant) -> Option<Instant> {
         let behind = [self.calls.behind_at(), self.timers.due.behind_at(), self.messages.due.behind_at()];
         behind.into_iter().flatten().filter(|at| *at > began).min()
     }
 
-    /// Whether all scans may be made from the head.
+    /// Whether all scans may begin at the head now.
     pub fn may_scan_all(&self, now: Instant) -> bool {
         self.calls.from_head(now) && self.timers.due.from_head(now) && self.messages.due.from_head(now)
     }
 
-    /// All scans were made from the head, together, and have found nothing.
+    /// All scans were made from the head, in one statement, and found nothing.
     pub fn scanned_all(&mut self, began: Instant) {
         let (now, took) = (Instant::now(), began.elapsed());
         self.quiet_until = Some(now + QUIET_FOR);
@@ -205,9 +211,10 @@ impl Scans {
         self.messages.due.scanned_from_head(now, took, poll_interval());
     }
 
-    /// The turn that began then has committed. `timers`: the first of each owner's that it has written.
+    /// The turn that began at `began` has committed. `timers`: the earliest timer of each owner that the turn has
+    /// written.
     pub fn settle(&mut self, ends: ScanEnds, timers: BTreeMap<Owner, Timestamp>, began: Instant) {
-        // What is known to be left is not passed.
+        // A cursor does not pass what the turn is known to have left.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
         for (line, to) in ends.calls {
             let left = ends.left.get(&line).copied();
@@ -223,7 +230,7 @@ impl Scans {
     }
 }
 
-/// Longest time between two scans from the head.
+/// The longest time between two scans from the head.
 pub fn poll_interval() -> Duration {
     Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64)
 }

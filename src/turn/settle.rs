@@ -1,4 +1,8 @@
-//! After the commit: calls go out, and what was put off is kept for a later turn.
+//! The work after the commit: submits requests, keeps items that wait, moves the cursors, and says when the next turn
+//! is due.
+//!
+//! Limitations: nothing here is in the tables. If the process ends before the requests are submitted, the leases become
+//! void.
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
@@ -27,27 +31,28 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
 
-/// What was put off for lack of time rests for one part in so many of what a turn may spend in users' tables: time enough for a
-/// call of others to be made and answered.
+/// Answers for which a turn had no time rest for one part in `REST` of the turn's time for tables. That is enough time
+/// to make another call and get its answer.
 const REST: u32 = 10;
 
-/// What a transaction did, to be followed up after its commit.
+/// What a transaction did. [`Memory::settle`] reads it after the commit.
 pub struct TurnOutcome {
     work: Work,
     saved: Saved,
     /// With the ends of all scans.
     prepared: Prepared,
-    /// The scans have found all that there was.
+    /// The scans have found everything that was due.
     nothing_left: bool,
-    /// What comes due next.
+    /// When the next call is due.
     due: Next,
-    /// Up to then it has looked for timers.
+    /// The time up to which timers were scanned for.
     began: Timestamp,
+    /// The runners that should run for waiting calls.
     for_runners: Vec<Role>,
 }
 
 impl TurnOutcome {
-    /// Sums up a turn, and asks when the next call comes due.
+    /// Sums up a turn, and reads when the next call is due.
     pub fn of(
         started: &Started,
         seen: &Seen,
@@ -96,7 +101,7 @@ impl TurnOutcome {
 }
 
 impl Memory {
-    /// Follows a committed turn up.
+    /// Settles a committed turn. Returns when the next one is due.
     pub(super) fn settle(
         &mut self,
         session: &Session,
@@ -108,9 +113,9 @@ impl Memory {
         self.note_useless(&work.over, &saved);
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers, self.seen.began_at);
-        // A clock may have been set back meanwhile.
+        // The clock may have been set back meanwhile.
         let now = began.min(clock::now());
-        // Where nobody has looked, because there was nothing a moment ago, a timer may be due: the clock may have stepped since.
+        // Without a scan, a timer may be due: the clock may have been set forward since the last one.
         let looked_up_to = if work.nothing_due { Timestamp(i64::MIN) } else { now };
         let next_timer = self.scans.timers.owners.next(looked_up_to).filter(|_| !self.seen.paused);
         let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
@@ -151,7 +156,7 @@ impl Memory {
         next
     }
 
-    /// Notes the calls under way that sessions have ended, or that this turn has ended with their processes.
+    /// Records the calls under way that are over: sessions have ended them, or this turn has closed their processes.
     fn note_useless(&mut self, over: &HashSet<StateKey>, saved: &Saved) {
         let is_closed = |loaded: &&Loaded| loaded.before.is_running() && !loaded.execution.is_running();
         let closed = saved.executions.values().filter(is_closed);
@@ -164,8 +169,8 @@ impl Memory {
         useless.extend(in_flight.iter().filter(|(_, (record, _))| is_useless(&record.key)).map(|(tag, _)| tag));
     }
 
-    /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn
-    /// that has applied some.
+    /// Submits the prepared requests, and keeps failed attempts and functions in the backlog. `after_items`: the turn
+    /// has applied items.
     fn dispatch(&mut self, session: &Session, requests: Requests, after_items: bool, submit: &mut Submit<'_>) {
         let Requests { calls, functions, failed, released, .. } = requests;
         if !calls.is_empty() || !functions.is_empty() {
@@ -178,7 +183,7 @@ impl Memory {
         self.calls.submit(session, self.role, &self.registry, calls, submit);
     }
 
-    /// Keeps items that were put off. Says whether some were given up, whose calls are to be made again.
+    /// Keeps the items that wait. Returns whether answers were given up, whose calls are to be made again.
     fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
         let (mut given_up, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
@@ -220,7 +225,7 @@ impl Memory {
             }
             self.backlog.keep(item);
         }
-        // A turn in such a rest has spent nothing: nobody rests after it.
+        // A turn within such a rest has spent no time in tables, so no rest follows it.
         if had_no_time && !self.backlog.rests(self.seen.began_at) {
             self.backlog.rest(Instant::now() + self.role.time_in_tables() / REST);
         }
@@ -229,7 +234,7 @@ impl Memory {
 }
 
 impl OpenCalls {
-    /// Hands calls to the transport, all at once.
+    /// Hands requests to the transport, all at once, and records them as under way.
     pub fn submit(
         &mut self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! Which tables and functions are slow, as the marks in shared memory say: see [`crate::pg::shmem::slow`].
+//! Which tables and functions are slow in this turn, by the marks in shared memory: see [`crate::pg::shmem::slow`].
 
 use super::role::Role;
 use crate::pg::catch::Result;
@@ -14,12 +14,12 @@ use xdb_sched::table_health::Relation;
 #[derive(Default)]
 pub struct SlowTables {
     marks: HashSet<Mark>,
-    /// Those that are in the log.
+    /// Marks that are in the log.
     logged: HashSet<Mark>,
 }
 
 impl SlowTables {
-    /// A turn begins: reads the marks. The scheduler logs new ones.
+    /// Reads the marks at the begin of a turn. The scheduler logs new ones.
     pub fn begin_turn(&mut self, spi: &Spi, role: Role) -> Result<()> {
         self.marks = slow::marks(database()).collect();
         self.logged.retain(|mark| self.marks.contains(mark));
@@ -31,7 +31,6 @@ impl SlowTables {
         Ok(())
     }
 
-    /// Whether there are any marks.
     pub fn is_any(&self) -> bool {
         !self.marks.is_empty()
     }
@@ -50,7 +49,7 @@ impl SlowTables {
         self.marks.contains(&Mark { kind, oid })
     }
 
-    /// One use of it by the scheduler took longer than it may.
+    /// Marks a table as slow, after one use by the scheduler reached its time limit.
     pub fn ran_into_limit(&mut self, object: Relation) {
         let mark = Mark { kind: Kind::Slow, oid: object };
         slow::mark(database(), mark);

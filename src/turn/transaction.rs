@@ -1,4 +1,8 @@
-//! The transaction of a turn, and what is done when it fails.
+//! The transaction of a turn, and its retries: if it fails, its items are applied in smaller transactions, then one at
+//! a time.
+//!
+//! Limitations: retries take at most `xdb.apply_timeout` at a time, except for items that are applied one at a time.
+//! The rest waits.
 
 use super::app_tables::AppTables;
 use super::item::Item;
@@ -28,20 +32,22 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 use xdb_sched::bytes::LONG;
 
-/// What takes longer is not to have others leased behind it.
+/// If calling functions took longer than this, the next turn leases one function only.
 const SLOW_FUNCTION: Duration = Duration::from_millis(100);
 
-/// How long a call whose claim fails by itself is left alone.
+/// How long a call is deferred if its claim fails even alone.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
 
+/// The result of a transaction that did not fail.
 enum Transacted {
     Done(Box<TurnOutcome>),
+    /// No turn was made. The progress says when to try again, or why the process ends.
     Not(Progress),
 }
 
-/// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
+/// Makes a turn. `submit` hands requests to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    // Executions that were left alone for a while are looked for again, from the head, when that is over.
+    // When the deferral of an execution has ended, the scans look for it again, from the head.
     if memory.backlog.executions.next(memory.seen.began_at).is_some_and(|until| until <= Instant::now()) {
         memory.woken();
     }
@@ -55,7 +61,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
                 memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
             }
             let mut next = memory.settle(session, items, *outcome, submit);
-            // What was not claimed yet is to be claimed at once.
+            // Due calls that were not claimed yet are claimed at once.
             next.now_if(scope.claim == 0, Why::Calls);
             Ok(next)
         }
@@ -64,7 +70,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             return progress;
         }
         Err(error) => {
-            debug(|| format!("a turn with {} items failed and is made again in parts: {error}", items.len()));
+            debug(|| format!("a turn with {} items failed and is retried in smaller parts: {error}", items.len()));
             crash::point("turn-again");
             memory.scans.failed();
             if let Some(progress) = apply_guarded(memory, session, items, GUARDED_ITEMS, submit) {
@@ -87,8 +93,8 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     progress
 }
 
-/// Applies items in transactions of this size, under guards, and where one fails, one by one. Claims nothing. Answers with what keeps
-/// the scheduler from it, if anything does.
+/// Applies items in transactions of up to `size` items, under guards. If one fails, its items are applied one at a
+/// time. Claims no calls. Returns the progress if no turn can be made.
 fn apply_guarded(
     memory: &mut Memory,
     session: &mut Session,
@@ -99,7 +105,7 @@ fn apply_guarded(
     let began = Instant::now();
     let mut keeps_from_it = None;
     let mut left = items.into_iter().peekable();
-    // What is due beside these waits no longer than that. Of items that failed together each is tried.
+    // Other due work waits no longer than this. Of items that failed together, each one is tried.
     while left.peek().is_some() && keeps_from_it.is_none() && (size == 1 || began.elapsed() <= apply_timeout()) {
         let mut some = memory.backlog.hold_back(left.by_ref().take(size).collect());
         if some.is_empty() {
@@ -121,8 +127,8 @@ fn apply_guarded(
     keeps_from_it
 }
 
-/// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
-/// or else one.
+/// A turn has failed, and its faulty part is unknown. Due calls are claimed apart from everything else: a few calls
+/// under guards, or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     for limit in [GUARDED_ITEMS.min(memory.role.scope(false, true).claim), 1] {
         memory.scans.claimed_alone = None;
@@ -134,7 +140,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
             }
             Ok(Transacted::Not(progress)) => return progress,
             Err(error) if limit == 1 => {
-                // The one call that was looked at is left alone for a while; the next turn finds the others.
+                // The only call that was read is deferred. The next turn finds the others.
                 if let Some(alone) = memory.scans.claimed_alone.take() {
                     memory.backlog.executions.defer_until(alone.0, Instant::now() + LEFT_ALONE_FOR);
                 }
@@ -146,8 +152,8 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
     Ok(Next::retry())
 }
 
-/// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
-/// for a while.
+/// A transaction has failed with at most one item in it. The item's attempt fails; an item that is no attempt is
+/// deferred.
 fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
     session.slot.record_error(&error.to_string());
     if !memory.failing.is_deferred(&(), Instant::now()) {
@@ -161,7 +167,7 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
             Item::Answer(..) if passing => memory.backlog.keep(item),
             Item::Answer(record, answered) => {
                 let (detail, further) = match &answered {
-                    // Even its failure can't be written: only time helps.
+                    // Even the failure can't be written. It is tried again later.
                     Answered::Failed(_, further) => (error.to_string(), *further),
                     _ => (format!("the answer could not be applied: {error}"), Further::ByPolicy),
                 };
@@ -169,13 +175,13 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
                 memory.backlog.keep(Item::Answer(record, Answered::Failed(failure, further)));
             }
             Item::Fail { .. } => memory.backlog.keep(item),
-            // They are in the tables and are found again.
+            // These are in the tables and are found again.
             Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
         }
     }
 }
 
-/// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
+/// Whether an error may pass without a change: a lock, a conflict with another transaction, no memory, no disk.
 fn is_passing(error: &PgError) -> bool {
     matches!(
         error.code,
@@ -183,7 +189,7 @@ fn is_passing(error: &PgError) -> bool {
     ) || error.is_server_trouble()
 }
 
-/// Makes one transaction. Suspects that have to wait are taken out of the items.
+/// Makes one transaction. Suspects that have to wait are moved from the items to the backlog.
 fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     crate::pg::memory::replenish()?;
     *items = memory.backlog.one_suspect(std::mem::take(items));
@@ -231,7 +237,7 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
     done
 }
 
-/// One way through the turn: each phase takes the value of the one before.
+/// Runs the phases. Each takes the value of the phase before.
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
     let Some(mut started) = begin(memory, spi, scope, items)? else {
         // Another scheduler has begun; every lease of this one is void.
@@ -261,7 +267,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     Ok(Transacted::Done(Box::new(outcome)))
 }
 
-/// Reads what every turn begins with. None when another scheduler has begun.
+/// Reads what every turn begins with. None: another scheduler has begun.
 fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item]) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;

@@ -1,4 +1,4 @@
-//! What all phases of a turn know.
+//! What all phases of a turn know: its settings and what it read at its begin.
 
 use crate::pg::catch::Result;
 use crate::pg::shmem::Role;
@@ -12,8 +12,8 @@ use xdb_engine::Timestamp;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
-/// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
-/// without.
+/// Whether each use of the application's tables runs in a subtransaction. A subtransaction costs time, so the first try
+/// is made without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Fast,
@@ -23,55 +23,63 @@ pub(super) enum Mode {
 /// What a transaction does besides applying its items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
-    /// Look for due timers and for messages.
+    /// Scan for due timers and messages.
     pub gather: bool,
-    /// Claim so many calls at most.
+    /// The most calls to claim.
     pub claim: usize,
+    /// Whether uses of tables have guards.
     pub mode: Mode,
 }
 
 impl Scope {
+    /// The first try of a scheduler's turn.
     pub const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
+    /// Apply items under guards, and nothing else.
     pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
 }
 
-/// What every phase of one transaction knows.
+/// What every phase of one transaction knows. Only [`Turn::calls_were_freed`] changes it.
 pub(super) struct Turn<'a> {
     pub spi: &'a Spi,
     pub role: Role,
+    /// The lane of the process, and its epoch.
     pub lane: Lane,
-    /// Lanes of its role's that hold calls of processes with a priority, the highest first.
+    /// Lanes of this role that hold calls of processes with a priority, the highest priority first.
     pub levels: Vec<i16>,
-    /// Lines in which a call waits that comes before those of processes without a priority.
+    /// Lines in which a call waits that comes before calls without a priority.
     pub due_first: HashSet<Line>,
-    /// There are steps of what is slow, or may be.
+    /// There are slow steps, or may be.
     pub has_slow_steps: bool,
-    /// Of the leases that it gives.
+    /// The number of the turn, and of the leases that it gives.
     pub number: i64,
+    /// What this transaction does besides applying its items.
     pub scope: Scope,
+    /// No new work is taken up.
     pub paused: bool,
-    /// What is large, too.
+    /// Whether the phases may take large things too.
     pub takes_large: bool,
-    /// When it began, by the clock of processes.
+    /// When the turn began, by the clock of processes.
     pub began: Timestamp,
-    /// The same, by a clock that nobody sets.
+    /// The same by a monotonic clock.
     pub began_at: Instant,
     /// The real time, for leases.
     pub real: Timestamp,
-    /// Nothing else waits to be applied or called.
+    /// No other item waits to be applied or called.
     pub is_alone: bool,
-    /// No call is prepared that this transaction decides: see [`super::memory::Seen::careful_until`]. The same where it has a suspect in
-    /// hand, which must not be taken for what follows from its answer.
+    /// Calls that this transaction decides are prepared by a later one. See [`super::memory::Seen::careful_until`].
+    /// Also set while a suspect is in hand: a crash must count against the suspect, and not against the calls that
+    /// follow from its answer.
     pub is_careful: bool,
 }
 
 impl Turn<'_> {
-    /// What a phase may take of what is large.
+    /// The budget of a phase for large things.
     pub fn bytes(&self) -> ByteBudget {
         ByteBudget::of(self.takes_large)
     }
 
-    /// Looks again which priorities there are calls of: without this, what was held and has a high one would be called after the rest.
+    /// Reads again which priorities calls have, after held calls were resumed. Else a resumed call with a high priority
+    /// would come last.
     pub fn calls_were_freed(&mut self) -> Result<()> {
         self.levels = claim::levels(self.spi)?;
         self.due_first = lines::due_first(self.spi, &self.levels, self.lane.epoch, (self.began, self.real))?;
@@ -82,12 +90,13 @@ impl Turn<'_> {
 /// A turn that may be made, and what it found at its begin.
 pub(super) struct Started<'a> {
     pub turn: Turn<'a>,
+    /// Steps wait for global queues, and may be satisfied.
     pub has_global_work: bool,
     /// There are calls in the runners' lanes, or something is slow whose calls go there.
     pub has_work_for_runners: bool,
-    /// The runners' lanes that hold calls of processes with a priority, if this is the scheduler.
+    /// The runners' lanes that hold calls of processes with a priority. Empty in a runner.
     pub runners_levels: Vec<i16>,
-    /// There are workers' calls in the runners' lane, and nothing is slow any more.
+    /// The runners' lane has calls of workers, and nothing is slow any more.
     pub has_mended_calls: bool,
     /// Registrations have changed since the last turn.
     pub registered: bool,

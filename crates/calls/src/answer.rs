@@ -1,22 +1,27 @@
-//! What was answered to a call of a state: an answer or a failed attempt; there is nothing else.
+//! The answer to a call of a state, or its failed attempt; there is nothing else.
+//!
+//! Limitations: sizes are checked where an answer is decoded, and rights where it is applied.
 
 use crate::apply::refused_strictly;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
 
-/// One attempt to make a call of a state.
+/// One attempt of a call of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
+    /// The state execution within its process.
     pub seq: StateSeq,
+    /// `waitUntil` or `execute`.
     pub api: Api,
     /// From 1.
     pub number: u32,
+    /// When the first attempt of this call began.
     pub first_at: Timestamp,
 }
 
 impl Attempt {
-    /// The command that reports that it has failed.
+    /// The command that reports the failure of this attempt.
     pub fn failed(self, failure: Failure, further: Further) -> Command {
         Command::CallFailed(self.call_failed(failure, further))
     }
@@ -27,20 +32,20 @@ impl Attempt {
     }
 }
 
-/// What became of a state's call.
+/// The outcome of a state's call.
 #[derive(Clone, Debug)]
 pub enum Answered {
-    /// A function answers it, which is called where its answer is applied.
+    /// Not called yet: a function answers the call, and is called in the transaction that applies its answer.
     Uncalled,
     WaitUntil(WaitUntilAnswer),
     Execute(ExecuteAnswer),
     Failed(Failure, Further),
-    /// The attempt failed, and what it did besides is applied all the same.
+    /// The attempt failed, and the other effects of the answer are applied all the same.
     Retry(Retried),
 }
 
 impl Answered {
-    /// As the command that the engine decides about.
+    /// The command that the engine decides about.
     pub fn command(&self, attempt: Attempt) -> Command {
         let Attempt { seq, api, .. } = attempt;
         match self {
@@ -55,7 +60,8 @@ impl Answered {
         }
     }
 
-    /// About how many rows applying it writes, a kilobyte counted as one; the aborted states of a process that closes not counted.
+    /// About how many rows applying the answer writes; each kilobyte counts as one more row. The aborted states of a
+    /// process that closes do not count.
     pub fn size(&self) -> usize {
         let (own, effects) = match self {
             Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
@@ -78,23 +84,23 @@ impl Answered {
         rows + bytes / 1024
     }
 
-    /// What in the answer changes nothing.
+    /// Warnings about things in the answer that change nothing.
     pub fn warnings(&self) -> &[String] {
         self.effects().map_or(&[], |effects| &effects.warnings)
     }
 
-    /// A failure of an attempt that was answered so, with what was odd about the answer.
+    /// Adds the warnings of this answer to the failure of its attempt.
     pub fn warn(&self, failure: Failure) -> Failure {
         Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
     }
 
-    /// Why the attempt has failed that does nothing besides.
+    /// Why the attempt has failed. None for an answer, and for a failure with other effects.
     pub fn failure(&self) -> Option<&Failure> {
         let Self::Failed(failure, _) = self else { return None };
         Some(failure)
     }
 
-    /// What the answer does besides its decision.
+    /// The effects of the answer besides its decision.
     pub fn effects(&self) -> Option<&Effects> {
         match self {
             Self::WaitUntil(answer) => Some(&answer.effects),
@@ -104,13 +110,13 @@ impl Answered {
         }
     }
 
-    /// What it sends to queues of its own process.
+    /// The messages for local queues of the process.
     pub fn publishes(&self) -> &[Publish] {
         self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)
     }
 
-    /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
-    /// is empty, one is enough.
+    /// The queues that deciding about the answer reads, each with the most messages that it takes. One message is
+    /// enough to see whether a queue is empty.
     pub fn queues(&self) -> Vec<(String, usize)> {
         match self {
             Self::WaitUntil(answer) => {
@@ -132,7 +138,7 @@ impl Answered {
     }
 }
 
-/// Reads the body of an answer that is no error; or says what is wrong with it.
+/// Reads the body of an answer. Error: what is wrong with it.
 pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered, String> {
     match api {
         Api::WaitUntil => decode_wait_until(body, limits).map(Answered::WaitUntil),
@@ -143,7 +149,7 @@ pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered,
     }
 }
 
-/// Reads what a worker has answered with this status. Whatever it is, the result is an answer or a failed attempt.
+/// Reads the response of a worker. The result is an answer or a failed attempt.
 pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &Limits) -> Answered {
     if status != 200 {
         let (failure, further) = decode_error(status, retry_after, body);
@@ -152,7 +158,7 @@ pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8],
     decode_answer(api, body, limits).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
 }
 
-/// Reads what a worker has answered to an RPC with this status; or what its caller is told.
+/// Reads the response of a worker to an RPC. Error: the refusal that the caller gets.
 pub fn read_rpc_answer(
     rpc_name: &str,
     (status, retry_after): (u16, Option<u64>),
@@ -161,7 +167,7 @@ pub fn read_rpc_answer(
     is_strict: bool,
 ) -> Result<RpcAnswer, Refusal> {
     if status != 200 {
-        // What it says about further attempts is for the caller, who makes them.
+        // What the response says about retries is left to the caller.
         let (failure, _) = decode_error(status, retry_after, body);
         return Err(refusal::worker_refused(rpc_name, status, failure));
     }
@@ -172,7 +178,7 @@ pub fn read_rpc_answer(
     }
 }
 
-/// A failed attempt of which nothing is said but that it has failed.
+/// A failed attempt whose retries follow the policy of its state.
 pub fn failed_by_policy(failure: Failure) -> Answered {
     Answered::Failed(failure, Further::ByPolicy)
 }

@@ -1,12 +1,16 @@
-//! What follows from an answer, whoever brings it. An answer is applied as a whole, or nothing of it is.
+//! Applies an answer: all of it or nothing. It is the same for a turn, a pull worker, an RPC and the simulator; each
+//! has a [`Driver`].
 //!
 //! ```text
-//!   fence ─▶ warnings? ─▶ decide ─▶ later? ─▶ close: lock, decide again ─▶ too large? ─▶ unchanged? ─▶ tables, functions ─▶ memory
+//! fence ─▶ warnings? ─▶ decide ─▶ later? ─▶ close: lock, decide again ─▶ too large? ─▶ unchanged? ─▶ tables ─▶ memory
 //! ```
 //!
-//! The fence is the driver's: an answer comes here only under its lease, with its execution locked. Everything that may refuse an
-//! answer stands before the application's tables. Only they are written before the execution changes in memory.
-//! What is no answer (a timer, a failed attempt, a command of a caller) goes the same way, past what concerns answers alone.
+//! The driver checks the fence: an answer comes here only under a valid lease, with its execution locked. Every other
+//! check comes before the application's tables are written, and the execution changes in memory after that. Commands
+//! that are no answers (a timer, a failed attempt, a command of a caller) go the same way, without the steps for
+//! answers.
+//!
+//! Limitations: a driver that returns `Later` or an error after writing to tables has to undo the writes itself.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,13 +18,14 @@ use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::{invalid_answer, rejected_answer, with_warnings};
 
-/// Who has the tables: it loads, locks and writes for one execution.
+/// Loads, locks and writes for one execution.
 pub trait Driver {
     type Error;
-    /// Why something has to be decided about later.
+    /// Why a command has to be decided later.
     type Later;
 
-    /// Loads what deciding about a command looks at, and decides. Asked again under the lock for a close, it decides anew.
+    /// Loads what deciding about a command reads, and decides. Called again once the lock for a close is taken; then it
+    /// decides again.
     fn decide(&mut self, command: &Command) -> Result<Result<Vec<Event>, Rejection>, Self::Error>;
 
     /// Whether an answer with warnings is refused.
@@ -34,16 +39,16 @@ pub trait Driver {
         None
     }
 
-    /// Takes the lock that a close needs, behind everybody who publishes, and loads what a close looks at.
+    /// Takes the lock that a close needs, which conflicts with open publishers. Then loads what a close reads.
     fn lock_for_close(&mut self, conditional: bool) -> Result<CloseLock<Self::Later>, Self::Error>;
 
-    /// Why the execution may not have what it would have after these events.
+    /// Why the execution would exceed a limit after these events.
     fn too_large(&mut self, events: &[Event]) -> Result<Option<String>, Self::Error> {
         let _ = events;
         Ok(None)
     }
 
-    /// Whether what the call has loaded under locks is still what is there.
+    /// Whether the values that the call has loaded under locks are unchanged.
     fn is_unchanged(&mut self) -> Result<Used<bool, Self::Later>, Self::Error> {
         Ok(Used::Done(true))
     }
@@ -58,41 +63,43 @@ pub trait Driver {
     fn apply(&mut self, events: Vec<Event>) -> Result<(), Self::Error>;
 }
 
-/// What an answer brings to the application's tables.
+/// What an answer writes to the application's tables.
 #[derive(Clone, Copy)]
 pub struct Written<'c> {
+    /// New values of global attributes.
     pub attributes: &'c BTreeMap<String, Json>,
+    /// Functions to call after that, in this order.
     pub functions: &'c [FunctionCall],
 }
 
-/// What became of the lock that a close needs.
+/// The result of asking for the lock that a close needs.
 pub enum CloseLock<L> {
-    /// It was held before.
+    /// The lock was held before.
     Held,
-    /// It was taken now: messages may have come before it.
+    /// The lock was taken now. Messages may have come before it, so the command is decided again.
     Taken,
-    /// Somebody publishes to the execution, or it is taken later, together with the locks of others.
+    /// A publisher holds a lock on the execution, or the lock is taken later, together with those of other executions.
     Missing,
     Later(L),
 }
 
-/// What became of a use of the application's tables.
+/// The result of using the application's tables.
 pub enum Used<T, L> {
     Done(T),
-    /// They refuse it.
+    /// The database refused.
     Refused(Failure),
     Later(L),
 }
 
-/// What became of a command. But for the first one, nothing of it is applied.
+/// The result of a command. Except for `Applied`, nothing of the command is applied.
 #[derive(Debug, PartialEq)]
 pub enum Outcome<L> {
     Applied,
-    /// What the call has loaded under locks has changed: the call has to be made again.
+    /// The values that the call has loaded under locks have changed: the call has to be made again.
     Repeat,
-    /// The answer can't be applied: it is a failed attempt.
+    /// The answer can't be applied: its attempt fails.
     Failed(Failure, Further),
-    /// It is late, doubled or stolen, or was no answer and is refused.
+    /// The answer is late, doubled or stolen; or the command is no answer and is refused.
     Over(Rejection),
     /// The lock for a close is missing.
     Closing {
@@ -112,7 +119,7 @@ impl<L> Outcome<L> {
 }
 
 impl Outcome<Infallible> {
-    /// What the caller of an RPC is told of its answer. Where it waits, it has the lock for a close.
+    /// The result for the caller of an RPC. An RPC waits for the lock of a close, so it never gets `Closing`.
     pub fn of_rpc(self, process_id: &str, rpc_name: &str) -> Result<(), Refusal> {
         match self {
             Self::Applied => Ok(()),
@@ -124,7 +131,7 @@ impl Outcome<Infallible> {
     }
 }
 
-/// A failure of an attempt that was answered so, with what was odd about the answer.
+/// Adds the warnings of an answer to the failure of its attempt.
 fn warned(command: &Command, failure: Failure) -> Failure {
     Failure { detail: with_warnings(failure.detail, warnings(command)), ..failure }
 }
@@ -133,13 +140,13 @@ fn warnings(command: &Command) -> &[String] {
     command.effects().map_or(&[], |effects| &effects.warnings)
 }
 
-/// Why an answer with warnings is refused, where the process type is strict.
+/// Why an answer with warnings is refused, if its process type is strict.
 pub(crate) fn refused_strictly(warnings: &[String], is_strict: impl FnOnce() -> bool) -> Option<Failure> {
     (!warnings.is_empty() && is_strict()).then(|| invalid_answer(warnings.join("; ")))
 }
 
-/// Decides about a command, and applies what follows.
-// Long because it is one way down, and each of its steps may end it.
+/// Decides about a command, and applies its events.
+// Long because it is a sequence of steps, and each of them may end it.
 pub fn apply<D: Driver>(driver: &mut D, command: &Command) -> Result<Outcome<D::Later>, D::Error> {
     if let Some(failure) = refused_strictly(warnings(command), || driver.is_strict()) {
         return Ok(Outcome::Failed(failure, Further::ByPolicy));

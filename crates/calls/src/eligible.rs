@@ -1,4 +1,4 @@
-//! May a call be made now, and who makes it?
+//! May a call be made now, and which process makes it?
 //!
 //! | checked in this order | if not |
 //! |---|---|
@@ -12,22 +12,22 @@
 //! | | `MayBeMade` |
 //!
 //! The order has reasons:
-//! - A pull worker's call leaves the engine's lines before a pause is looked at: the worker's own sessions hold it.
+//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions hold it.
 //! - A pause comes before the marks of tables: a held call is not moved between the scheduler and the runners.
-//! - An asker that does not make the call says nothing of the owner: the maker notes the failure.
-//! - The owner comes before the definition: if the owner is gone, the process ends, whatever its type lists.
+//! - An asker that does not make the call does not check the owner: the maker records the failure.
+//! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
-//! What takes room or a lock comes after the verdict and stays with the asker: nothing is taken for a call that is not made.
+//! Places and locks come after the verdict, and stay with the asker: nothing is taken for a call that is not made.
 //!
-//! A further reason why a call may not be made is one more check in [`eligible`]. It reads the execution, the state and the definition,
-//! or a fact of its own, for which [`Facts::new`] has a default. What follows from a reason is one of these few verdicts. So the askers
-//! need no change, except for the one that knows a new fact.
+//! To add a reason why a call may not be made, add a check to [`eligible`]. It reads the execution, the state and the
+//! definition, or a new fact. [`Facts::new`] gives a new fact a default, and its result is one of these verdicts. So
+//! only the asker that knows the new fact has to change.
 
 use std::fmt;
 use xdb_engine::*;
 use xdb_protocol::{unlisted_state, unregistered};
 
-/// Who would make a call, if it may be made.
+/// The process or session that would make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     Scheduler,
@@ -38,14 +38,15 @@ pub enum Asker {
     Session,
 }
 
-/// Who makes a call.
+/// The process or session that makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// None, until the process type is registered again.
     Unregistered,
-    /// A runner calls a function, or it finds out that there is none. An RPC's function is called by its session.
+    /// A runner calls a function, or finds out that there is none. For an RPC, the session calls the function.
     Function,
-    /// The scheduler calls a worker; a runner does, if the process has a slow table. An RPC is sent by its session.
+    /// The scheduler calls a worker; if the process has a slow table, a runner does. For an RPC, the session sends the
+    /// request.
     Worker { is_slow: bool },
     /// This worker claims the call.
     PullWorker(i32),
@@ -54,7 +55,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlyTable => "the use of a table or function of the process has ended a process of the engine",
+            Self::DeadlyTable => "a table or function of the process crashed a process of the engine",
         })
     }
 }
@@ -78,24 +79,24 @@ impl Asker {
 /// What becomes of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict<'a> {
-    /// The asker makes it now.
+    /// The asker makes the call now.
     MayBeMade,
-    /// Another maker makes it.
+    /// Another process or session makes the call.
     Elsewhere,
-    /// It leaves the due calls until the pause ends.
+    /// The call leaves the due calls until the pause ends.
     Held(Paused<'a>),
-    /// It stays where it is, and is judged again later.
+    /// The call stays where it is, and is judged again later.
     Waits(Reason),
-    /// Its attempt fails before the call is made.
+    /// The attempt fails before the call is made.
     Fails(Failure, Further),
-    /// Its process can't go on, and fails with this reason.
+    /// The process can't go on, and fails with this reason.
     Closes(&'static str),
 }
 
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Using a table or a function of the process has ended a process of the engine.
+    /// Using a table or function of the process has ended a process of the engine.
     DeadlyTable,
 }
 
@@ -106,11 +107,12 @@ pub enum Paused<'a> {
     Type(&'a Pause),
 }
 
-/// Why a role can't own running processes.
+/// Why a role may not own running processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit {
+    /// The text for the history and for errors.
     pub why: &'static str,
-    /// It will not get better: the process fails.
+    /// The reason can't go away, so the process fails. Else the attempt fails.
     pub for_good: bool,
 }
 
@@ -120,7 +122,7 @@ pub enum Marked {
     #[default]
     Not,
     Slow,
-    /// Their use has ended a process of the engine.
+    /// Using one of them has ended a process of the engine.
     Deadly,
 }
 
@@ -129,11 +131,11 @@ pub enum Marked {
 pub struct TypeFacts<'a> {
     pub definition: &'a Definition,
     pub worker: TypeWorker,
-    /// It may be over by itself.
+    /// The pause of the type. Its end may have passed already.
     pub pause: Option<&'a Pause>,
 }
 
-/// Who answers the calls of a process type that no function answers.
+/// What kind of worker answers the calls that no function answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeWorker {
     None,
@@ -150,14 +152,14 @@ pub enum CallOf<'a> {
 }
 
 impl CallOf<'_> {
-    /// What is said where neither a function answers nor a worker.
+    /// The error message if neither a function nor a worker can answer.
     fn lacks(&self) -> String {
         match self {
             Self::State(state, api) => {
                 let key = if *api == Api::Execute { "executeFunction" } else { "waitUntilFunction" };
-                format!("state \"{}\" has no {key}, and its process type no worker", state.id.state_id)
+                format!("state \"{}\" has no {key}, and its process type has no worker", state.id.state_id)
             }
-            Self::Rpc(_) => "the RPC has no function, and the process type no worker".to_owned(),
+            Self::Rpc(_) => "the RPC has no function, and the process type has no worker".to_owned(),
         }
     }
 }
@@ -169,15 +171,16 @@ pub struct Facts<'a> {
     pub called: CallOf<'a>,
     /// None: the type is not registered.
     pub process_type: Option<TypeFacts<'a>>,
+    /// By the clock of processes.
     pub now: Timestamp,
-    /// None: the owner may own running processes, or a caller takes the owner's place.
+    /// None: the owner may own running processes, or the call is a caller's RPC.
     pub owner: Option<&'a Unfit>,
-    /// Sessions use tables in transactions of their own: for them, no table is marked.
+    /// Sessions use tables in their own transactions: for them, no table is marked.
     pub tables: Marked,
 }
 
 impl<'a> Facts<'a> {
-    /// Nothing is wrong with the owner, and no table is marked.
+    /// The facts of a call whose owner is fit and whose tables are not marked.
     pub fn new(
         execution: &'a Execution,
         called: CallOf<'a>,
@@ -208,7 +211,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Judges a call: who makes it, and what becomes of it if this one asks.
+/// Judges a call: which process or session makes it, and what becomes of it if this one asks.
 pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
     let Some(TypeFacts { definition, worker, .. }) = facts.process_type else {
         return (Maker::Unregistered, Verdict::Elsewhere);

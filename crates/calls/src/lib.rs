@@ -1,15 +1,14 @@
-//! A call as a value: may it be made, what is sent, what was answered, and what follows from the answer. It is one path, and whoever
-//! makes a call goes along it: the scheduler's turn, a runner that calls a function, a worker that fetches its calls, an RPC, the
-//! simulator.
+//! A call as a value: may it be made, what is sent, what was answered, and what follows from the answer. There is one
+//! path, for the scheduler's turn, a runner that calls a function, a pull worker's session, an RPC and the simulator.
 //!
 //! | file | what it is for |
 //! |---|---|
-//! | `eligible.rs` | whether a call may be made now, and who makes it |
-//! | `request.rs` | what is sent |
-//! | `answer.rs` | what was answered, as the command that the engine decides about |
-//! | `apply.rs` | what follows from an answer: `apply`, and the trait `Driver` of what loads, locks and writes |
+//! | `eligible.rs` | whether a call may be made now, and which process makes it |
+//! | `request.rs` | the request |
+//! | `answer.rs` | the answer, as the command that the engine decides about |
+//! | `apply.rs` | what follows from an answer: `apply`, and the trait `Driver` that loads, locks and writes for it |
 //!
-//! Nothing here touches a table, a socket or a clock.
+//! Limitations: nothing here touches a table, a socket or a clock.
 
 mod answer;
 mod apply;

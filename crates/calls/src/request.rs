@@ -1,4 +1,6 @@
-//! What is sent: from the state of an execution, and what was loaded for its call, to the request.
+//! The request of a call, made from the state of an execution and the attributes that the call has loaded.
+//!
+//! Limitations: headers and signatures are added by the caller.
 
 use crate::Attempt;
 use std::collections::BTreeMap;
@@ -15,17 +17,17 @@ pub struct Loads {
 }
 
 impl Loads {
-    /// Those of a state's call.
+    /// The attributes that a state's call loads.
     pub fn of(config: &StateConfig, api: Api) -> Self {
         Self { global: config.load_global(api), local: config.load_local(api) }
     }
 
-    /// Whether any are locked.
+    /// Whether any attributes are locked.
     pub fn locks(&self) -> bool {
         self.global.locks() || self.local.locks()
     }
 
-    /// What was loaded, from the JSON object of the global attributes and all local ones, as JSON texts by name.
+    /// The loaded attributes. `global` is a JSON object; `local` are all local attributes, by name, as JSON texts.
     pub fn attributes<'v>(
         &self,
         global: String,
@@ -36,7 +38,7 @@ impl Loads {
     }
 }
 
-/// The versions of the local attributes that a loading policy locks. With the policy ALL a new key changes them too.
+/// The versions of the local attributes that a call locks. With the policy ALL, a new attribute changes the result too.
 pub fn versions_of<'a>(
     loading: &Loading,
     versions: impl Iterator<Item = (&'a String, &'a String)>,
@@ -48,31 +50,34 @@ pub fn versions_of<'a>(
 /// The attributes that a call gets.
 #[derive(Debug)]
 pub struct Attributes {
-    /// JSON objects.
+    /// A JSON object.
     pub global: String,
+    /// A JSON object.
     pub local: String,
-    /// Some of them are: an attempt that loads other values is another request.
+    /// Some are locked. Then other values make another `Idempotency-Key`.
     pub are_locked: bool,
 }
 
-/// What every request says of its process.
+/// What every request says about its process.
 #[derive(Debug)]
 pub struct Origin<'a> {
     pub execution: &'a Execution,
-    /// The role that owns the process, by the name that it has now; none if it is gone.
+    /// The current name of the role that owns the process. None: the role was dropped.
     pub owner: Option<String>,
+    /// The name of the database.
     pub database: Rc<str>,
-    /// Of a process that was started with a key for it.
+    /// The shard, if the process was started with a `shardKey`.
     pub shard: Option<i16>,
 }
 
-/// A call that is to be sent.
+/// A call before its request is encoded.
 #[derive(Debug)]
 pub struct OutgoingCall<'a> {
     origin: &'a Origin<'a>,
     what: What<'a>,
+    /// The `callId`.
     pub id: String,
-    /// From 1.
+    /// The attempt, from 1.
     number: u32,
     first_at: Timestamp,
     timeout: std::time::Duration,
@@ -85,14 +90,14 @@ enum What<'a> {
 }
 
 impl<'a> OutgoingCall<'a> {
-    /// The call that a state is at.
+    /// The current call of a state.
     pub fn of_state(origin: &'a Origin<'a>, state: &'a StateExecution, attempt: Attempt, timeout: Duration) -> Self {
         let Attempt { api, number, first_at, .. } = attempt;
         let id = call_id(origin.execution.id, &state.id, api);
         Self { origin, what: What::State(state, api), id, number, first_at, timeout: timeout.as_std() }
     }
 
-    /// An RPC. Its invocation is unique, or the same where the RPC is repeated.
+    /// An RPC. `invocation` is unique, or the same if the RPC is repeated.
     pub fn of_rpc(
         origin: &'a Origin<'a>,
         (rpc_name, input): (&'a str, Option<&'a Json>),
@@ -104,7 +109,7 @@ impl<'a> OutgoingCall<'a> {
         Self { origin, what: What::Rpc(rpc_name, input), id, number: 1, first_at: now, timeout }
     }
 
-    /// What functions that the answer calls are told of the call, too.
+    /// The `context` of the request. Functions that the answer calls get it too.
     pub fn context(&self) -> CallContext<'_> {
         let Origin { execution, owner, database, shard } = self.origin;
         let state = match self.what {
@@ -127,7 +132,7 @@ impl<'a> OutgoingCall<'a> {
         }
     }
 
-    /// The request, unless it has more than so many bytes of payloads and attributes.
+    /// The request. Error: it has more than `most` bytes of payloads and attributes.
     pub fn request<'b>(&'b self, attributes: &'b Attributes, most: usize) -> Result<CallRequest<'b>, Refusal> {
         let (handler, input, state) = match self.what {
             What::State(state, api) => (Handler::State(&state.id.state_id), state.input.as_ref(), Some((state, api))),
@@ -153,7 +158,7 @@ impl<'a> OutgoingCall<'a> {
     }
 }
 
-/// What `execute` is told of the wait.
+/// The results of the wait, for `execute`.
 fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
     match &state.phase {
         Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
@@ -165,9 +170,9 @@ fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
 #[derive(Debug)]
 pub struct CallRequest<'a> {
     body: RequestBody<'a>,
-    /// Of payloads and attributes; the rest is short.
+    /// The bytes of payloads and attributes; the rest is short.
     pub bytes: usize,
-    /// After the worker's URL.
+    /// The path after the worker's URL.
     pub path: &'static str,
     generation: u32,
     has_locked: bool,
@@ -180,18 +185,18 @@ impl CallRequest<'_> {
         request_key(context.call_id, self.generation, self.has_locked.then(|| fingerprint(global, local)))
     }
 
-    /// For everything until the last byte of the answer.
+    /// The time limit of the call, until the last byte of the answer.
     pub fn timeout(&self) -> std::time::Duration {
         self.body.context.timeout
     }
 
-    /// The body.
+    /// The body, as JSON.
     pub fn encode(&self) -> String {
         self.body.encode()
     }
 }
 
-/// An attempt that failed because what its call would send is too large.
+/// A failed attempt whose request would be too large.
 pub fn too_large(why: &str) -> Failure {
     Failure::of("RequestTooLarge", why.to_owned())
 }

@@ -176,7 +176,7 @@ fn what_is_not_registered_fails_the_attempt() {
     unlisted.worker = TypeWorker::None;
     fails(&unlisted, Asker::Runner, "unknown state \"A\": the process type does not list it");
     let none = World::new(TypeWorker::None);
-    fails(&none, Asker::Runner, "state \"A\" has no executeFunction, and its process type no worker");
+    fails(&none, Asker::Runner, "state \"A\" has no executeFunction, and its process type has no worker");
     assert_eq!(none.verdict(Asker::Scheduler), Verdict::Elsewhere);
     assert_eq!(none.verdict(PULLS), Verdict::Elsewhere);
     let rpc = eligible(Asker::Session, &none.facts(CallOf::Rpc(None))).1;

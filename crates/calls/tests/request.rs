@@ -129,7 +129,7 @@ fn a_request_that_is_too_large_is_refused() {
     let bytes = call.request(&attributes, MOST).unwrap().bytes;
     assert!(call.request(&attributes, bytes).is_ok());
     let refusal = call.request(&attributes, bytes - 1).unwrap_err();
-    let what = format!("what the call would send has {bytes} bytes, and xdb.max_request_size is {}", bytes - 1);
+    let what = format!("the request of the call would have {bytes} bytes; xdb.max_request_size is {}", bytes - 1);
     assert_eq!((refusal.sqlstate(), refusal.message.as_str()), ("XD015", what.as_str()));
     assert_eq!(too_large(&refusal.message).error_type.as_deref(), Some("RequestTooLarge"));
 }

@@ -1,14 +1,16 @@
+//! What each event changes in an execution.
+
 use crate::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state that a process starts in, if it starts in any.
+/// The state that a process starts in, if its start names a state.
 pub const FIRST_STATE: StateSeq = StateSeq(1);
 
 impl Execution {
-    /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
-    /// alone, so that a part and a whole agree on them.
-    // Long because there is one place for what each event changes, and a match that forgets none.
+    /// Changes the execution as the event says. If an event names a state that is not loaded, only the counters change.
+    /// So an execution loaded in part and one loaded as a whole agree on their counters.
+    // Long because there is one place for what each event changes, and the compiler checks that no event is missing.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         let number = self.next_event;
         if event.is_recorded() {
@@ -47,7 +49,8 @@ impl Execution {
                     }
                     if let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut state.phase {
                         call.not_before = *not_before;
-                        // An attempt may have begun whose lease a crash has forgotten.
+                        // An attempt may have begun whose lease was lost in a crash. A new generation keeps its request
+                        // key from being used again.
                         call.generation += u32::from(changes);
                     }
                 });
@@ -103,7 +106,7 @@ impl Execution {
             Event::AttemptsFolded { seq, api, last_attempt, at, failure, .. } => {
                 let last = LastFailure { api: *api, attempt: *last_attempt, at: *at, failure: failure.clone() };
                 self.with_call(*seq, *api, |call| {
-                    // The tables know it already; the history does not.
+                    // The tables may have this failed attempt already; the history does not.
                     if last.attempt > call.failed_attempts {
                         let not_before = call.not_before;
                         call.note_failure(last, not_before);
@@ -192,7 +195,7 @@ impl Execution {
         }
     }
 
-    /// The call of the first state, if no attempt of it is known of.
+    /// The call of the first state, if none of its attempts has failed.
     pub fn first_call(&self) -> Option<&CallState> {
         let call = match &self.states.get(&FIRST_STATE)?.phase {
             Phase::WaitUntil(call) | Phase::Execute { call, results: None } => call,
@@ -222,7 +225,7 @@ impl Execution {
         if let WaitKind::LocalQueue { queue, .. } = &command.kind
             && let Some(queued) = self.queues.get_mut(queue)
         {
-            // The messages are the oldest of their queue: what is taken is always a prefix.
+            // The messages are the oldest of their queue: a command always takes a prefix.
             let taken = numbers.len().min(queued.len());
             queued.range(..taken).for_each(|message| self.queued.remove(message));
             command.messages = queued.drain(..taken).map(Arc::unwrap_or_clone).collect();
@@ -254,7 +257,7 @@ fn command_of(
 }
 
 impl CallState {
-    /// Keeps since when that is so.
+    /// Records the failure of the current attempt, and keeps the time of its first such failure.
     fn note_unregistered(&mut self, api: Api, failure: Failure, at: Timestamp) {
         let at = self.unregistered_since().unwrap_or(at);
         let attempt = self.failed_attempts.saturating_add(1);
@@ -274,13 +277,13 @@ impl CallState {
     fn raise_incident(&mut self, last: LastFailure) {
         let (attempt, not_before) = (last.attempt, self.not_before);
         self.note_failure(last, not_before);
-        // However many there were, the attempt that raises an incident is in the history.
+        // This attempt is in the history, whatever its number: it has its own event.
         self.recorded_attempts = attempt;
         self.incident = true;
     }
 
-    /// The next attempt is the first one that the policy counts. What the worker was told may be mended since, so it shall not
-    /// answer from memory.
+    /// Restarts the count of attempts for the retry policy. The operator may have repaired the worker, so a new
+    /// generation keeps the worker from answering with a stored answer.
     fn resolve_incident(&mut self) {
         self.incident = false;
         self.resolved_attempts = self.failed_attempts;

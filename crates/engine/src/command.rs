@@ -1,47 +1,49 @@
+//! Everything that an execution can be asked to do: commands, and the answers that they carry.
+
 use crate::types::names;
 use crate::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Something that happened or is asked for, to be decided about.
+/// What happened, or what a caller asks for: the input of [`decide`](crate::decide()).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Start(Box<Start>),
-    /// Another start is merged into this execution, whose first call has not begun, as whoever says this has made sure: it gets
-    /// this input, and this is when its first call is due.
+    /// Merges another start into this execution: new input, and a new time for the first call. The sender has checked
+    /// that the first call has not begun.
     MergeStart {
         input: Option<Json>,
         not_before: Timestamp,
     },
-    /// A worker answered `waitUntil`.
+    /// A handler answered `waitUntil`.
     WaitUntilAnswered {
         seq: StateSeq,
         answer: WaitUntilAnswer,
     },
-    /// A worker answered `execute`.
+    /// A handler answered `execute`.
     ExecuteAnswered {
         seq: StateSeq,
         answer: ExecuteAnswer,
     },
-    /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused. Or its worker
-    /// wants it made again.
+    /// An attempt failed: no answer, an invalid answer, or one that the application's tables refused. Or the handler
+    /// asked for another attempt.
     CallFailed(CallFailed),
-    /// A call was answered, and what it had loaded under a lock has changed meanwhile: nothing of the answer is applied,
-    /// and the call is made again.
+    /// The values that a call had loaded under a lock have changed since. Nothing of its answer is applied, and the
+    /// call is made again.
     CallRepeated {
         seq: StateSeq,
         api: Api,
     },
-    /// The timer command of a waiting state came due.
+    /// A timer command of a waiting state is due.
     TimerFired {
         seq: StateSeq,
         command: u32,
     },
-    /// The process timeout came due.
+    /// The process timeout is due.
     ProcessTimeout,
-    /// Messages from outside, in the order of their publishing.
+    /// Messages published by clients, other processes or triggers, in the order of publishing.
     MessagesArrived(Vec<Publish>),
-    /// Free messages of global queues are offered to a waiting state; they are in the context.
+    /// Free messages of global queues are offered to a waiting state. The context holds the messages.
     GlobalMessagesArrived {
         seq: StateSeq,
     },
@@ -51,31 +53,31 @@ pub enum Command {
     },
     /// A caller writes local attributes.
     SetLocalAttributes(BTreeMap<String, Json>),
-    /// A caller lets a timer command of a waiting state count as completed: the one with this id, else the one that
-    /// would fire first.
+    /// A caller completes a timer command of a waiting state at once: the one with this id, else the one that would
+    /// fire first.
     SkipTimer {
         seq: StateSeq,
         command_id: Option<String>,
     },
-    /// A caller wants the calls of these states that are in backoff made at once.
+    /// A caller asks for the calls of these states that are in backoff to be made at once.
     RetryNow(Vec<StateSeq>),
-    /// A caller wants no calls made for a while.
+    /// A caller pauses the process, or changes its pause.
     Pause(Pause),
     Resume,
-    /// The end of the pause came due.
+    /// The end of the pause is due.
     PauseEnds,
     Stop {
         stop_type: StopType,
         reason: Option<String>,
     },
-    /// The engine can't run the process any further, whatever its workers say.
+    /// The engine can't run the process any further, whatever its handlers answer.
     Fail {
         reason: String,
     },
 }
 
 impl Command {
-    /// What an answer does besides its decision. None for what is no answer, and for an attempt that changes nothing.
+    /// What an answer does besides its decision. None if the command is no answer, or a failed attempt without effects.
     pub fn effects(&self) -> Option<&Effects> {
         match self {
             Self::WaitUntilAnswered { answer, .. } => Some(&answer.effects),
@@ -86,7 +88,7 @@ impl Command {
         }
     }
 
-    /// Functions that it calls, in their order.
+    /// The functions of the database that the command calls, in order.
     pub fn function_calls(&self) -> &[FunctionCall] {
         match self {
             Self::Start(start) => &start.call_functions,
@@ -94,13 +96,13 @@ impl Command {
         }
     }
 
-    /// Whether it closes the execution only if there are no messages.
+    /// Whether the command closes the execution only if queues are empty.
     pub fn is_conditional_close(&self) -> bool {
         let Self::ExecuteAnswered { answer, .. } = self else { return false };
         matches!(answer.decision, Decision::ConditionalClose { .. })
     }
 
-    /// Messages that it brings into local queues, unless their ids were received before.
+    /// Messages for local queues that the command brings. Message ids received before are not filtered out.
     pub fn publishes(&self) -> &[Publish] {
         match self {
             Self::MessagesArrived(publishes) => publishes,
@@ -115,6 +117,7 @@ names! { Command {
     SkipTimer, RetryNow,
 } }
 
+/// The checked parameters of a start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub process_id: String,
@@ -125,73 +128,80 @@ pub struct Start {
     pub call_functions: Vec<FunctionCall>,
     /// Overrides the timeout of the definition; zero = none.
     pub timeout: Option<Duration>,
-    /// In place of the definition's.
+    /// Overrides the starting state of the definition.
     pub starting_state: Option<String>,
+    /// Overrides the options of the starting state.
     pub starting_state_config: Option<Box<StateConfig>>,
-    /// The first state starts then, if that is in the future.
+    /// When the first state starts, if that is in the future.
     pub start_at: Option<Timestamp>,
     /// Overrides the priority of the definition.
     pub priority: Option<i8>,
 }
 
+/// A failed attempt of a state's call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallFailed {
     pub seq: StateSeq,
     pub api: Api,
-    /// Which attempt failed, from 1.
+    /// Number of the failed attempt, from 1.
     pub attempt: u32,
+    /// When the first attempt was made. The policy's time for all attempts counts from here.
     pub first_attempt_at: Timestamp,
     pub failure: Failure,
     pub further: Further,
-    /// What the worker did all the same. None for an attempt that changes nothing.
+    /// Effects that are applied although the attempt failed. None if there are none.
     pub applied: Option<Box<Effects>>,
 }
 
-/// What a worker says about further attempts, when it fails one.
+/// What a handler asks for when it fails an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Further {
     /// Nothing: the retry policy decides.
     #[default]
     ByPolicy,
-    /// The next one, if there is one, is made after this time, in place of the policy's interval.
+    /// The next attempt, if the policy allows one, is made after this time instead of the policy's interval.
     After(Duration),
-    /// There are none.
+    /// No further attempt.
     Never,
-    /// This was none: the same call is made again after this time. The time for all attempts ends it nevertheless.
+    /// This attempt does not count: the same call is made again after this time. The policy's time for all attempts
+    /// still applies.
     Repeat(Duration),
-    /// The answer names what is not registered. A deployment may be about to register it: the same call is made again, with a growing
-    /// pause. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) it is a failed attempt like another.
+    /// The answer names something that is not registered, and a deployment may be about to register it. The same call
+    /// is made again with growing pauses. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) the answer is an
+    /// ordinary failed attempt.
     WhenRegistered,
 }
 
-/// A message on its way into a local queue.
+/// A message to be published to a local queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     pub queue: String,
+    /// The queue ignores an id that it has received before.
     pub message_id: Option<String>,
     pub payload: Option<Json>,
 }
 
-/// A message on its way into a global queue.
+/// A message to be published to a global queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalPublish {
     pub queue: String,
+    /// States can wait for messages with this key.
     pub key: Option<String>,
     pub message_id: Option<String>,
     pub payload: Option<Json>,
-    /// How long it waits to be taken; None: for ever.
+    /// How long the message can be consumed; None: for ever.
     pub ttl: Option<Duration>,
 }
 
-/// A function of the database that is called where the attributes are written, after them.
+/// A call of a function of the database. It runs where the attributes are written, after them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCall {
-    /// Its name in the definition.
+    /// The name of the function in the definition.
     pub function: String,
     pub argument: Option<Json>,
 }
 
-/// What every answer may do besides its decision.
+/// What any answer may do besides its decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     pub publish_to_local_queue: Vec<Publish>,
@@ -199,12 +209,12 @@ pub struct Effects {
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
-    /// What in it changes nothing, a sentence each: told in the answer's event.
+    /// Warnings about the answer, one sentence each. They are stored in the event of the answer.
     pub warnings: Vec<String>,
 }
 
 impl Effects {
-    /// Whether it changes nothing.
+    /// Whether the answer changes nothing besides its decision. Warnings don't count.
     pub fn is_empty(&self) -> bool {
         self.publish_to_local_queue.is_empty()
             && self.publish_to_global_queue.is_empty()
@@ -214,18 +224,21 @@ impl Effects {
     }
 }
 
+/// A decoded answer to `waitUntil`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitUntilAnswer {
     pub request: CommandRequest,
     pub effects: Effects,
 }
 
+/// A decoded answer to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecuteAnswer {
     pub decision: Decision,
     pub effects: Effects,
 }
 
+/// A decoded answer to an RPC.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RpcAnswer {
     pub output: Option<Json>,
@@ -234,14 +247,13 @@ pub struct RpcAnswer {
 }
 
 impl RpcAnswer {
-    /// Whether applying it changes anything: a read-only answer is welcome on a closed process too.
+    /// Whether applying the answer changes nothing. A read-only answer is accepted by a closed process too.
     pub fn is_read_only(&self) -> bool {
         self.decision.is_none() && self.effects.is_empty()
     }
 }
 
-/// What a state waits for. Commands stand in the order of the request: timers, local queues, global
-/// queues.
+/// What a state waits for. Commands are in the order of the request: timers, local queues, global queues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandRequest {
     pub waiting_type: WaitingType,
@@ -250,19 +262,22 @@ pub struct CommandRequest {
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedCommand {
+    /// The command's name in combinations and results.
     pub command_id: Option<String>,
     pub kind: RequestedKind,
 }
 
 impl RequestedCommand {
-    /// Whether it waits for a time.
+    /// Whether the command waits for a time.
     pub fn is_timer(&self) -> bool {
         matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_))
     }
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestedKind {
     TimerAfter(Duration),
@@ -272,7 +287,7 @@ pub enum RequestedKind {
         at_least: u32,
         at_most: u32,
     },
-    /// Without a key, messages of every key and of none.
+    /// Without a key, the command takes messages with any key and without one.
     GlobalQueue {
         queue: String,
         key: Option<String>,
@@ -290,7 +305,7 @@ pub enum Decision {
         close_type: CloseType,
         output: Option<Json>,
     },
-    /// Close if the named queues are empty at that very moment, else go on.
+    /// Closes if the named queues are empty when the decision is applied, else goes on with `otherwise`.
     ConditionalClose {
         close_type: CloseType,
         queues: Vec<String>,
@@ -299,15 +314,17 @@ pub enum Decision {
     },
 }
 
+/// A next state, with its input and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateMovement {
     pub state_id: String,
     pub input: Option<Json>,
+    /// Overrides the registered options.
     pub config: Option<Box<StateConfig>>,
     pub begin: Begin,
 }
 
-/// When the first call of a state may be made.
+/// The earliest time of a state's first call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Begin {
     #[default]
@@ -317,7 +334,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// Never before `now`.
+    /// The same as a time; at least `now`.
     pub fn not_before(self, now: Timestamp) -> Timestamp {
         match self {
             Self::AtOnce => now,
@@ -327,45 +344,46 @@ impl Begin {
     }
 }
 
-/// Why a command was refused. Nothing changed.
+/// Why a command was refused. A refused command changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The execution is closed.
     NotRunning(ProcessStatus),
-    /// The state execution is not where the command thinks: a late, doubled or stolen result.
+    /// The state execution is not at this call any more: the answer is late, doubled or stolen.
     Stale,
-    /// The answer can't be applied; says what is wrong with it.
+    /// The answer can't be applied, with the reason.
     InvalidAnswer(String),
-    /// It asks for more than a process may have; says what of.
+    /// The command asks for more than a process may have, with the limit.
     OverQuota(String),
-    /// State options that came with a movement or a start name what is not there.
+    /// State options of a movement or a start name something unknown.
     InvalidOptions(String),
-    /// A start has an input, and there is no state that gets it.
+    /// A start has an input but no starting state that would get it.
     UnusedInput,
     /// The definition has no such state.
     UnknownState(String),
-    /// The definition lists its local queues, and this one is not there.
+    /// The definition lists its local queues, and this one is not among them.
     UnknownQueue { name: String, known: String },
-    /// The definition lists its global queues, and this one is not there.
+    /// The definition lists its global queues, and this one is not among them.
     UnknownGlobalQueue(String),
-    /// The definition lists its local attributes, and this one is not there.
+    /// The definition lists its local attributes, and this one is not among them.
     UnknownLocalAttribute(String),
-    /// The mapping of the execution has no such global attribute.
+    /// The mapping of the execution has no global attribute of this name.
     UnknownGlobalAttribute(String),
     /// The definition lists no function of this name.
     UnknownFunction(String),
-    /// The state execution waits for no such timer; says which one was meant.
+    /// The state execution has no such open timer, with the timer that was asked for.
     NoTimer(String),
 }
 
 impl Rejection {
-    /// Whether it is late, doubled or stolen: nothing is wrong with it, and the call that it answers is over.
+    /// Whether the answer is late, doubled or stolen. Nothing is wrong with such an answer, but its call is over.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stale | Self::NotRunning(_))
     }
 
-    /// Whether it names something that is not registered. A deployment makes such answers: the worker is of another version than the
-    /// registration, or than the start of the execution, from which its global attributes are.
+    /// Whether the answer names something that is not registered. Deployments cause such answers: worker and
+    /// registration have different versions. For global attributes, the registration at the start of the execution
+    /// counts.
     pub fn is_unregistered(&self) -> bool {
         match self {
             Self::UnknownState(_)
@@ -391,7 +409,7 @@ impl std::fmt::Display for Rejection {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
             Self::Stale => f.write_str("the state execution is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
-            Self::UnusedInput => f.write_str("the process type has no starting state, and so no use for an input"),
+            Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue { name, known } if known.is_empty() => {
                 write!(f, "unknown local queue \"{name}\": the process type lists none")

@@ -1,46 +1,51 @@
+//! Decides which events follow from a command, within the quotas. Commands of global queues are decided in
+//! `global_queues.rs`.
+
 use crate::retry::when_registered;
 use crate::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a decision depends on besides the execution and the command.
+/// What a decision depends on, besides the execution and the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     pub now: Timestamp,
-    /// A random number in 0..1 for the jitter of backoff.
+    /// A random number in 0..1, for the jitter of backoff.
     pub jitter: f64,
-    /// The process type as it is registered now.
+    /// The process type as registered now.
     pub definition: &'a Definition,
-    /// The attribute mapping as it was when the execution started.
+    /// The attribute mapping as registered when the execution started.
     pub mapping: &'a [TableMapping],
-    /// (queue, message id) of messages that are on record elsewhere: received before and not loaded, or waiting in
-    /// the inbox. What a state or an RPC publishes again is ignored. A message that arrives from a client is never
-    /// compared with them: its own record is among them.
+    /// (queue, message id) of messages on record elsewhere: received before but not loaded, or waiting in the inbox. If
+    /// a state or an RPC publishes such a message again, it is ignored. Messages of clients are not compared with this
+    /// set, because it contains their own records.
     pub published_before: &'a BTreeSet<(String, String)>,
-    /// Messages of global queues that the state of the command may take, in the order of their numbers. Others are not there for it.
+    /// Free messages of global queues that the state of the command may take, by number. The state can take no other
+    /// messages.
     pub global_messages: &'a [GlobalMessage],
     pub quotas: Quotas,
-    /// The role that publishes has as many messages in global queues as it may.
+    /// The publishing role has reached its limit of messages in global queues.
     pub global_queues_full: bool,
 }
 
-/// What one process may ask for. What was stored under other quotas goes on.
+/// Limits on one process. What was stored under higher limits stays valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of one wait.
+    /// Most commands in one wait.
     pub commands: usize,
-    /// That live at one time. So many next states an answer may have, and so few as are left; and so many timers an execution.
+    /// Most live threads. Next states in an answer and open timers of an execution have the same limit.
     pub threads: usize,
-    /// The shortest time between two attempts; shorter intervals count as this one.
+    /// The shortest time between two attempts. Shorter intervals are raised to this one.
     pub retry_interval: Duration,
     /// The longest timeout of a call that options may ask for.
     pub call_timeout: Duration,
-    /// In the local queues of an execution, and in global queues of a role.
+    /// Most messages in the local queues of an execution, and in global queues for each role.
     pub queue_messages: usize,
+    /// Most bytes of payloads in them.
     pub queue_bytes: usize,
 }
 
 impl Quotas {
-    /// Anything goes.
+    /// No limits.
     pub const NONE: Self = Self {
         commands: usize::MAX,
         threads: usize::MAX,
@@ -50,25 +55,26 @@ impl Quotas {
         queue_bytes: usize::MAX,
     };
 
-    /// The settings that bound queues, in words.
+    /// The settings that limit queues, with their values, for a message.
     pub fn of_queues(&self) -> String {
         format!("xdb.max_queue_messages is {}, with {} bytes together", self.queue_messages, self.queue_bytes)
     }
 }
 
 impl Queued {
-    /// Whether there are as many as `times` the limits.
+    /// Whether the messages reach `times` the limits.
     pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
         self.messages as usize >= quotas.queue_messages.saturating_mul(times)
             || self.bytes >= quotas.queue_bytes.saturating_mul(times) as u64
     }
 }
 
-/// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
+/// The events that follow from a command, or why the command is refused. The function is deterministic and changes
+/// nothing.
 pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) -> Result<Vec<Event>, Rejection> {
     if execution.exists() && !execution.is_running() {
         return match command {
-            // Reading is welcome for ever; a read-only answer has nothing to apply.
+            // A closed process can still be read: a read-only answer has nothing to apply.
             Command::RpcAnswered { answer, .. } if answer.is_read_only() => Ok(Vec::new()),
             _ => Err(Rejection::NotRunning(execution.status)),
         };
@@ -85,12 +91,12 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
     Ok(draft.events)
 }
 
-/// One decision under way: every event is applied to the working copy at once, so that what follows sees it.
+/// A decision in progress. Each event is applied to the working copy at once, so later parts of the decision see it.
 pub(crate) struct Draft<'a> {
     pub(crate) execution: Execution,
     pub(crate) context: Context<'a>,
     events: Vec<Event>,
-    /// The state that the free messages of global queues are offered to.
+    /// The state that free messages of global queues are offered to.
     offered_to: Option<StateSeq>,
 }
 
@@ -148,7 +154,7 @@ impl Draft<'_> {
             Some(own) => Some(own).filter(|t| t.0 > 0),
             None => definition.timeout(),
         };
-        // The time of a process runs from the moment that its first state may start.
+        // The timeout counts from the time when the first state may start.
         let begins_at = start.start_at.unwrap_or_default().max(self.context.now);
         self.emit(Event::ProcessStarted {
             process_id: start.process_id.clone(),
@@ -179,7 +185,7 @@ impl Draft<'_> {
         let was_due = self.execution.first_call().ok_or(Rejection::Stale)?.not_before;
         let changes = self.execution.states.get(&FIRST_STATE).is_some_and(|state| state.input != input);
         let without_input = changes && input.is_none();
-        // The time of a process runs from the moment that its first state may start.
+        // The timeout counts from the time when the first state may start.
         let timeout_at = self.execution.timeout_at.map(|at| at + Duration(not_before.since(was_due)));
         self.emit(Event::StartMerged { input: input.filter(|_| changes), without_input, not_before, timeout_at });
         Ok(())
@@ -266,7 +272,8 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// With one timer of a state all of them fire that are due: one decision about many, and not a copy of the state for each.
+    /// One due timer fires all due timers of its state. So one decision and one copy of the state suffice for many
+    /// timers.
     fn timer_fired(&mut self, seq: StateSeq, position: u32) -> Result<(), Rejection> {
         let command = match self.execution.states.get(&seq).map(|state| &state.phase) {
             Some(Phase::Waiting(wait)) => wait.commands.get(position as usize),
@@ -295,7 +302,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Calls that wait for their start, or are due, are not in backoff. An incident is resolved.
+    /// Calls that are due, or wait for their start, are not in backoff. A retry resolves an incident.
     fn retry_now(&mut self, states: &[StateSeq]) {
         for seq in states {
             let Some(state) = self.execution.states.get(seq) else { continue };
@@ -309,7 +316,7 @@ impl Draft<'_> {
     }
 
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
-        // An attempt that was told before, or is older than one that was: numbers only grow.
+        // Attempt numbers only grow: this failure is recorded already, or it is older than a recorded one.
         let told = |call: &CallState| failed.attempt <= call.failed_attempts;
         let call = self.open_call(failed.seq, failed.api)?;
         if told(call) {
@@ -334,7 +341,7 @@ impl Draft<'_> {
         if let Retry::Repeat(at) = next {
             let failure = is_unregistered.then_some(failure);
             if failure.is_some() {
-                // It takes the place of the last failure, by which they are summed up.
+                // The event replaces the last failure, which is needed to sum up the attempts before it.
                 self.fold_attempts(seq, api);
             }
             self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true, failure });
@@ -366,7 +373,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// The retries of a state are spent.
+    /// The retries of a state are spent: applies its failure policy.
     fn recover(&mut self, seq: StateSeq, api: Api, attempt: u32, failure: Failure, options: FailureRecovery) {
         if options.policy == FailurePolicy::RaiseIncident {
             self.emit(Event::IncidentRaised { seq, api, attempt, failure });
@@ -380,7 +387,7 @@ impl Draft<'_> {
             FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
             FailurePolicy::FailProcess | FailurePolicy::RaiseIncident => None,
         };
-        // A state that a later registration no longer lists can't be proceeded to.
+        // A state that the current registration does not list can't be proceeded to.
         match proceed.filter(|state_id| self.context.definition.states.contains_key(state_id)) {
             Some(state_id) => {
                 let config = options.state_failure_proceed_state_config;
@@ -449,9 +456,9 @@ impl Draft<'_> {
         }
     }
 
-    /// Aborted calls keep their last failure, so what was not recorded of it is folded first, in the order of the states:
-    /// after what led to the close. For that to agree with a replay, an execution that may close is loaded with every state
-    /// that has failed more than [`RECORDED_ATTEMPTS`] times.
+    /// Aborted calls keep their last failure. So unrecorded attempts are folded first, in the order of the states. For
+    /// replay to agree, an execution that may close is loaded with each state that has failed more than
+    /// [`RECORDED_ATTEMPTS`] times.
     fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
         let states: Vec<_> = self.execution.states.keys().copied().collect();
         for seq in states {
@@ -475,7 +482,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Options of a state execution: its own over the registered ones.
+    /// The options of a state execution: its own over the registered ones.
     fn config_of(&self, seq: StateSeq) -> StateConfig {
         let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
         self.context.definition.options_of(&state.id.state_id, state.config.as_deref())
@@ -496,7 +503,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Takes messages in, in order; one whose id was received in the same queue before is ignored.
+    /// Receives messages in order. A message is ignored if its queue has received its id before.
     fn receive(&mut self, publisher: Publisher, publishes: &[Publish]) {
         let received = &self.execution.message_ids;
         let before = Some(self.context.published_before).filter(|_| publisher != Publisher::Client);
@@ -523,10 +530,10 @@ impl Draft<'_> {
         }
     }
 
-    /// Gives messages to the waiting states, longest waiting first, until none can take more.
+    /// Serves waiting states with messages, longest waiting first, until no state can take more.
     fn serve_waiting_states(&mut self) {
         for seq in self.execution.waiting_in_order() {
-            // What one command takes never makes an earlier one completable, so none is looked at twice.
+            // What one command takes never makes an earlier command completable, so each command is checked once.
             let mut from = 0;
             while let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) {
                 let Some((command, messages)) = self.execution.completable(wait, from) else { break };
@@ -540,8 +547,8 @@ impl Draft<'_> {
         }
     }
 
-    /// All commands that can complete at the moment when a wait ends do. Queues are served as messages come in, so
-    /// what may still be missing is timers that are due and did not fire yet.
+    /// When a wait ends, all commands that can complete at that moment do. Queues are served as messages arrive, so
+    /// only due timers that have not fired yet can be missing.
     pub(crate) fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
@@ -559,12 +566,13 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a command is a timer that still waits, and its time has come.
+    /// Whether the command is an open timer that is due.
     fn is_due(&self, command: &WaitCommand) -> bool {
         command.status == CommandStatus::Waiting && command.kind.fire_at().is_some_and(|at| at <= self.context.now)
     }
 
-    /// Sums up the failed attempts that were too many to record, before the call leaves its state, or changes something.
+    /// Sums up failed attempts that were not recorded one by one. This happens before the call ends or changes
+    /// something.
     fn fold_attempts(&mut self, seq: StateSeq, api: Api) {
         let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else { return };
         let count = call.unrecorded_attempts();
@@ -576,7 +584,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The call that an answer or a failure is about.
+    /// The call that an answer or a failure is about. `Rejection::Stale` if the state is at no such call.
     fn open_call(&self, seq: StateSeq, api: Api) -> Result<&CallState, Rejection> {
         let open = self.execution.states.get(&seq).and_then(|state| state.open_call());
         open.filter(|(at, _)| *at == api).map(|(_, call)| call).ok_or(Rejection::Stale)
@@ -594,7 +602,7 @@ impl Draft<'_> {
             self.check_global_queue(&publish.queue)?;
             if self.context.global_queues_full {
                 let quota = self.context.quotas.of_queues();
-                let what = format!("the role has no room for more messages in global queues: {quota}");
+                let what = format!("the messages of the role in global queues have reached their limit: {quota}");
                 return Err(Rejection::OverQuota(what));
             }
         }
@@ -602,7 +610,7 @@ impl Draft<'_> {
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
     }
 
-    /// Functions are called outside: here it is only known which of them may be.
+    /// Checks only that the definition lists the functions. The caller of `decide` calls them.
     fn check_functions(&self, calls: &[FunctionCall]) -> Result<(), Rejection> {
         match calls.iter().find(|call| !self.context.definition.functions.contains_key(&call.function)) {
             Some(call) => Err(Rejection::UnknownFunction(call.function.clone())),
@@ -634,7 +642,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Queues without messages take some until there are twice as many as there may be: one queue alone closes no others.
+    /// An empty queue accepts messages until all queues together hold twice the limit. So one full queue does not block
+    /// the rest.
     fn is_full(&self, queue: &str) -> bool {
         let (queued, quotas) = (&self.execution.queued, &self.context.quotas);
         queued.reaches(2, quotas) || queued.reaches(1, quotas) && !self.execution.queue_is_empty(queue)
@@ -657,7 +666,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A process has no more threads than it may. A decision that ends as many as it begins is always allowed.
+    /// Checks the limit on threads. A decision that ends at least as many threads as it begins is always allowed.
     fn check_threads(&self, decision: &Decision, ends: usize) -> Result<(), Rejection> {
         let (Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. }) = decision else {
             return Ok(());
@@ -671,7 +680,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// A process has no more timers than it may.
+    /// Checks the limit on timers.
     fn check_timers(&self, request: &CommandRequest) -> Result<(), Rejection> {
         let new = request.commands.iter().filter(|command| command.is_timer()).count();
         let most = self.context.quotas.threads;
@@ -705,7 +714,6 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Pauses, or changes the pause.
     fn pause(&mut self, pause: &Pause) {
         if self.execution.pause.as_ref() != Some(pause) {
             let Pause { mode, until, reason } = pause.clone();
@@ -719,7 +727,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The timer of a pause came due.
+    /// The end of a pause is due.
     fn pause_ends(&mut self) -> Result<(), Rejection> {
         if !self.execution.pause.as_ref().is_some_and(|pause| pause.is_over(self.context.now)) {
             return Err(Rejection::Stale);

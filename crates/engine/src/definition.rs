@@ -1,69 +1,72 @@
+//! A registered process type, and what its processes may name: states, queues, attributes, functions, RPCs.
+
 use crate::{Api, Duration, Loading, LongerCall, StateConfig, is_default};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A registered process type: what the engine needs to know to decide about its executions.
+/// A registered process type. Written by registration, read in each decision about its executions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Definition {
-    /// None: an execution starts with no thread and waits for RPCs.
+    /// None: an execution starts without threads and waits for RPCs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting_state: Option<String>,
     pub states: BTreeMap<String, StateConfig>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub global_attributes: Vec<TableMapping>,
-    /// None: every key is allowed. The same holds for local queues and RPCs.
+    /// None: each key is allowed. The same holds for local queues and RPCs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_attributes: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_queues: Option<BTreeSet<String>>,
-    /// `*` stands for every name. None was registered by a release before 0.3.0, where it allowed every name: what is registered
-    /// has a list, which may be empty.
+    /// `*` allows every name. None allows every name too, but only releases before 0.3.0 registered it. Later
+    /// registrations have a list, which may be empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_queues: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcs: Option<BTreeMap<String, RpcConfig>>,
-    /// Functions of the database that answers call, by the names that answers have for them: schema and name, quoted as in SQL.
+    /// Functions of the database that answers may call. Key: the name in answers. Value: schema and name, quoted as in
+    /// SQL.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<String, String>,
     /// Process timeout; None or 0 = none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
-    /// How long closed executions are kept, in place of the setting; less than 0 = for ever.
+    /// How long closed executions are kept. Overrides the setting; less than 0 = for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<f64>,
     pub history: HistoryPolicy,
-    /// An answer with a key that nobody knows is a failed attempt.
+    /// Treat an answer with an unknown key as a failed attempt.
     #[serde(skip_serializing_if = "is_default")]
     pub strict_answers: bool,
-    /// Of its processes, where the start says nothing: see [`Execution::priority`](crate::Execution::priority).
+    /// Priority of processes whose start gives none: see [`Execution::priority`](crate::Execution::priority).
     #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,
 }
 
-/// Among the global queues of a definition: all there are.
+/// The name in a definition that stands for all global queues.
 const EVERY_QUEUE: &str = "*";
 
-/// What an entry of a map takes, also where the map's nodes are hardly half full.
+/// Memory for an entry of a map. Nodes of a map may be less than half full.
 const OF_ENTRY: usize = (size_of::<String>() + size_of::<StateConfig>()) * 11 / 5 + 64;
 
-/// What a byte takes of a list of very short names, which take the most.
+/// Memory for each byte of the text. A list of very short names needs the most.
 const OF_BYTE: usize = 24;
 
 impl Definition {
-    /// No less than the memory that it takes to read a definition from this text, and to keep it.
+    /// An upper estimate of the memory that is needed to read a definition from this text and to keep it.
     pub fn weight(text: &str) -> usize {
-        // What has options is an object, or null where it is registered with none.
+        // Each state or RPC with options is an object, or null if it is registered without options.
         let entries = text.bytes().filter(|byte| *byte == b'{').count() + text.matches("null").count();
         text.len() * OF_BYTE + entries * OF_ENTRY
     }
 
-    /// How long its processes may run, if that is bounded.
+    /// How long its processes may run; None: without limit.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
     }
 
-    /// How long its executions are kept that close.
+    /// How long its closed executions are kept.
     pub fn retention(&self) -> Retention {
         match self.retention_seconds {
             None => Retention::BySetting,
@@ -72,7 +75,7 @@ impl Definition {
         }
     }
 
-    /// Where it asks for a call that is longer than this, if anywhere.
+    /// The first call timeout in the definition that exceeds the limit.
     pub fn longer_call(&self, limit: Duration) -> Option<LongerCall> {
         let of_state =
             self.states.iter().find_map(|(id, options)| Some(options.longer_call(limit)?.under(id).under("states")));
@@ -82,8 +85,8 @@ impl Definition {
         of_state.or_else(|| self.rpcs.iter().flatten().find_map(of_rpc))
     }
 
-    /// Options of a state execution: its own over those that are registered. A function may take no longer than the registered
-    /// timeout: it occupies an engine process, which the functions of other roles wait for.
+    /// The options of a state execution: its own over the registered ones. The timeout of a function can't exceed the
+    /// registered one. A function occupies an engine process, which the functions of other roles wait for.
     pub fn options_of(&self, state_id: &str, own: Option<&StateConfig>) -> StateConfig {
         let registered = self.states.get(state_id).cloned().unwrap_or_default();
         let Some(own) = own else { return registered };
@@ -96,12 +99,12 @@ impl Definition {
         options
     }
 
-    /// The function of the database that a call of a state calls in place of a worker, if there is one.
+    /// The function of the database that handles a call of a state, instead of a worker.
     pub fn function_of(&self, state_id: &str, api: Api) -> Option<&str> {
         self.states.get(state_id)?.function(api)
     }
 
-    /// The names of all functions that are called in place of a worker.
+    /// The names of all functions that are handlers, instead of a worker.
     pub fn handlers_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let states = self.states.values_mut();
         let of_states =
@@ -109,7 +112,7 @@ impl Definition {
         of_states.chain(self.rpcs.iter_mut().flatten().filter_map(|(_, rpc)| rpc.function.as_mut()))
     }
 
-    /// The first state or RPC that only a worker can answer, and the key of the function that would answer in its place, in words.
+    /// The first state or RPC that needs a worker, and the key of the function it lacks, for a message.
     pub fn needs_worker(&self) -> Option<String> {
         let lacks = |(id, state): (&String, &StateConfig)| match (&state.execute_function, &state.wait_until_function) {
             (None, _) => Some(format!("state {id:?} has no executeFunction")),
@@ -123,7 +126,7 @@ impl Definition {
         state.or_else(|| rpc().map(|(name, _)| format!("RPC {name:?} has no function")))
     }
 
-    /// The local queues that it lists, in words.
+    /// The listed local queues, for a message.
     pub fn listed_queues(&self) -> String {
         listed(self.local_queues.iter().flatten().map(String::as_str))
     }
@@ -143,8 +146,8 @@ impl Definition {
         self.local_attributes.as_ref().is_none_or(|known| known.contains(key))
     }
 
-    /// Checks that what state options name is there: attributes, of which the global ones are those of `mapping`, and
-    /// the state to proceed to.
+    /// Checks that the names in state options exist: attributes, and the state to proceed to. Global attributes must be
+    /// in `mapping`.
     pub fn check_options(&self, options: &StateConfig, mapping: &[TableMapping]) -> Result<(), UnknownName> {
         for (key, loading) in [
             ("loadGlobalAttributes", &options.load_global_attributes),
@@ -176,12 +179,12 @@ impl Definition {
         }
     }
 
-    /// Checks the local attributes that a loading policy names; `key` is where it stands.
+    /// Checks the local attributes in a loading policy; `key` is the place of the policy.
     pub fn check_local_loading(&self, key: &str, loading: Option<&Loading>) -> Result<(), UnknownName> {
         check_loading(key, loading, |name| self.knows_local_attribute(name))
     }
 
-    /// Options of an RPC, or None when the definition lists RPCs and not this one.
+    /// The options of an RPC. None if the definition lists RPCs without this one.
     pub fn rpc(&self, name: &str) -> Option<RpcConfig> {
         match &self.rpcs {
             None => Some(RpcConfig::default()),
@@ -190,15 +193,15 @@ impl Definition {
     }
 }
 
-/// Attributes that are columns of one row of a user's table.
+/// Global attributes that are columns of one row of an application's table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TableMapping {
-    /// As the definition gave it, for people; `relation` is what is used, so that a rename is followed.
+    /// The table as the definition names it, for people. The engine uses `relation`, so a renamed table is still found.
     pub table: String,
-    /// The table's oid, filled in at registration.
+    /// The table's oid. Registration fills it in.
     pub relation: u32,
-    /// The columns that find the row.
+    /// The columns that identify the row.
     pub primary_key: Vec<String>,
     /// Attribute name to column name.
     pub attributes: BTreeMap<String, String>,
@@ -214,7 +217,7 @@ pub struct RpcConfig {
     pub load_global_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_local_attributes: Option<Loading>,
-    /// A function of the database that is called in place of a worker.
+    /// A function of the database that is the handler, instead of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
 }
@@ -234,23 +237,23 @@ pub enum HistoryPolicy {
     #[default]
     Full,
     None,
-    /// At least so many events; a snapshot stands for those before.
+    /// At least this number of events. A snapshot stands for the earlier ones.
     KeepLast(u32),
 }
 
 impl HistoryPolicy {
-    /// Whether events are kept at all.
+    /// Whether any events are kept.
     pub fn keeps_events(self) -> bool {
         self != Self::None
     }
 }
 
-/// An option names what is not there.
+/// An option that names something unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName {
-    /// Where in the options: keys with dots between them.
+    /// The place in the options: keys with dots between them.
     pub at: String,
-    /// A predicate that follows the place.
+    /// What is wrong, as a predicate that follows the place.
     pub what: String,
 }
 
@@ -261,7 +264,7 @@ impl UnknownName {
     }
 }
 
-/// Checks the global attributes that a loading policy names; `key` is where it stands.
+/// Checks the global attributes in a loading policy; `key` is the place of the policy.
 pub fn check_global_loading(mapping: &[TableMapping], key: &str, loading: Option<&Loading>) -> Result<(), UnknownName> {
     check_loading(key, loading, |name| mapping.iter().any(|table| table.attributes.contains_key(name)))
 }
@@ -276,7 +279,7 @@ fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> b
 /// How many names a message lists.
 const LISTED_NAMES: usize = 20;
 
-/// Names with commas between them. Of a great many the first ones, and how many more there are.
+/// Names with commas between them, for a message. Of a long list the first names, and how many more there are.
 pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let first: Vec<_> = names.by_ref().take(LISTED_NAMES).collect();

@@ -1,11 +1,13 @@
+//! Everything that can happen to an execution: the events of its history, and their stored form.
+
 use crate::types::names;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A change of a process execution. The events of an execution, applied in order to nothing, give its state.
+/// A change of an execution. Applying its events in order to a new execution gives its state.
 ///
-/// The serialised form is stored and read by later versions: variants and fields are added, never changed.
+/// Later versions read the stored form of events. So variants and fields may be added, but never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase")]
 pub enum Event {
@@ -29,16 +31,16 @@ pub enum Event {
         skip_wait_until: bool,
         not_before: Timestamp,
     },
-    /// Another start was merged into this one, whose first call had not begun.
+    /// Another start was merged into this execution, whose first call had not begun.
     StartMerged {
-        /// The first state has this input now. Absent: it has the one that it had.
+        /// The new input of the first state. Absent: its input has not changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Json>,
-        /// It has none now.
+        /// The first state has no input now.
         #[serde(default, skip_serializing_if = "is_default")]
         without_input: bool,
         not_before: Timestamp,
-        /// When the process times out, which is as long after its beginning as before.
+        /// When the process times out. Its distance from the beginning has not changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
     },
@@ -49,18 +51,19 @@ pub enum Event {
         commands: Vec<WaitCommand>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         combinations: Vec<Vec<u32>>,
-        /// Of the answer: what in it has changed nothing.
+        /// Warnings about the answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
-    /// A command of a waiting state completed: a timer fired, or a queue gave these messages.
+    /// A command of a waiting state completed: a timer fired, or a local queue delivered the messages with these
+    /// numbers.
     CommandCompleted {
         seq: StateSeq,
         command: u32,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         messages: Vec<u64>,
     },
-    /// A command of a waiting state completed: a global queue gave these messages.
+    /// A command of a waiting state completed: a global queue delivered these messages.
     GlobalMessagesTaken {
         seq: StateSeq,
         command: u32,
@@ -71,16 +74,16 @@ pub enum Event {
         seq: StateSeq,
         command: u32,
     },
-    /// The wait is over: `execute` is called next.
+    /// The wait is over, and `execute` is called next.
     WaitCompleted {
         seq: StateSeq,
     },
-    /// `execute` was answered and its thread went on or ended.
+    /// `execute` was answered: the thread went on or ended.
     StateCompleted {
         seq: StateSeq,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         close_type: Option<CloseType>,
-        /// Of the answer: what in it has changed nothing.
+        /// Warnings about the answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
@@ -90,11 +93,11 @@ pub enum Event {
         attempt: u32,
         failure: Failure,
         next_attempt_at: Timestamp,
-        /// What the worker did besides was applied: see the events before this one.
+        /// The effects of the failed attempt were applied: see the events before this one.
         #[serde(default, skip_serializing_if = "is_default")]
         applied: bool,
     },
-    /// Stands for failed attempts that were too many to record one by one.
+    /// Failed attempts that were not recorded one by one, summed up.
     AttemptsFolded {
         seq: StateSeq,
         api: Api,
@@ -103,26 +106,27 @@ pub enum Event {
         at: Timestamp,
         failure: Failure,
     },
-    /// A call is made again, and its attempt does not count. What it had loaded under a lock had changed when its answer came,
-    /// and it gets new values; or its worker could not take it, or has answered with what is not registered, and gets the same request.
+    /// The call is made again, and its attempt does not count. Either values that it had loaded under a lock have
+    /// changed: the next request has the new values. Or the worker could not accept the call, or its answer named
+    /// something that is not registered: the request stays the same.
     CallRepeated {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
         #[serde(default, skip_serializing_if = "is_default")]
         same_request: bool,
-        /// The answer could not be applied, because it names what is not registered.
+        /// The answer that could not be applied, because it names something that is not registered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
     },
-    /// A caller wants a call made at once that is in backoff, or stands still because of an incident, which that resolves.
+    /// A caller requested a call that was in backoff or had an incident. The request resolves the incident.
     RetryRequested {
         seq: StateSeq,
         api: Api,
         #[serde(default, skip_serializing_if = "is_default")]
         resolves: bool,
     },
-    /// The retries of a state were spent, and it stays at its call: no attempt is made until somebody requests one.
+    /// The retries of a state were spent. The state stays at its call until a retry is requested.
     IncidentRaised {
         seq: StateSeq,
         api: Api,
@@ -146,14 +150,15 @@ pub enum Event {
         publisher: Publisher,
         messages: Vec<Message>,
     },
-    /// Messages were sent to global queues, in this order. One whose id its queue has seen is ignored there.
+    /// Messages were published to global queues, in this order. A global queue ignores message ids that it has received
+    /// before.
     GlobalMessagesPublished {
         publisher: Publisher,
         messages: Vec<PublishedGlobally>,
     },
     RpcApplied {
         rpc_name: String,
-        /// Of the answer: what in it has changed nothing.
+        /// Warnings about the answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
@@ -178,7 +183,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A command was refused and nothing changed: a late, doubled or stolen answer.
+    /// A command was refused and nothing changed: the answer was late, doubled or stolen.
     CommandRejected {
         /// See [`Command::name`].
         command: String,
@@ -188,11 +193,11 @@ pub enum Event {
         attempt: Option<u32>,
         reason: String,
     },
-    /// Stands for all events up to this number, where not the whole history is kept.
+    /// Stands for all events up to this number, if only a part of the history is kept.
     Snapshot(Box<Snapshot>),
 }
 
-/// Who published a message.
+/// Where a published message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Publisher {
     Client,
@@ -200,7 +205,7 @@ pub enum Publisher {
     Rpc,
 }
 
-/// A message that was sent to a global queue.
+/// A message that was published to a global queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PublishedGlobally {
@@ -216,12 +221,12 @@ pub struct PublishedGlobally {
 }
 
 impl Event {
-    /// Whether a process closes with these.
+    /// Whether these events close the process.
     pub fn closes(events: &[Event]) -> bool {
         events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }))
     }
 
-    /// The global attributes that are written with these.
+    /// The global attributes that these events write.
     pub fn written_globally<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<&'a BTreeMap<String, Json>> {
         events.into_iter().find_map(|event| match event {
             Event::GlobalAttributesWritten { attributes } => Some(attributes),
@@ -229,23 +234,23 @@ impl Event {
         })
     }
 
-    /// Whether the event is part of the history and has a number. What is not is summed up by a later
+    /// Whether the event is part of the history and has a number. An event that is not recorded is summed up by a later
     /// [`Event::AttemptsFolded`].
     pub fn is_recorded(&self) -> bool {
         !matches!(self, Event::AttemptFailed { attempt, applied: false, .. } if *attempt > RECORDED_ATTEMPTS)
     }
 
-    /// The name of the event and its details, as they are stored.
+    /// The name of the event and its details as JSON, as stored.
     pub fn to_parts(&self) -> (&'static str, String) {
         let name = self.name();
-        // An event serialises as `{"<name>":<details>}`. That can't fail: no map has keys other than strings, no
-        // number is infinite where it was checked, and payloads are JSON by their type's promise.
+        // An event serialises as `{"<name>":<details>}`. Serialising can't fail: keys are strings, numbers are checked
+        // to be finite, and payloads are valid JSON by their type.
         let whole = serde_json::to_string(self).expect("an event is JSON");
         let details = &whole[name.len() + 4..whole.len() - 1];
         (name, details.to_owned())
     }
 
-    /// The event of this name with these details, or what is wrong with them.
+    /// The event with this name and these details, or what is wrong with them.
     pub fn from_parts(name: &str, details: &str) -> Result<Event, String> {
         if !name.bytes().all(|byte| byte.is_ascii_alphabetic()) {
             return Err(format!("unknown event {name:?}"));

@@ -1,21 +1,23 @@
+//! An execution: what its events have led to, from its own row down to states, waits, calls and messages.
+
 use crate::words;
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The lowest and the highest priority of a process.
+/// The range of a process's priority.
 pub const PRIORITIES: std::ops::RangeInclusive<i8> = -10..=10;
 
-/// One run of a process id, or the part of it that was loaded.
+/// One run of a process id, or the loaded part of it.
 ///
-/// Counters and flags are always whole. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
-/// what was loaded or came about since; in replay they are whole too.
+/// Counters and flags are always complete. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
+/// what was loaded or has been added since. In replay they are complete too.
 ///
-/// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
-/// of a wide process much may be loaded.
+/// A copy shares its states and messages with the original until one of them changes. Each decision works on a copy,
+/// and the loaded part of a wide process may be large.
 ///
-/// What is stored of it in a [`Snapshot`] is what can't be had from elsewhere.
+/// A [`Snapshot`] stores the fields that can't be found elsewhere.
 // Wide because this is the whole of what a history gives back: each field is a column or a table of the schema.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,40 +33,40 @@ pub struct Execution {
     pub closed_at: Option<Timestamp>,
     /// When the process times out.
     pub timeout_at: Option<Timestamp>,
-    /// Why it was stopped or failed.
+    /// Why the process was stopped or failed.
     #[serde(skip)]
     pub reason: Option<String>,
-    /// Number of the event that comes next, from 1.
+    /// Number of the next event, from 1.
     #[serde(skip)]
     pub next_event: u64,
-    /// Ordinal of the state execution that comes next, from 1.
+    /// Ordinal of the next state execution, from 1.
     pub next_state: u32,
-    /// Number of the message that is received next, from 1: FIFO order within the execution.
+    /// Number of the next message received, from 1. Numbers give the FIFO order within the execution.
     pub next_message: u64,
-    /// Last number given out per state id.
+    /// The last number used, for each state id.
     pub state_numbers: BTreeMap<String, u32>,
     /// Threads that have not ended.
     #[serde(skip)]
     pub live_threads: u32,
-    /// Messages that were received and not yet taken.
+    /// Messages that were received and not yet consumed.
     #[serde(skip)]
     pub queued: Queued,
-    /// Timers that states wait for.
+    /// Open timer commands of its states.
     #[serde(skip)]
     pub timers: u32,
-    /// A graceful completion was requested; it stays requested.
+    /// A graceful completion was requested. A request can't be withdrawn.
     pub completing: bool,
     pub states: BTreeMap<StateSeq, Arc<StateExecution>>,
-    /// Received and not yet taken, oldest first.
+    /// Messages received and not yet consumed, oldest first.
     pub queues: BTreeMap<String, VecDeque<Arc<Message>>>,
-    /// (queue, message id) of messages that were received.
+    /// (queue, message id) of received messages.
     #[serde(skip)]
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
-    /// The pause that it is in.
+    /// The current pause.
     pub pause: Option<Pause>,
-    /// The order of its due calls among those of its owner to the same worker: the highest first. Within [`PRIORITIES`].
+    /// Orders the due calls of one owner to one worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
 }
 
@@ -73,12 +75,12 @@ fn running() -> ProcessStatus {
 }
 
 impl Execution {
-    /// The timer that ends the pause.
+    /// When the pause ends by itself. None: it has no end, or there is no pause.
     pub fn pause_ends_at(&self) -> Option<Timestamp> {
         self.pause.as_ref()?.until
     }
 
-    /// Before its first event.
+    /// An execution before its first event.
     pub fn new(id: ExecutionId) -> Self {
         Self {
             id,
@@ -107,22 +109,21 @@ impl Execution {
         }
     }
 
-    /// Whether it was started, that is, has had its first event.
+    /// Whether the execution was started, that is, has had its first event.
     pub fn exists(&self) -> bool {
         self.next_event > 1
     }
 
-    /// Whether it has not closed.
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
     }
 
-    /// Whether a queue holds no message, as far as loaded.
+    /// Whether a queue has no loaded message.
     pub fn queue_is_empty(&self, queue: &str) -> bool {
         self.queues.get(queue).is_none_or(VecDeque::is_empty)
     }
 
-    /// Counts threads, messages and timers of an execution that is loaded as a whole.
+    /// Counts threads, messages and timers. The execution must be loaded as a whole.
     pub fn count_anew(&mut self) {
         let live = self.states.values().filter(|state| state.status().is_live());
         self.live_threads = live.count() as u32;
@@ -130,7 +131,7 @@ impl Execution {
         self.queued = Queued::of(self.queues.values().flatten());
     }
 
-    /// Loaded waiting states, longest waiting first.
+    /// The loaded waiting states, longest waiting first.
     pub(crate) fn waiting_in_order(&self) -> Vec<StateSeq> {
         let mut waiting: Vec<_> = self
             .states
@@ -146,11 +147,11 @@ impl Execution {
 }
 
 words! {
-    /// What becomes of the requests of callers during a pause.
+    /// What happens to requests of callers during a pause.
     PauseMode {
-        /// They are accepted, and what follows of them waits.
+        /// They are accepted, and the work that follows waits for the end of the pause.
         Wait = "WAIT",
-        /// They are refused.
+        /// They are rejected.
         Reject = "REJECT",
     }
 }
@@ -160,7 +161,7 @@ words! {
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
     pub mode: PauseMode,
-    /// When it ends by itself.
+    /// When the pause ends by itself; None: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,22 +169,22 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Whether it is over by itself.
+    /// Whether the pause has ended by itself.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 }
 
-/// The messages in all local queues of an execution together.
+/// Counts the messages in all local queues of an execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
     pub messages: u32,
-    /// Of their payloads.
+    /// Bytes of their payloads.
     pub bytes: u64,
 }
 
 impl Queued {
-    /// Counts the messages of some queues.
+    /// Counts these messages.
     pub fn of<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> Self {
         let mut queued = Self::default();
         messages.into_iter().for_each(|message| queued.add(message));
@@ -201,11 +202,11 @@ impl Queued {
     }
 }
 
-/// An output that a thread left when it closed.
+/// The output of a thread that closed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessResult {
-    /// None when an RPC closed the process.
+    /// None if an RPC closed the process.
     pub state_execution_id: Option<StateExecutionId>,
     pub output: Json,
 }
@@ -214,6 +215,7 @@ pub struct ProcessResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
+    /// The message's place in the FIFO order of the execution.
     pub number: u64,
     pub queue: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,11 +230,11 @@ impl Message {
     }
 }
 
-/// A message of a global queue, as a state takes it.
+/// A message of a global queue, as a state consumes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GlobalMessage {
-    /// Its place in the order of all global messages.
+    /// The message's place in the order of all global messages.
     pub number: u64,
     pub queue: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,16 +245,16 @@ pub struct GlobalMessage {
     pub payload: Option<Json>,
 }
 
-/// One run of an async state.
+/// A step: one execution of a state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateExecution {
     pub seq: StateSeq,
     pub id: StateExecutionId,
     pub input: Option<Json>,
-    /// Options that came with the movement and override the registered ones.
+    /// Options that came with the movement. They override the registered options.
     pub config: Option<Box<StateConfig>>,
-    /// Which failed state execution this one recovers from.
+    /// The failed state execution that this one recovers from.
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -260,7 +262,7 @@ pub struct StateExecution {
 }
 
 impl StateExecution {
-    /// Where it stands, in a word.
+    /// Where the step stands.
     pub fn status(&self) -> StateStatus {
         match &self.phase {
             Phase::WaitUntil(_) => StateStatus::WaitUntil,
@@ -279,7 +281,7 @@ impl StateExecution {
         (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
     }
 
-    /// Queues that the state waits for, each with the least and the most messages that it takes at once.
+    /// Local queues that the state waits for, each with the minimum and maximum of messages consumed at once.
     pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
         self.open_commands().filter_map(|(_, command)| match &command.kind {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
@@ -289,7 +291,7 @@ impl StateExecution {
         })
     }
 
-    /// Timer commands that the state waits for: the position of each, and when it fires.
+    /// Open timer commands: position and due time.
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
         self.open_commands().filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
@@ -306,12 +308,12 @@ impl StateExecution {
         }
     }
 
-    /// The same, if it is to be made, now or later: nothing makes a call with an incident.
+    /// The current call, unless it has an incident. The engine makes no call with an incident.
     pub fn open_call(&self) -> Option<(Api, &CallState)> {
         self.current_call().filter(|(_, call)| !call.incident)
     }
 
-    /// The call that is to be made or repeated, if the state is at one.
+    /// The current call, if it is one of this API.
     pub fn call(&self, api: Api) -> Option<&CallState> {
         self.current_call().filter(|(at, _)| *at == api).map(|(_, call)| call)
     }
@@ -324,7 +326,7 @@ impl StateExecution {
     }
 }
 
-/// Where a state execution stands, with all that belongs to that place and nothing else.
+/// Where a state execution stands, with the data of that place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Phase {
@@ -332,20 +334,20 @@ pub enum Phase {
     Waiting(Wait),
     Execute {
         call: CallState,
-        /// None when `waitUntil` was skipped.
+        /// None if `waitUntil` was skipped.
         results: Option<Wait>,
     },
     Ended {
         status: StateStatus,
         last_failure: Option<LastFailure>,
-        /// None when it was at no call.
+        /// None if the state was at no call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<EndedCall>,
     },
 }
 
 impl Phase {
-    /// The same, ended.
+    /// The ended phase that follows this one.
     pub(crate) fn ended(&self, status: StateStatus, last_failure: Option<LastFailure>) -> Self {
         let call = match self {
             Self::WaitUntil(call) | Self::Execute { call, .. } => {
@@ -362,52 +364,56 @@ impl Phase {
 /// What is kept of the call that a state was at when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedCall {
-    /// The attempt that ended it, or that was next when its process closed.
+    /// The attempt that ended the state, or the next one if the process closed.
     pub attempt: u32,
+    /// See [`CallState::repeats`].
     pub repeats: u32,
 }
 
-/// A call and what became of its attempts so far.
+/// A call and the results of its attempts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CallState {
-    /// The call is not made before this moment: a start in the future, or backoff.
+    /// When the call may be made: a start in the future, or the end of backoff.
     pub not_before: Timestamp,
+    /// Number of the last failed attempt; attempts count from 1.
     pub failed_attempts: u32,
-    /// Up to this one they are in the history, and the first [`RECORDED_ATTEMPTS`] anyway.
+    /// Attempts up to this number are in the history. The first [`RECORDED_ATTEMPTS`] are there anyway.
     #[serde(skip_serializing_if = "is_default")]
     pub recorded_attempts: u32,
-    /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
-    /// answer that was computed from an older request.
+    /// Grows when the content of the request changes. So a worker that stores answers by key never returns one for an
+    /// older request.
     pub generation: u32,
-    /// How often the call was made again because what it had loaded under a lock had changed, its worker could not take it, or its answer
-    /// named what is not registered.
+    /// How often the call was made again without counting an attempt. Reasons: values loaded under a lock had changed,
+    /// the worker could not accept the call, or the answer named something that is not registered.
     #[serde(skip_serializing_if = "is_default")]
     pub repeats: u32,
-    /// Of an attempt that has not failed, where its answers name what is not registered.
+    /// The last failed attempt. Or the current attempt, if its answers name something that is not registered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
-    /// Told to the worker with every further attempt.
+    /// Sent to the worker with each further attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
-    /// The retries are spent: the call is not made until somebody resolves that.
+    /// The retries are spent: the call is not made until an operator resolves the incident.
     #[serde(skip_serializing_if = "is_default")]
     pub incident: bool,
-    /// Attempts up to the last incident that was resolved. The bounds of the retry policy don't count them.
+    /// Number of attempts at the last resolved incident. The limits of the retry policy don't count these attempts.
     #[serde(skip_serializing_if = "is_default")]
     pub resolved_attempts: u32,
 }
 
-/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
+/// The first failed attempts of a call are recorded one by one. Later ones are folded into a count, unless they had
+/// effects.
 pub const RECORDED_ATTEMPTS: u32 = 10;
 
 impl CallState {
-    /// Failed attempts of which the history does not know yet.
+    /// Failed attempts that are not in the history yet.
     pub fn unrecorded_attempts(&self) -> u32 {
         self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
     }
 
-    /// Since when the answers to this attempt have named what is not registered. The attempt has not failed yet.
+    /// Since when the answers to the current attempt have named something that is not registered. That attempt has not
+    /// failed yet.
     pub fn unregistered_since(&self) -> Option<Timestamp> {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
         last.map(|last| last.at)
@@ -418,32 +424,34 @@ impl CallState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failure {
-    /// HTTP status of the answer, if there was one.
+    /// HTTP status of the answer, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// The worker's word for the kind of its error.
+    /// The worker's name for the kind of its error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
-    /// What a person should read.
+    /// What went wrong, for a person.
     pub detail: String,
-    /// The functions of the database that ran, innermost first, each with its line. For the owner of the process; no worker is told.
+    /// The functions of the database that ran, innermost first, with their lines. Shown to the owner of the process,
+    /// never sent to workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+    /// The error, if the application's tables refused the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
 }
 
 impl Failure {
-    /// One of this kind, which comes with no status.
+    /// A failure of this type, without a status.
     pub fn of(error_type: impl Into<String>, detail: String) -> Self {
         Self { error_type: Some(error_type.into()), detail, ..Self::default() }
     }
 }
 
-/// The error type of an answer that names what is not registered.
+/// The error type of an answer that names something that is not registered.
 pub const NOT_REGISTERED: &str = "NotRegistered";
 
-/// A write or read that the user's tables refused.
+/// An error of a write or read in the application's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppDatabaseError {
@@ -455,6 +463,7 @@ pub struct AppDatabaseError {
     pub constraint: Option<String>,
 }
 
+/// The last failure of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
@@ -464,19 +473,21 @@ pub struct LastFailure {
     pub failure: Failure,
 }
 
-/// What a state waits for, or waited for: then it is the command results.
+/// What a state waits for. After the wait, its commands are the results that `execute` gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// Number of the event that began the wait: waiters are served in this order.
+    /// Number of the event that began the wait. Waiting states are served in this order.
     pub order: u64,
     pub since: Timestamp,
     pub waiting_type: WaitingType,
     pub commands: Vec<WaitCommand>,
+    /// Positions in `commands`, for `AnyCombination`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub combinations: Vec<Vec<u32>>,
 }
 
+/// One command of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitCommand {
@@ -484,14 +495,15 @@ pub struct WaitCommand {
     pub command_id: Option<String>,
     pub kind: WaitKind,
     pub status: CommandStatus,
-    /// What a completed command took from a local queue.
+    /// Messages of a local queue that a completed command took.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// What a completed command took from a global queue.
+    /// Messages of a global queue that a completed command took.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub global_messages: Vec<GlobalMessage>,
 }
 
+/// What a command waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
@@ -509,26 +521,28 @@ pub enum WaitKind {
     },
 }
 
-/// Most messages that a command takes unless it insists on more: a request has to be carried and kept in one piece.
+/// Most messages that a command takes at once, unless its minimum is higher. A request must be sent and stored in one
+/// piece.
 const MOST_AT_ONCE: u32 = 1000;
 
-/// How many messages a command with these bounds takes at most.
+/// The most messages that a command with these bounds takes at once.
 pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
     at_most.min(at_least.max(MOST_AT_ONCE))
 }
 
-/// A queue that a command waits for.
+/// A local or global queue that a command waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct AwaitedQueue<'a> {
     pub name: &'a str,
     pub is_global: bool,
+    /// None: messages with any key and without one.
     pub key: Option<&'a str>,
     pub at_least: u32,
     pub at_most: u32,
 }
 
 impl WaitKind {
-    /// When it completes by itself, if it is a timer.
+    /// The due time, if this is a timer.
     pub fn fire_at(&self) -> Option<Timestamp> {
         match self {
             Self::Timer { fire_at } => Some(*fire_at),
@@ -536,7 +550,7 @@ impl WaitKind {
         }
     }
 
-    /// The queue whose messages complete it.
+    /// The queue whose messages complete the command.
     pub fn queue(&self) -> Option<AwaitedQueue<'_>> {
         let (name, key, at_least, at_most) = match self {
             Self::Timer { .. } => return None,
@@ -547,7 +561,7 @@ impl WaitKind {
     }
 }
 
-/// What a recovery state is told about the state execution whose retries were spent.
+/// What a recovery state gets about the state execution whose retries were spent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {

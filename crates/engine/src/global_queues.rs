@@ -1,16 +1,16 @@
-//! Global queues: what the engine knows of messages that belong to no execution.
+//! Global queues: how their messages complete the commands of an execution. The messages belong to no execution.
 //!
-//! Which messages are free, and who is asked first, is not decided here: whoever asks puts free messages into the
-//! context, and what is taken of them is an event that carries them.
+//! Limitations: the driver decides which messages are free, and which waiting state is served first. The driver puts
+//! free messages into the context. An event carries the messages that a state has taken.
 
 use crate::decide::Draft;
 use crate::*;
 
-/// What a command wants of a global queue.
+/// What a command waits for in a global queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalDemand<'a> {
     pub queue: &'a str,
-    /// None: messages of every key and of none.
+    /// None: messages with any key and without one.
     pub key: Option<&'a str>,
     pub at_least: u32,
     /// The most that the command takes at once.
@@ -24,7 +24,7 @@ impl GlobalDemand<'_> {
 }
 
 impl WaitKind {
-    /// What the command wants of a global queue, if that is what it waits for.
+    /// What the command waits for in a global queue. None if it waits for something else.
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
@@ -34,7 +34,7 @@ impl WaitKind {
 }
 
 impl RequestedKind {
-    /// What the command wants of a global queue, if that is what it waits for.
+    /// What the command waits for in a global queue. None if it waits for something else.
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
@@ -53,7 +53,7 @@ impl StateExecution {
         self.open_commands().filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
     }
 
-    /// Messages of global queues that the state has taken and not used up, by position of the command.
+    /// Messages of global queues that the state has taken and not yet processed, by position of the command.
     pub fn held_global_messages(&self) -> impl Iterator<Item = (u32, &GlobalMessage)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => &wait.commands,
@@ -78,8 +78,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Completes the commands, in request order, that the free messages suffice for. What one takes is gone for
-    /// those that follow.
+    /// Completes the commands, in request order, for which there are enough free messages. A message that one command
+    /// takes is not free for the next.
     pub(crate) fn take_global_messages(&mut self, seq: StateSeq) {
         let Some(state) = self.execution.states.get(&seq) else { return };
         let mut free: Vec<&GlobalMessage> = self.context.global_messages.iter().collect();
@@ -88,7 +88,7 @@ impl Draft<'_> {
             let wanted = free.iter().filter(|message| demand.wants(message)).take(demand.at_most as usize);
             let messages: Vec<GlobalMessage> = wanted.map(|message| (*message).clone()).collect();
             if messages.len() >= demand.at_least as usize {
-                // Both are in the order of their numbers.
+                // Both lists are in the order of message numbers.
                 free.retain(|free| messages.binary_search_by_key(&free.number, |taken| taken.number).is_err());
                 taken.push(Event::GlobalMessagesTaken { seq, command, messages });
             }

@@ -1,26 +1,28 @@
+//! JSON values of the application, carried as text.
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
 
-/// A user's JSON value, carried as the text it came in: the engine never decodes it, so numbers keep their digits.
+/// A JSON value of the application, kept as the text it came in. The engine never decodes it, so numbers keep their
+/// digits.
 ///
-/// Whoever makes one has checked that the text is JSON that `jsonb` accepts.
+/// Invariant: the text is JSON that `jsonb` accepts. Each caller of [`Json::from_trusted`] has checked it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Arc<str>);
 
 impl Json {
-    /// Wraps text that is known to be valid JSON.
+    /// Wraps a text that was checked before.
     pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The value null, which is not the absence of one.
+    /// The value null. An absent value is `None` instead.
     pub fn null() -> Self {
         Self::from_trusted("null")
     }
 
-    /// The text, as it came in.
     pub fn as_str(&self) -> &str {
         &self.0
     }

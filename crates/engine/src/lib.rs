@@ -3,21 +3,22 @@
 //! ```text
 //!             Command                      Event, Event, ...
 //!  (an answer came, a timer   ┌────────┐  (the state waits, a message   ┌───────┐
-//!   fired, somebody stops     │ decide │   was taken, the process       │ apply │──▶ Execution
+//!   fired, an operator stops  │ decide │   was taken, the process       │ apply │──▶ Execution
 //!   the process, ...)    ────▶└────────┘   closed, ...)            ────▶└───────┘        │
 //!                                 ▲                                                      │
 //!                                 └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! [`decide`] looks at an [`Execution`] and a [`Command`] and answers with the [`Event`]s that follow, or says why
-//! the command is refused. [`Execution::apply`] is the only thing that changes an execution: in live processing, in
-//! [`Replay`] and in tests. Nothing here reads a clock, does I/O, starts a thread or knows that Postgres exists: the time
-//! and a random number for jitter come with the [`Context`]. So the same history gives the same execution, for ever.
+//! [`decide`] reads an [`Execution`] and a [`Command`]. It returns the [`Event`]s that follow, or says why the command
+//! is refused. Only [`Execution::apply`] changes an execution: in live processing, in [`Replay`] and in tests.
+//!
+//! Limitations: nothing here reads a clock, does I/O, starts a thread or knows Postgres. The time and a random number
+//! for jitter come with the [`Context`]. So the same history gives the same execution, for ever.
 //!
 //! # The life of a state execution
 //!
-//! A decision names the next states, and each of them starts a thread. A [`StateExecution`] is one step of a thread;
-//! its [`Phase`] is where it stands:
+//! A decision names the next states, and each of them starts a thread. A [`StateExecution`] is one step of a thread.
+//! Its [`Phase`] says where the step stands:
 //!
 //! ```text
 //!        StateStarted                        StateStarted, with skipWaitUntil
@@ -37,33 +38,35 @@
 //!      from each of the three:        ProcessClosed ──────────────────────────▶ ABORTED
 //! ```
 //!
-//! In `WAIT_UNTIL` and `EXECUTE` the worker is called, and is called again after a failed attempt; in `WAITING` nothing is
-//! held but a row. A wait that can end at once ends in the same decision. What an answer did besides (attributes that it
-//! wrote, messages that it published) is told by events of their own, before the one that ends its call. A state that
-//! failed is followed by the one that its options name, or it fails the process. Or it does not fail: with an incident it
-//! stays at its call, which nothing makes until somebody requests it.
+//! In `WAIT_UNTIL` and `EXECUTE` the handler is called, and called again after a failed attempt. In `WAITING` the step
+//! is only a row. A wait that can end at once ends in the same decision. The effects of an answer (attributes,
+//! messages) have events of their own, before the event that ends the call.
 //!
-//! The process runs until a `ProcessClosed`: by a decision that forces it, by the end of its last thread once a graceful
-//! completion was requested, by spent retries, its timeout, or somebody who stops it. Closed is closed: all commands but
-//! a read-only RPC are refused from then on.
+//! After a state has failed, the state in its options follows, or the process fails. With an incident the state does
+//! not fail: it stays at its call, which is not made until a retry is requested.
+//!
+//! The process runs until `ProcessClosed`. It closes if a decision forces the end, or if the last thread ends after a
+//! graceful completion was requested. It also closes if the retries are spent, if it times out, or if a caller stops it.
+//! A closed process refuses all commands except read-only RPCs.
 //!
 //! # Parts
 //!
-//! An execution may be loaded in part: the states and queues that a command needs, and counters for the rest. What
-//! is decided for a loaded state does not depend on how many others were left out.
+//! An execution may be loaded in part: the states and queues that a command needs, and counters for the rest. A
+//! decision about a loaded state does not depend on how many other states were left out.
 //!
 //! # Where to look
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `command.rs`, `event.rs` | everything that can be asked, and everything that can happen |
-//! | `execution.rs` | what there is between two events |
-//! | `decide.rs`, `global_queues.rs` | what follows from a command |
+//! | `command.rs`, `event.rs` | everything that can be asked for, and everything that can happen |
+//! | `execution.rs` | an execution between two events |
+//! | `decide.rs`, `global_queues.rs` | which events follow from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
-//! | `definition.rs`, `options.rs` | what a process type is registered with |
-//! | `merge.rs` | what becomes of a start that is merged into another one |
-//! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
+//! | `definition.rs`, `options.rs` | what is registered for a process type |
+//! | `merge.rs` | how a start is merged into another one |
+//! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
+//! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
 mod apply;
 mod command;

@@ -1,38 +1,39 @@
-//! A start that is merged into one which has not begun: what becomes of the input, and when it is due.
+//! Merges a start into an execution whose first call has not begun: the resulting input, and the time of the first
+//! call.
 
 use crate::words;
 use crate::{Command, Duration, Execution, FIRST_STATE, Json, Start, Timestamp};
 use std::collections::BTreeMap;
 
-/// What a start with a correlation key does when another one of the key waits for its first call.
+/// How a start is merged into an execution with the same correlation key that waits for its first call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MergeOptions {
     pub input: MergedInput,
     pub start_at: MergedStart,
-    /// Only if the new start is due less than so long after the one that waits.
+    /// Merge only if the new start is due less than this after the pending one.
     pub within: Option<Duration>,
-    /// A start is never put off further than so long after the first one.
+    /// A merge never delays the first call by more than this after the first start was made.
     pub at_most: Option<Duration>,
 }
 
 /// The input of a merged start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum MergedInput {
-    /// That of the start which waits.
+    /// The input of the pending start.
     #[default]
     Keep,
     Replace,
-    /// Both, as [`merged`] says.
+    /// Both inputs, combined by [`merged`].
     Merge,
-    /// What a function of two inputs gives, by its qualified name.
+    /// The result of a function of both inputs, with its qualified name.
     Function(String),
 }
 
 impl MergedInput {
-    /// The words of an input that no function makes.
+    /// The words for inputs that need no function.
     pub const WORDS: &'static [&'static str] = &["KEEP", "REPLACE", "MERGE"];
 
-    /// What is meant, if it is one of the words.
+    /// The input that the word stands for. None if the word is unknown.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "KEEP" => Some(Self::Keep),
@@ -47,10 +48,10 @@ words! {
     /// When a merged start is due.
     #[derive(Default)]
     MergedStart {
-        /// When the start which waits is: the first of many decides.
+        /// When the pending start is due: the first start decides.
         #[default]
         Keep = "KEEP",
-        /// When the new one is: the last of many decides.
+        /// When the new start is due: the last start decides.
         Replace = "REPLACE",
         Earliest = "EARLIEST",
         Latest = "LATEST",
@@ -58,8 +59,8 @@ words! {
 }
 
 impl MergeOptions {
-    /// When a start that is due at `pending`, and was made at `first`, is due with a new one that is due at `new`. None: they
-    /// are too far apart to be one.
+    /// When the merged start is due. The pending start is due at `pending`, and its first start was made at `first`.
+    /// The new start is due at `new`. None: the starts are too far apart to be merged.
     pub fn due(&self, first: Timestamp, pending: Timestamp, new: Timestamp) -> Option<Timestamp> {
         if self.within.is_some_and(|within| new >= pending + within) {
             return None;
@@ -70,7 +71,7 @@ impl MergeOptions {
             MergedStart::Earliest => pending.min(new),
             MergedStart::Latest => pending.max(new),
         };
-        // What was due later than that from the first stays as it is.
+        // A pending start that is already due later than that keeps its time.
         Some(match self.at_most {
             Some(most) if due > pending => due.min((first + most).max(pending)),
             _ => due,
@@ -80,7 +81,7 @@ impl MergeOptions {
 
 /// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
 ///
-/// None: the execution has begun, or the two starts are too far apart, or the function gives nothing.
+/// None: the execution has begun, the two starts are too far apart, or the function returns no input.
 pub fn merge_start<E>(
     pending: &Execution,
     start: &Start,
@@ -106,7 +107,8 @@ pub fn merge_start<E>(
     Ok(Some(Command::MergeStart { input, not_before }))
 }
 
-/// Two inputs as one: of objects the keys of both, with the new one's values; arrays one after the other; of all else the new one.
+/// Combines two inputs. Objects: the keys of both, where the new values win. Arrays: one after the other. Otherwise the
+/// new input.
 pub fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
     let (Some(old), Some(added)) = (pending, new) else { return new.or(pending).cloned() };
     let objects = (object(old), object(added));

@@ -1,19 +1,23 @@
-//! Options of a state, as registered with its process type or given with a state movement.
+//! Options of a state, as registered with its process type or given with a state movement. Limitations: no option is
+//! checked here.
 
 use crate::words;
 use crate::{Api, Duration};
 use serde::{Deserialize, Serialize};
 
-/// How failed calls are repeated. Absent fields have the defaults of [`RetryPolicy::default`].
+/// How failed calls are retried. Absent fields have the defaults of [`RetryPolicy::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryPolicy {
+    /// Time between the first and the second attempt.
     pub initial_interval_seconds: f64,
+    /// Factor by which the interval grows with each attempt. Less than 1 counts as 1.
     pub backoff_coefficient: f64,
+    /// Longest time between two attempts.
     pub maximum_interval_seconds: f64,
     /// 0 = unlimited.
     pub maximum_attempts: u32,
-    /// Bound on the time from the first attempt; 0 = unlimited.
+    /// Limit on the time since the first attempt; 0 = unlimited.
     pub maximum_attempts_duration_seconds: f64,
 }
 
@@ -30,13 +34,13 @@ impl Default for RetryPolicy {
 }
 
 words! {
-    /// Whether the process goes on when the retries of a state are spent.
+    /// What happens to the process when the retries of a state are spent.
     #[derive(Default)]
     FailurePolicy {
         #[default]
         FailProcess = "FAIL_PROCESS_ON_STATE_FAILURE",
         ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
-        /// The state stays where it is until somebody has it go on.
+        /// The state stays at its call until an operator requests a retry.
         RaiseIncident = "RAISE_INCIDENT",
     }
 }
@@ -46,14 +50,16 @@ words! {
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureRecovery {
     pub policy: FailurePolicy,
+    /// The state for `PROCEED_TO_CONFIGURED_STATE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_proceed_state_id: Option<String>,
+    /// Overrides the registered options of that state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_proceed_state_config: Option<Box<StateConfig>>,
 }
 
 words! {
-    /// How many of the attributes a call gets.
+    /// Whether a call gets all attributes, none, or the named ones.
     #[derive(Default)]
     LoadPolicy {
         #[default]
@@ -64,14 +70,14 @@ words! {
 }
 
 words! {
-    /// What a call wants to be sure of, of the attributes that it gets.
+    /// How the attributes that a call gets are protected until its answer is applied.
     #[derive(Default)]
     LockType {
         #[default]
         NoLocking = "NO_LOCKING",
-        /// What was read is unchanged when the answer is applied.
+        /// The values have not changed when the answer is applied.
         Share = "SHARE_LOCK",
-        /// Load, call and write are one.
+        /// Loading, call and writing happen under one lock.
         Exclusive = "EXCLUSIVE_LOCK",
     }
 }
@@ -81,6 +87,7 @@ words! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Loading {
     pub policy: LoadPolicy,
+    /// The attributes for `PARTIAL`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
@@ -92,7 +99,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Loading {
-    /// Whether what is loaded is locked.
+    /// Whether loaded attributes are locked.
     pub fn locks(&self) -> bool {
         self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
     }
@@ -107,7 +114,7 @@ impl Loading {
     }
 }
 
-/// Options of a state. An absent field is not set here: the registered option, or else the default, holds.
+/// Options of a state. If a field is absent, the registered option applies, or else the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateConfig {
@@ -123,6 +130,7 @@ pub struct StateConfig {
     pub execute_api_retry_policy: Option<RetryPolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_failure_recovery_options: Option<FailureRecovery>,
+    /// For both calls. A call's own option below overrides this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_global_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,19 +143,20 @@ pub struct StateConfig {
     pub wait_until_load_local_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_load_local_attributes: Option<Loading>,
-    /// Functions of the database that are called in place of a worker: schema and name, quoted as in SQL. Of registered states alone.
+    /// Functions of the database that are handlers instead of a worker: schema and name, quoted as in SQL. Only
+    /// registered states have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_until_function: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_function: Option<String>,
 }
 
-/// A timeout of a call that is longer than it may be, in words: keys with dots between them, the timeout and the limit.
+/// A call timeout that exceeds the limit, for a message: keys with dots between them, the timeout and the limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongerCall(String);
 
 impl LongerCall {
-    /// Of a timeout that somebody asks for.
+    /// Checks the timeout of one call. None: it is within the limit.
     pub fn of(timeout: Duration, limit: Duration) -> Option<Self> {
         Self::at("timeout", Some(timeout.as_std().as_secs_f64()), limit)
     }
@@ -155,7 +164,7 @@ impl LongerCall {
     pub(crate) fn at(key: &str, seconds: Option<f64>, limit: Duration) -> Option<Self> {
         let seconds = seconds.filter(|seconds| Duration::from_seconds(*seconds) > limit)?;
         let limit = limit.as_std().as_secs_f64();
-        // Nobody reads hundreds of zeros.
+        // A long row of zeros is hard to read.
         let seconds = if seconds < 1e15 { seconds.to_string() } else { format!("{seconds:e}") };
         Some(Self(format!("{key} is {seconds} seconds; the limit is {limit}")))
     }
@@ -178,11 +187,11 @@ fn of_api<T>(api: Api, wait_until: T, execute: T) -> T {
     }
 }
 
-/// The call timeout where none is set.
+/// The call timeout if no option sets one.
 pub const DEFAULT_CALL_TIMEOUT_SECONDS: f64 = 10.0;
 
 impl StateConfig {
-    /// These options with every field that `over` sets taken from there.
+    /// These options, where each field that `over` sets comes from `over`.
     pub fn overridden_by(&self, over: &StateConfig) -> StateConfig {
         macro_rules! pick {
             ($($field:ident),+ $(,)?) => {
@@ -207,7 +216,7 @@ impl StateConfig {
         )
     }
 
-    /// The function of the database that is called in place of a worker, if there is one.
+    /// The function of the database that is the handler. None: a worker is called.
     pub fn function(&self, api: Api) -> Option<&str> {
         of_api(api, &self.wait_until_function, &self.execute_function).as_deref()
     }
@@ -222,7 +231,7 @@ impl StateConfig {
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
-    /// Where these options ask for a call that is longer than this, if anywhere.
+    /// The first timeout in these options that exceeds the limit.
     pub fn longer_call(&self, limit: Duration) -> Option<LongerCall> {
         let calls = [
             ("waitUntilApiTimeoutSeconds", self.wait_until_api_timeout_seconds),
@@ -236,18 +245,18 @@ impl StateConfig {
         })
     }
 
-    /// How a failed call is repeated.
+    /// How a failed call is retried.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
         of_api(api, &self.wait_until_api_retry_policy, &self.execute_api_retry_policy).clone().unwrap_or_default()
     }
 
-    /// Which global attributes a call gets: the option of its API, else that of both.
+    /// Which global attributes a call gets: the option of its API, else the option for both.
     pub fn load_global(&self, api: Api) -> Loading {
         let own = of_api(api, &self.wait_until_load_global_attributes, &self.execute_load_global_attributes);
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
-    /// Which local attributes a call gets, likewise.
+    /// Which local attributes a call gets, in the same way.
     pub fn load_local(&self, api: Api) -> Loading {
         let own = of_api(api, &self.wait_until_load_local_attributes, &self.execute_load_local_attributes);
         own.as_ref().or(self.load_local_attributes.as_ref()).cloned().unwrap_or_default()

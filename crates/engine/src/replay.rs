@@ -1,22 +1,22 @@
-//! An execution from its events, and a shorter history that gives the same.
+//! Rebuilds an execution from its events. Also makes snapshots, which replace the beginning of a history.
 
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Stands for the events of an execution up to the one whose number it has: the execution as it was then, running,
-/// without the states that had ended. The one that failed last is kept.
+/// Replaces the events of an execution up to its number. It holds the running execution at that event, without the
+/// states that had ended. Of those it keeps only the state that failed last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     execution: Execution,
-    /// When each message that is queued was received, by its number.
+    /// When each queued message was received, by its number.
     received_at: BTreeMap<u64, Timestamp>,
     message_ids: MessageIds,
 }
 
-/// A set of (queue, message id) that only grows, summed up: how many, and a sum of hashes in which their order makes
+/// A summary of a set of (queue, message id) that only grows: the count, and a sum of hashes. So the order of ids makes
 /// no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,9 +26,9 @@ pub struct MessageIds {
 }
 
 impl MessageIds {
-    /// Takes an id in that is not in the set.
+    /// Adds an id. The id must not be in the set already.
     pub fn add(&mut self, queue: &str, message_id: &str) {
-        // No UTF-8 holds the byte that stands between the two.
+        // The byte between the two occurs in no UTF-8.
         let hash = fnv1a(queue.bytes().chain([0xff]).chain(message_id.bytes()));
         self.count += 1;
         self.digest = self.digest.wrapping_add(hash);
@@ -36,19 +36,19 @@ impl MessageIds {
 }
 
 impl Execution {
-    /// Takes a snapshot for what it stands for.
+    /// Replaces the execution by the one in the snapshot. Id and event number stay.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
         *self = Self { id: self.id, next_event: self.next_event, ..snapshot.execution.clone() };
         self.count_anew();
     }
 }
 
-/// What the events of an execution give, so far.
+/// A replay in progress: the events so far, applied.
 pub struct Replay {
     pub execution: Execution,
-    /// When each message was received, by its number; at least of those that are queued.
+    /// When each message was received, by its number. Contains at least all queued messages.
     pub received_at: HashMap<u64, Timestamp>,
-    /// Message ids that are not in the execution's set, because a snapshot stands for the events that had them.
+    /// Message ids that are not in the execution's set, because a snapshot replaced their events.
     pub earlier_message_ids: MessageIds,
 }
 
@@ -57,8 +57,8 @@ impl Replay {
         Self { execution: Execution::new(id), received_at: HashMap::new(), earlier_message_ids: MessageIds::default() }
     }
 
-    /// Replays one more event, or says why the history can't be replayed. Its number tells its place, not its time:
-    /// clocks are set back.
+    /// Replays one more event. The error says why the history can't be replayed. Numbers give the order of events;
+    /// times don't, because clocks can be set back.
     pub fn event(&mut self, number: u64, at: Timestamp, name: &str, details: &str) -> Result<(), String> {
         let event = Event::from_parts(name, details).map_err(|what| format!("event {number}: {what}"))?;
         let first = !self.execution.exists();
@@ -95,8 +95,9 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes the word of what is stored of a call for its failed attempts that are too many to be recorded one by one: the
-    /// history knows of them when they are folded. What does not fit what it knows is left alone, and differs.
+    /// Copies the failed attempts that are not recorded one by one from the stored call: the history contains them only
+    /// after folding. If the stored call contradicts the history, it is not copied, and the comparison finds the
+    /// difference.
     pub fn adopt_unrecorded_attempts(&mut self, seq: StateSeq, stored: CallState) {
         let Some(state) = self.execution.states.get_mut(&seq) else { return };
         let (api, call) = match &mut Arc::make_mut(state).phase {
@@ -115,7 +116,7 @@ impl Replay {
         }
     }
 
-    /// What can stand for the events so far, and the states that are not in it. None once the process has closed.
+    /// A snapshot of the events so far, and the states that it leaves out. None once the process has closed.
     pub fn snapshot(&self) -> Option<(Event, Vec<StateSeq>)> {
         let execution = &self.execution;
         if !execution.exists() || !execution.is_running() {
@@ -140,7 +141,7 @@ impl Replay {
         let snapshot = Snapshot {
             execution: Execution {
                 states: kept,
-                // What a snapshot does not keep.
+                // A snapshot does not keep these fields.
                 id: ExecutionId::default(),
                 next_event: 0,
                 live_threads: 0,
@@ -156,16 +157,16 @@ impl Replay {
     }
 }
 
-/// Of a running execution with this policy: the number of the event up to which a snapshot shall stand for its
-/// events, now that `next` comes next and `before` came next before. None as long as there is nothing to do.
+/// The number of the event up to which a snapshot should replace the events of a running execution. `next` is the next
+/// event's number now, and `before` was it earlier. None: nothing to do.
 ///
-/// Cutting one event at a time would write a snapshot with each: events are left until there is a part of them to cut.
+/// A snapshot for each event would be costly, so events are cut in slices.
 pub fn history_cut(keep: u32, before: u64, next: u64) -> Option<u64> {
     let (keep, slice) = (u64::from(keep), u64::from((keep / 4).clamp(1, LARGEST_CUT)));
     let slices = |next: u64| next.saturating_sub(1).saturating_sub(keep) / slice;
-    // One event is not worth a snapshot in its place.
+    // A snapshot that replaces a single event saves nothing.
     (slices(next) > slices(before)).then(|| slices(next) * slice).filter(|cut| *cut > 1)
 }
 
-/// Events that are cut off at once, as a rule.
+/// The largest slice of events that is cut at once.
 const LARGEST_CUT: u32 = 1000;

@@ -1,27 +1,29 @@
+//! When a call is made again: after a failed attempt, or after one that does not count.
+
 use crate::{Duration, Further, RetryPolicy, Timestamp};
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     At(Timestamp),
-    /// This one did not count: the call is made again.
+    /// The attempt does not count: the call is made again.
     Repeat(Timestamp),
-    /// There is no further attempt.
+    /// No further attempt.
     Spent,
 }
 
-/// What is known of an attempt that failed.
+/// The facts about a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedAttempt {
-    /// Which one, from 1.
+    /// Attempt number, from 1.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
-    /// Repeats of the call before it.
+    /// How often the call was repeated before.
     pub repeats: u32,
     pub further: Further,
 }
 
-/// The shortest time that a worker can ask for until the next attempt.
+/// The shortest time until the next attempt that a worker can ask for.
 const SHORTEST_ASKED: Duration = Duration(100_000);
 
 /// Jitter shortens or lengthens an interval by at most this share.
@@ -31,7 +33,7 @@ const JITTER: f64 = 0.1;
 pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, jitter: f64) -> Retry {
     let next = match failed.further {
         Further::Never => Retry::Spent,
-        // It is no attempt, so it uses none up.
+        // A repeat does not count as an attempt.
         Further::Repeat(after) => {
             let by_policy = next_repeat(policy, failed.repeats.saturating_add(1), now, jitter);
             Retry::Repeat(by_policy.max(now + after))
@@ -51,15 +53,16 @@ pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, j
     }
 }
 
-/// If answers name what is not registered, the call is made again for this long. After that the answers are failed attempts.
+/// How long a call is repeated while its answers name something that is not registered. After that, such an answer is a
+/// failed attempt.
 pub const REGISTERED_WITHIN: Duration = Duration(600_000_000);
 
-/// The first pause before such a call is made again, and the longest one.
+/// The shortest and the longest pause before such a repeat.
 const FIRST_UNREGISTERED_PAUSE: Duration = Duration(10_000_000);
 pub const LONGEST_UNREGISTERED_PAUSE: Duration = Duration(60_000_000);
 
-/// What becomes of a call whose answers have named what is not registered since then. Each call may do something outside of the
-/// database once more, so they are few.
+/// What follows an answer that names something that is not registered. Each repeat may have effects outside of the
+/// database, so pauses grow with the time since the first such answer.
 pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
     let waited = Duration(now.since(since).max(0));
     match waited < REGISTERED_WITHIN {
@@ -68,20 +71,19 @@ pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
     }
 }
 
-/// The policy's interval after so many, from 1.
+/// The policy's interval after this number of failed attempts, from 1.
 fn interval(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
     let growth = policy.backoff_coefficient.max(1.0).powi(after.saturating_sub(1).min(10_000) as i32);
-    // Nothing stays nothing, however much it grows: zero times infinity is no number.
+    // Zero times infinity is not a number: an interval of zero stays zero.
     let grown = if policy.initial_interval_seconds > 0.0 { policy.initial_interval_seconds * growth } else { 0.0 };
     let interval = grown.min(policy.maximum_interval_seconds);
     Duration::from_seconds(interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0)))
 }
 
-/// So many repeats of a call are made at once; further ones back off.
+/// How many repeats of a call are made at once. Later repeats back off.
 pub const REPEATS_AT_ONCE: u32 = 10;
 
-/// When a call is made again that was no attempt, the `repeat`th time (from 1): at once, or as soon as its worker wants it.
-/// How many attempts the policy allows does not concern it.
+/// When the `repeat`th repeat (from 1) of a call is made. The policy's maximum of attempts does not apply to repeats.
 pub fn next_repeat(policy: &RetryPolicy, repeat: u32, now: Timestamp, jitter: f64) -> Timestamp {
     match repeat.checked_sub(REPEATS_AT_ONCE) {
         None | Some(0) => now,

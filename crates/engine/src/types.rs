@@ -1,3 +1,5 @@
+//! Small values: times, ids, hashes, and the enums of words that SQL and JSON share.
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 use std::ops::Add;
@@ -9,11 +11,11 @@ use std::str::FromStr;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The beginning of year 1: nothing is due before.
+    /// The beginning of year 1: nothing is due before it.
     pub const EARLIEST: Self = Self(-62_135_596_800_000_000);
 
-    /// The last moment there is, in the year 294247; what would come later comes then. Beyond it Postgres no longer
-    /// counts from the Unix epoch without rounding.
+    /// The last moment, in the year 294247. Later times are lowered to it. Beyond it Postgres rounds when it counts
+    /// from the Unix epoch.
     pub const LAST: Self = Self(i64::MAX - 1);
 
     /// Whole seconds since the Unix epoch, rounded down.
@@ -21,7 +23,7 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// ISO 8601 in UTC. Civil date by the days-from-civil algorithm.
+    /// ISO 8601 in UTC. The civil date comes from the days-from-civil algorithm.
     pub fn iso8601(self) -> String {
         let (seconds, micros) = (self.0.div_euclid(1_000_000), self.0.rem_euclid(1_000_000));
         let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -38,12 +40,12 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
     }
 
-    /// The moment that lies so much earlier.
+    /// The moment that is earlier by this duration.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by.0))
     }
 
-    /// Microseconds from `earlier` to this moment; negative when `earlier` is later.
+    /// Microseconds from `earlier` to this moment. Negative if `earlier` is later.
     pub fn since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -61,8 +63,8 @@ impl Add<Duration> for Timestamp {
 pub struct Duration(pub i64);
 
 impl Duration {
-    /// Seconds with fractions, as they stand in definitions and answers. Negative and non-finite become zero; what
-    /// does not fit saturates.
+    /// Converts seconds with fractions, as in definitions and answers. NaN and negative numbers become zero. Values
+    /// that are too large saturate.
     pub fn from_seconds(seconds: f64) -> Self {
         if seconds.is_nan() || seconds <= 0.0 {
             return Self(0);
@@ -70,18 +72,18 @@ impl Duration {
         Self((seconds * 1e6).min(i64::MAX as f64 / 4.0).ceil() as i64)
     }
 
-    /// As the standard library has it.
+    /// The same length as the standard library's type.
     pub fn as_std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0.max(0) as u64)
     }
 }
 
-/// The hash FNV-1a, 64 bits: for what is stored, because it never changes.
+/// The hash FNV-1a with 64 bits. It is stored, so it must never change.
 pub fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The same with 128 bits, where what is told apart by its hash alone must not collide.
+/// FNV-1a with 128 bits, for values that are distinguished by their hash alone: collisions must not happen.
 pub fn fnv1a_128(bytes: impl Iterator<Item = u8>) -> u128 {
     bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -115,11 +117,11 @@ impl fmt::Debug for ExecutionId {
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
 
-/// The name of a state execution that people and workers see: `<stateId>-<number>`.
+/// The name of a state execution for people and workers: `<stateId>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateExecutionId {
     pub state_id: String,
-    /// Counted from 1 per state id.
+    /// Counted from 1 for each state id.
     pub number: u32,
 }
 
@@ -163,7 +165,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vmeta])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
-            /// Every word, in the order of the specification.
+            /// All words, in the order of the declaration.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
             pub fn as_str(self) -> &'static str {
@@ -183,11 +185,11 @@ macro_rules! words {
     };
 }
 
-/// Gives each variant of an enum its name, as in the history.
+/// Gives each variant of an enum its name in the history.
 macro_rules! names {
     ($of:ident { $($variant:ident),+ $(,)? }) => {
         impl $of {
-            /// The name, as in the history.
+            /// The name in the history.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => stringify!($variant)),+ }
             }
@@ -197,17 +199,17 @@ macro_rules! names {
 pub(crate) use names;
 
 words! {
-    /// Status of a process execution. All but `Running` are final.
+    /// Status of a process execution. All except `Running` are final.
     ProcessStatus { Running = "RUNNING", Completed = "COMPLETED", Failed = "FAILED", Timeout = "TIMEOUT", Terminated = "TERMINATED" }
 }
 
 words! {
-    /// The two calls that a state makes to its worker.
+    /// The two calls that a state makes to its handlers.
     Api { WaitUntil = "WAIT_UNTIL_API", Execute = "EXECUTE_API" }
 }
 
 words! {
-    /// What may become of a process id that was used before.
+    /// When a process id may be used again.
     IdReusePolicy {
         AllowIfNoRunning = "ALLOW_IF_NO_RUNNING",
         AllowIfPreviousExitAbnormally = "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY",
@@ -219,11 +221,11 @@ words! {
 /// What a start does about the latest execution of its process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// It has ended: the new one follows.
+    /// The latest execution has ended: the new one follows.
     Follow,
-    /// It is terminated first.
+    /// The latest execution is terminated first.
     Terminate,
-    /// The start is refused; says what the latest execution has done.
+    /// The start is refused, with what the latest execution has done.
     Refuse(&'static str),
 }
 
@@ -269,7 +271,7 @@ words! {
 }
 
 words! {
-    /// Status of one command in the results that `execute` gets.
+    /// Status of a command in the results that `execute` gets.
     CommandStatus { Completed = "COMPLETED_COMMAND", Waiting = "WAITING_COMMAND", Skipped = "SKIPPED_COMMAND" }
 }
 

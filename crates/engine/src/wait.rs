@@ -3,7 +3,7 @@
 use crate::*;
 
 impl Wait {
-    /// Whether the completed commands satisfy the request. A skipped one counts as completed.
+    /// Whether the completed commands satisfy the request. A skipped command counts as completed.
     pub(crate) fn is_satisfied(&self) -> bool {
         let ended = |c: &WaitCommand| c.status != CommandStatus::Waiting;
         let done = |position: &u32| self.commands.get(*position as usize).is_some_and(ended);
@@ -17,8 +17,8 @@ impl Wait {
 }
 
 impl Execution {
-    /// The first command of this waiting state, in request order from this position on, that its queue can complete
-    /// now, and the numbers of the messages that it takes.
+    /// The first command, in request order from position `from`, that its local queue can complete now. Also returns
+    /// the numbers of the messages that the command takes.
     pub(crate) fn completable(&self, wait: &Wait, from: u32) -> Option<(u32, Vec<u64>)> {
         wait.commands.iter().enumerate().skip(from as usize).find_map(|(position, command)| {
             let WaitKind::LocalQueue { queue, at_least, at_most } = &command.kind else { return None };

@@ -1,4 +1,4 @@
-//! What workers answer.
+//! Reads what workers answer: to `waitUntil`, `execute` and RPCs, and errors.
 
 use crate::config::state_config;
 use crate::fields::{
@@ -14,12 +14,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 use xdb_engine::*;
 
-/// What an answer may not exceed.
+/// Limits on the size of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of each input, message, attribute and output.
+    /// Limit on each input, message, attribute and output.
     pub max_payload_bytes: usize,
-    /// Of all of it.
+    /// Limit on the whole answer.
     pub max_answer_bytes: usize,
 }
 
@@ -27,10 +27,10 @@ pub struct Limits {
 pub const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_ERROR_TYPE_CHARS: usize = 200;
 
-/// The statuses by which a worker, or a proxy before it, says that it can't take a call now.
+/// With these statuses a worker, or a proxy before it, says that it can't accept a call now.
 const TAKES_NO_CALL: [u16; 2] = [429, 503];
 
-/// An answer may be nested deeper than a payload by what the protocol puts around it.
+/// An answer may be nested deeper than a payload, because the protocol adds levels around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
 /// The keys of an answer: its own, and those of its effects.
@@ -40,7 +40,7 @@ macro_rules! keys {
     };
 }
 
-/// What everything in an answer is read with.
+/// The context for reading any part of an answer.
 #[derive(Clone, Copy)]
 struct AnswerReader<'r> {
     limits: &'r Limits,
@@ -48,7 +48,7 @@ struct AnswerReader<'r> {
 }
 
 impl<'r> AnswerReader<'r> {
-    /// An object that may have keys which nobody knows: a worker may be newer than the engine.
+    /// An object that may have unknown keys: a worker may be newer than the engine.
     fn object(self, text: &'r str, known: &'static [&'static str]) -> Read<Object<'r>> {
         Ok(Object::read(text, UnknownKeys::Noted(self.unknown))?.knowing(known))
     }
@@ -58,8 +58,8 @@ impl<'r> AnswerReader<'r> {
     }
 }
 
-/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it. What has nothing to say in it is told by the
-/// `warnings` of its effects, or in the message.
+/// Reads the body of a 200 to `waitUntil`. The error says what is wrong with it. Unknown keys become `warnings` of the
+/// effects, or part of the error.
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
     let ((request, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("commandRequest"))?;
@@ -69,17 +69,17 @@ pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer
     Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
 }
 
-/// What a worker says to `execute`.
+/// What a worker answers to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Executed {
-    /// Where its thread goes.
+    /// A decision: where the thread goes.
     Decided(ExecuteAnswer),
-    /// The attempt has failed, and what it did besides is to be applied all the same.
+    /// A failed attempt whose effects are applied nevertheless.
     Retry(Retried),
 }
 
 impl Executed {
-    /// What it does besides.
+    /// The effects of the answer.
     pub fn effects(&self) -> &Effects {
         match self {
             Self::Decided(answer) => &answer.effects,
@@ -96,13 +96,13 @@ pub struct Retried {
     pub effects: Effects,
 }
 
-/// What stands in a state decision of `execute`.
+/// The state decision of an answer to `execute`.
 enum Choice {
     Decision(Decision),
     Retry(Failure, Further),
 }
 
-/// Reads the body of a 200 to `execute`, in the same way.
+/// Reads the body of a 200 to `execute`, in the same way as [`decode_wait_until`].
 pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> {
     let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("stateDecision"))?;
@@ -116,7 +116,7 @@ pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> 
     })
 }
 
-/// Reads the body of a 200 to an RPC, in the same way.
+/// Reads the body of a 200 to an RPC, in the same way as [`decode_wait_until`].
 pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     let (answer, warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("output", "stateDecision"))?;
@@ -134,15 +134,15 @@ pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     Ok(RpcAnswer { effects: Effects { warnings, ..answer.effects }, ..answer })
 }
 
-/// What a worker says of its failure, in an object.
+/// The fields of an object in which a worker describes its failure.
 #[derive(Default)]
 struct ToldFailure {
     error_type: Option<String>,
     detail: Option<String>,
     further: Further,
-    /// It says something of further attempts, or tries to.
+    /// The object has a field about further attempts, valid or not.
     says_further: bool,
-    /// What is wrong with that.
+    /// What is wrong with those fields.
     warnings: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ fn told(text: &str) -> Option<ToldFailure> {
     let mut told = ToldFailure { error_type, detail, ..ToldFailure::default() };
     let after = object.optional("retryAfterSeconds", retry_after);
     let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
-    // What is not understood changes nothing. That the attempt has failed is understood.
+    // Invalid fields change nothing but become warnings. The attempt has failed in any case.
     for said in [after, is_final.map(Option::flatten)] {
         told.says_further |= !matches!(said, Ok(None));
         match said {
@@ -180,11 +180,11 @@ fn kept_error_type(word: Option<String>) -> Option<String> {
     word.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty())
 }
 
-/// The seconds that the value of the header `Retry-After` asks for: whole ones, or until a date of HTTP. A date is compared with the
-/// answer's own `Date`, else with `now` in Unix seconds. One that has just come asks for a second.
+/// The seconds in a header `Retry-After`: a whole number, or the time until an HTTP date. A date is compared with the
+/// answer's own `Date`, else with `now` in Unix seconds. A date up to a minute in the past gives 1.
 pub fn retry_after_seconds(value: &str, date: Option<&str>, now: i64) -> Option<u64> {
     let value = value.trim();
-    // A number alone: `parse` takes a sign too.
+    // Digits only: `parse` would accept a sign too.
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         return value.parse().ok();
     }
@@ -195,11 +195,11 @@ pub fn retry_after_seconds(value: &str, date: Option<&str>, now: i64) -> Option<
     }
 }
 
-/// What the header `Retry-After` of a 429 or 503 may ask for, in seconds, so that the attempt does not count.
+/// If the `Retry-After` of a 429 or 503 is in this range of seconds, the attempt does not count.
 const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
 
-/// What is known about an attempt that was answered with any status other than 200, and what the worker says about further ones.
-/// `retry_after` has the seconds of the header `Retry-After`, see [`retry_after_seconds`]. Every body is welcome.
+/// Reads an answer with any status other than 200: the failure, and what the worker says about further attempts.
+/// `retry_after` is the result of [`retry_after_seconds`] for its header. Any body is accepted.
 pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
     let ToldFailure { error_type, detail, further, says_further, warnings } =
         std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
@@ -215,7 +215,7 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
             format!("the worker answered with status {status} and error type {}", quote(error_type))
         }
         (None, None) => {
-            // Four bytes hold any character; the rest of a huge body is not even looked at.
+            // A character has at most four bytes. The rest of a huge body is not read.
             let start = &body[..body.len().min(4 * MAX_DETAIL_CHARS)];
             let lossy = String::from_utf8_lossy(start);
             let words: Vec<&str> = lossy.split_whitespace().collect();
@@ -235,8 +235,8 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
     (Failure { status: Some(status), error_type, detail, ..Failure::default() }, further)
 }
 
-/// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown. By the
-/// error type [`NOT_REGISTERED`] it says that what it was about to answer, or the call itself, is of another version.
+/// Reads the failure that a pull worker reports: the fields of the decision `retry`, without unknown keys. The error
+/// type [`NOT_REGISTERED`] says that the answer, or the call itself, belongs to another version.
 pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("it {error}"))?;
     let read = || {
@@ -250,12 +250,13 @@ pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
     Ok((Failure { status: None, ..failure }, further))
 }
 
-/// A 200 that can't be applied.
+/// The failure of a 200 that can't be applied.
 pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
 }
 
-/// What becomes of an answer that the engine rejects: a failed attempt, unless a registration could cure it.
+/// What follows an answer that the engine rejects: a failed attempt, or a repeat if a registration could make the
+/// answer valid.
 pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     let invalid = invalid_answer(rejection.to_string());
     if !rejection.is_unregistered() {
@@ -265,17 +266,17 @@ pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     (Failure { status: invalid.status, ..failure }, further)
 }
 
-/// What becomes of a call of a state that the registration does not list any more.
+/// What follows a call of a state that the current registration does not list.
 pub fn unlisted_state(state_id: &str) -> (Failure, Further) {
     unregistered(format!("unknown state \"{state_id}\": the process type does not list it"))
 }
 
-/// What becomes of a call that can't be made, or whose answer can't be applied, because of what is not registered.
+/// What follows a call that needs something that is not registered, before or after the worker answered.
 pub fn unregistered(what: String) -> (Failure, Further) {
     (Failure::of(NOT_REGISTERED, what), Further::WhenRegistered)
 }
 
-/// The text without control characters other than line breaks and tabs, cut to `chars` characters.
+/// The text without control characters except line breaks and tabs, cut to `chars` characters.
 fn printable(text: &str, chars: usize) -> String {
     let mut kept: String = cut(text, chars)
         .chars()
@@ -288,7 +289,7 @@ fn printable(text: &str, chars: usize) -> String {
     kept
 }
 
-/// What is made of an answer, and a warning for each thing in it that changes nothing.
+/// The decoded answer, and a warning for each unknown key.
 fn decode<T>(
     body: &[u8],
     limits: &Limits,
@@ -302,7 +303,7 @@ fn decode<T>(
     if text.trim_ascii().is_empty() {
         return Err("the answer is empty".to_owned());
     }
-    // Before anything else, so that nothing that follows can be led into recursion without end.
+    // This check comes first: it limits the depth, so all later recursion is bounded.
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
     let unknown = Unknown::default();
     let made = read(AnswerReader { limits, unknown: &unknown }, text);
@@ -313,7 +314,7 @@ fn decode<T>(
     }
 }
 
-/// What went wrong, and what was odd besides.
+/// A message followed by its warnings.
 pub fn with_warnings(mut what: String, warnings: &[String]) -> String {
     for warning in warnings {
         what.push_str("; ");
@@ -369,7 +370,7 @@ fn command_request(text: &str, reader: AnswerReader<'_>) -> Read<CommandRequest>
     let mut combinations = Vec::new();
     match waiting_type {
         WaitingType::Empty if !commands.is_empty() => {
-            return Err(Fault::new("EmptyCommand waits for nothing, but there are commands").at("waitingType"));
+            return Err(Fault::new("EmptyCommand waits for nothing, but commands are given").at("waitingType"));
         }
         WaitingType::Empty => {}
         _ if commands.is_empty() => {
@@ -436,7 +437,7 @@ fn moment(text: &str) -> Read<Timestamp> {
     parse_moment(&string(text)?).map_err(Fault::new)
 }
 
-/// A moment in RFC 3339, rounded up to microseconds: a timer never fires early. Or what is wrong with it, as a predicate.
+/// A moment in RFC 3339, rounded up to microseconds, so that a timer never fires early. The error is a predicate.
 pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
     let parsed = OffsetDateTime::parse(text, &Rfc3339)
         .map_err(|error| format!("{} is not a time in RFC 3339: {error}", quote(text)))?;
@@ -462,7 +463,7 @@ fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedC
     Ok(RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } })
 }
 
-/// How many messages a queue command takes at least and at most.
+/// The minimum and maximum of messages that a queue command takes.
 fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     let at_least_one = |text: &str| match whole(text)? {
         0 => Err(Fault::new("must be at least 1")),
@@ -482,7 +483,7 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     Ok((at_least, at_most))
 }
 
-/// The keys of a decision, other than `retry`.
+/// The keys of a decision, except `retry`.
 const DECISIONS: &[&str] = &["nextStates", "threadCloseDecision", "conditionalClose"];
 
 fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
@@ -495,10 +496,10 @@ fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
 }
 
 fn retry(text: &str, reader: AnswerReader<'_>) -> Read<(Failure, Further)> {
-    failure(&mut reader.object(text, FAILURE)?, "the worker decided to have the call made again")
+    failure(&mut reader.object(text, FAILURE)?, "the worker asked for a retry")
 }
 
-/// What code says of a failure.
+/// The keys of a failure.
 const FAILURE: &[&str] = &["errorType", "detail", "retryAfterSeconds", "final"];
 
 fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Further)> {

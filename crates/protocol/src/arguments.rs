@@ -1,4 +1,5 @@
-//! The arguments of functions: what a name, a payload and a key have to be.
+//! Checks the arguments of SQL functions: names, payloads, keys, times. Limitations: nothing is looked up in the
+//! database.
 
 use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
@@ -11,15 +12,16 @@ use xdb_engine::{
 
 type Checked<T> = std::result::Result<T, Refusal>;
 
-/// Longest reason of a stop or a pause.
+/// Longest reason of a stop or a pause, in bytes.
 const MAX_REASON_BYTES: usize = 10_000;
 
-/// An argument that must be given.
+/// An argument that is required.
 pub fn needed<T>(argument: &str, value: Option<T>) -> Checked<T> {
     value.ok_or_else(|| refusal::missing(argument))
 }
 
-/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time.
+/// Refuses an argument that was read as `Some(None)`: an infinite time, or a negative length of time. `else_it` says
+/// what the argument must be.
 pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Checked<Option<T>> {
     match given {
         Some(None) => Err(refusal::invalid_argument(argument, format_args!("it must {else_it}"))),
@@ -27,12 +29,12 @@ pub fn valid<T>(argument: &str, given: Option<Option<T>>, else_it: &str) -> Chec
     }
 }
 
-/// A length of time that is longer than none.
+/// A length of time greater than zero.
 pub fn positive(argument: &str, given: Option<Option<Duration>>) -> Checked<Option<Duration>> {
     valid(argument, given.map(|length| length.filter(|length| *length > Duration(0))), "be positive")
 }
 
-/// The timeout of an RPC that its caller asks for.
+/// The timeout of an RPC that its caller asks for, within the limit.
 pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Checked<Option<Duration>> {
     let timeout = positive("timeout", given)?;
     match timeout.and_then(|timeout| LongerCall::of(timeout, limit)) {
@@ -41,25 +43,25 @@ pub fn rpc_timeout(given: Option<Option<Duration>>, limit: Duration) -> Checked<
     }
 }
 
-/// The RPC of this name.
+/// The options of this RPC. The error lists the RPCs of the definition.
 pub fn rpc(definition: &Definition, rpc_name: &str) -> Checked<RpcConfig> {
     let known = || definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect::<Vec<_>>();
     definition.rpc(rpc_name).ok_or_else(|| refusal::unknown_word("rpc_name", rpc_name, &known()))
 }
 
-/// A name: given, not empty, and not endless.
+/// A required name: not empty, and at most [`MAX_NAME_BYTES`] long.
 pub fn name(argument: &str, value: Option<String>) -> Checked<String> {
     let value = needed(argument, value)?;
     check_length(argument, "it", &value, MAX_NAME_BYTES)?;
     Ok(value)
 }
 
-/// A name that need not be given.
+/// An optional name.
 pub fn name_if_given(argument: &str, value: Option<String>) -> Checked<Option<String>> {
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
-/// The reason of a stop or a pause, if there is one.
+/// The optional reason of a stop or a pause.
 fn reason(value: Option<String>) -> Checked<Option<String>> {
     match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
         Some(length) => {
@@ -70,7 +72,7 @@ fn reason(value: Option<String>) -> Checked<Option<String>> {
     }
 }
 
-/// What stops a process.
+/// The command that stops a process.
 pub fn stop(stop_type: Option<String>, why: Option<String>) -> Checked<Command> {
     let word = needed("stop_type", stop_type)?;
     let known = StopType::parse(&word);
@@ -95,7 +97,7 @@ pub fn pause(
     }
 }
 
-/// `what` of the argument has at least one byte, and at most so many.
+/// Checks that `what` of the argument has between one and `limit` bytes.
 fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked<()> {
     match text.len() {
         0 => Err(refusal::invalid_argument(argument, format_args!("{what} must not be empty"))),
@@ -107,7 +109,7 @@ fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Checked
     }
 }
 
-/// A payload. An absent one and JSON null are both nothing.
+/// A payload. Both absent and JSON null give None.
 pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<Option<Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(None) };
     check(argument, text, max_bytes).map(Some)
@@ -145,8 +147,8 @@ pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     }
 }
 
-/// The values of the key columns of each mapped table: `single` is for the only table that can have it, and `named` says the
-/// others by table and column.
+/// The key values of each mapped table. `single` is the key if there is only one table with one key column. `named`
+/// gives keys by table and column.
 pub fn row_keys(
     mapping: &[TableMapping],
     single: Option<&str>,
@@ -172,13 +174,14 @@ pub fn row_keys(
     let of_one: Vec<_> = mapping.iter().filter(|table| needs_key(table)).map(|table| table.table.as_str()).collect();
     match of_one.len() {
         0 if single.is_some() => {
-            let what = "options.globalAttributeKeys has the key of every table that it could be for";
+            let what = "options.globalAttributeKeys already has the keys of all tables whose key has one column";
             return Err(refusal::invalid_argument("global_attribute_pk", what));
         }
         2.. if single.is_some() => {
             let tables = of_one.join(", ");
-            let what =
-                format!("it could be for each of the tables {tables}: say each key in options.globalAttributeKeys");
+            let what = format!(
+                "it could be the key of each of the tables {tables}: give each key in options.globalAttributeKeys"
+            );
             return Err(refusal::invalid_argument("global_attribute_pk", what));
         }
         _ => {}
@@ -186,7 +189,7 @@ pub fn row_keys(
     mapping.iter().map(|table| key_of(table, named.get(&table.table), single)).collect()
 }
 
-/// The values of one table's key columns, in their order.
+/// The key values of one table, in the order of its key columns.
 fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Checked<Vec<String>> {
     match (named, single) {
         (Some(columns), _) => {
@@ -211,7 +214,7 @@ fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: 
     }
 }
 
-/// A key value as text: strings without their quotes, numbers and booleans as they stand.
+/// A key value as text: strings without quotes, numbers and booleans as written.
 pub fn key_text(value: &Json) -> String {
     serde_json::from_str::<String>(value.as_str()).unwrap_or_else(|_| value.as_str().to_owned())
 }

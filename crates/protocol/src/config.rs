@@ -1,10 +1,10 @@
-//! State options, as they stand in definitions, start options and state movements.
+//! Reads state options, in definitions, start options and state movements.
 
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, name, number, seconds, whole, word};
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
-/// Options hold those of the state to proceed to, and so on. They are stored and read again by a reader that goes no
-/// deeper than 128 levels of JSON; nobody needs more than a few.
+/// Options may contain the options of the state to proceed to, and so on. Stored options are read again by a reader
+/// with a limit of 128 JSON levels. A few levels are enough in practice.
 const MAX_NESTED_OPTIONS: usize = 16;
 
 /// The keys of each object.
@@ -33,7 +33,7 @@ const RETRY_POLICY: &[&str] = &[
 const FAILURE_RECOVERY: &[&str] = &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"];
 const LOADING: &[&str] = &["policy", "names", "lockType"];
 
-/// Options that come with a movement or a start. To name code is for whoever registers.
+/// Options of a movement or a start. Only registered options may name functions.
 pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateConfig> {
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
@@ -50,7 +50,7 @@ pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
 fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
     if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
-        return Err(Fault::new("is for the states of a definition alone").at(function));
+        return Err(Fault::new("is only allowed for the states of a definition").at(function));
     }
     let options = options(&mut object, unknown, levels_left)?;
     object.finish(options)
@@ -78,7 +78,7 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
     })
 }
 
-/// The timeout of a call. Zero is as good as absent: a call that may take no time at all could never succeed.
+/// The timeout of a call. Zero counts as absent, because a call without any time could never succeed.
 pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Read<Option<f64>> {
     Ok(object.optional(key, seconds)?.filter(|timeout| *timeout > 0.0))
 }

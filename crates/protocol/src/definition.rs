@@ -1,5 +1,5 @@
-//! The JSON documents of the SQL functions. Unlike a worker's answers they are read strictly: an unknown key is an
-//! error, so that a typing error is found when it is made.
+//! Reads definitions and start options, the JSON documents of the SQL functions. Unknown keys are errors here, so that
+//! a typing error is found at once.
 
 use crate::config::{call_timeout, loading, registered_state_config, state_config};
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
 words! {
-    /// What a start does when the rows of its global attributes are there already.
+    /// What a start does if rows of its global attributes exist already.
     #[derive(Default)]
     ConflictMode {
         ReturnError = "RETURN_ERROR_ON_CONFLICT",
@@ -21,40 +21,45 @@ words! {
     }
 }
 
-/// The `options` of `xdb.start_process`.
+/// The `options` of `xdb.start_process`, read and checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartOptions {
-    /// Table, as the definition names it, to key column to key value: a string, number or boolean.
+    /// Table (as in the definition) to key column to key value. Key values are strings, numbers or booleans.
     pub global_attribute_keys: BTreeMap<String, BTreeMap<String, Json>>,
     pub global_attribute_conflict_mode: ConflictMode,
-    /// In place of the registered one.
+    /// Overrides the registered starting state.
     pub starting_state: Option<String>,
+    /// Overrides the registered options of the starting state.
     pub starting_state_config: Option<Box<StateConfig>>,
     pub request_id: Option<String>,
+    /// Overrides the registered policy.
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
+    /// Overrides the registered priority.
     pub priority: Option<i8>,
-    /// Tells the shard in place of the process id.
+    /// Determines the shard, instead of the process id.
     pub shard_key: Option<String>,
-    /// The start may be merged into one of its type, owner and key that has not begun.
+    /// Allows a merge into a pending start with the same type, owner and key.
     pub correlation: Option<Correlation>,
 }
 
-/// What starts have in common that may be merged, and how they are.
+/// How a start is merged with other starts that have the same correlation key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Correlation {
     pub key: String,
     pub merge: MergeOptions,
 }
 
-/// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
+/// The longest definition, in bytes. Engine processes and sessions keep definitions in memory, and read a definition
+/// again after a change.
 pub const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
 
-/// The most states of a definition. Each takes about a kilobyte of memory, however short it is.
+/// The most states of a definition. Each takes about a kilobyte of memory, however short its options are.
 pub const MAX_STATES: usize = 10_000;
 
-/// Reads the definition of a process type. The tables' oids are left 0: only the database knows them.
+/// Reads the definition of a process type. The error says what is wrong. Table oids stay 0: only the database knows
+/// them.
 pub fn parse_definition(text: &str) -> Result<Definition, String> {
     if text.len() > MAX_DEFINITION_BYTES {
         return Err(format!("the definition is {} bytes long; at most {MAX_DEFINITION_BYTES} are allowed", text.len()));
@@ -66,7 +71,7 @@ pub fn parse_definition(text: &str) -> Result<Definition, String> {
     })
 }
 
-/// Reads the `options` of a start, or says what is wrong with them.
+/// Reads the `options` of a start. The error says what is wrong.
 pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
     document(text, "options", |mut object| {
         let options = StartOptions {
@@ -82,7 +87,8 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             history: object.optional("history", history)?,
             traceparent: object.optional("traceparent", traceparent)?,
             call_functions: function_calls(&mut object, |text| {
-                // As long as the options may be: a start is not what a worker says.
+                // No limit of its own: the options as a whole are limited, and they come from a caller, not from a
+                // worker.
                 function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
             })?,
             priority: object.optional("priority", priority)?,
@@ -136,7 +142,7 @@ fn retention(text: &str) -> Read<f64> {
 }
 
 fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
-    // Counted before room is taken for them.
+    // Counted before memory is allocated for them.
     let listed = map(text, Ok)?;
     if listed.len() > MAX_STATES {
         return Err(Fault::new(format!("has {} entries; at most {MAX_STATES} are allowed", listed.len())));
@@ -148,7 +154,7 @@ fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
     listed.into_iter().map(read).collect()
 }
 
-/// Something listed with null as its options is listed all the same.
+/// An entry with null as its options is listed too, with defaults.
 fn or_default<T: Default>(text: &str, read: impl FnOnce(&str) -> Read<T>) -> Read<T> {
     if text == "null" { Ok(T::default()) } else { read(text) }
 }
@@ -229,7 +235,7 @@ fn priority(text: &str) -> Read<i8> {
     priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
 }
 
-/// Largest number of events that `keepLast` takes.
+/// Largest number of events for `keepLast`.
 const MOST_EVENTS: u32 = 1_000_000_000;
 
 fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
@@ -248,7 +254,7 @@ fn traceparent(text: &str) -> Read<String> {
     }
 }
 
-/// What is wrong with a text that is no W3C trace context.
+/// The predicate for a text that is not a W3C trace context.
 pub fn not_a_traceparent(text: &str) -> String {
     format!("{} is not a W3C traceparent", quote(text))
 }
@@ -270,7 +276,7 @@ pub fn is_traceparent(text: &str) -> bool {
         && hex(flags, 2)
 }
 
-/// What names something else in the definition must name something that is there.
+/// Checks that references within the definition name something that the definition lists.
 fn check_references(definition: &Definition) -> Read<()> {
     if let Some(state) = &definition.starting_state
         && !definition.states.contains_key(state)

@@ -1,4 +1,4 @@
-//! Reads fields of JSON documents with messages that name the place and say what is wrong there.
+//! Reads fields of JSON documents. Errors name the place and say what is wrong there.
 
 use crate::payload::check_payload;
 use crate::unknown::{Step, Unknown};
@@ -6,10 +6,10 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use xdb_engine::Json;
 
-/// Longest name of a state, queue, attribute, command or message, in bytes: two of them fit into an index entry.
+/// Longest name of a state, queue, attribute, command or message, in bytes. Two such names fit into an index entry.
 pub const MAX_NAME_BYTES: usize = 1024;
 
-/// What is wrong with a document, and where. `what` is a predicate: it follows the path or the document's name.
+/// What is wrong with a document, and where. `what` is a predicate that follows the path or the document's name.
 #[derive(Debug)]
 pub(crate) struct Fault {
     path: String,
@@ -30,14 +30,14 @@ impl Fault {
         self.under(&format!("[{index}]"))
     }
 
-    /// Puts a step before the path; `step` is printable.
+    /// Puts a step before the path. `step` must be printable.
     pub fn under(mut self, step: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{dot}{}", self.path);
         self
     }
 
-    /// The message, for a fault in the document that is called `document`.
+    /// The message for a fault; `document` is the name of the document.
     pub fn message(&self, document: &str) -> String {
         let subject = if self.path.is_empty() { document } else { &self.path };
         format!("{subject} {}", self.what)
@@ -46,7 +46,7 @@ impl Fault {
 
 pub(crate) type Read<T> = Result<T, Fault>;
 
-/// A text in quotes, cut and made printable, for a message.
+/// A text in quotes for a message, shortened and printable.
 pub(crate) fn quote(text: &str) -> String {
     let short = cut(text, 100);
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -61,13 +61,13 @@ pub(crate) fn cut(text: &str, chars: usize) -> &str {
     }
 }
 
-/// What becomes of keys that nobody asks for: a worker may be newer than the engine, but a registered typing error
-/// should be found at once.
+/// How unknown keys are treated. A worker may be newer than the engine, but a typing error in a registration should be
+/// found at once.
 #[derive(Clone, Copy)]
 pub(crate) enum UnknownKeys<'u> {
     Refused,
     Ignored,
-    /// Noted by [`Object::knowing`].
+    /// Recorded by [`Object::knowing`].
     Noted(&'u Unknown),
 }
 
@@ -77,16 +77,16 @@ impl UnknownKeys<'_> {
     }
 }
 
-/// The fields of an object. A key that stands there twice has its last value, as in `jsonb`.
+/// The fields of an object. If a key occurs twice, its last value counts, as in `jsonb`.
 pub(crate) struct Object<'a> {
     fields: BTreeMap<String, &'a RawValue>,
     unknown_keys: UnknownKeys<'a>,
-    /// Keys that were asked for, where others are refused.
+    /// The keys that were read. Used only if unknown keys are refused.
     known: Vec<&'static str>,
 }
 
 impl<'a> Object<'a> {
-    /// An object of which [`Object::finish`] refuses or ignores what was not taken out.
+    /// Reads an object. [`Object::finish`] refuses or ignores the fields that were not read.
     pub fn read(text: &'a str, unknown_keys: UnknownKeys<'a>) -> Read<Self> {
         if !text.trim_start().starts_with('{') {
             return Err(Fault::new("must be an object"));
@@ -95,8 +95,8 @@ impl<'a> Object<'a> {
         Ok(Self { fields, unknown_keys, known: Vec::new() })
     }
 
-    /// Says at once which keys are asked for, where unknown ones are noted: so those are known too of an object in which
-    /// something is wrong.
+    /// Declares all keys of the object, if unknown keys are recorded. So unknown keys are recorded even if reading the
+    /// object fails later.
     pub fn knowing(self, known: &'static [&'static str]) -> Self {
         if let UnknownKeys::Noted(unknown) = self.unknown_keys {
             unknown.note(self.fields.keys(), known);
@@ -104,7 +104,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Takes a field out. Null is as good as absent.
+    /// Reads a field. Null counts as absent.
     pub fn optional<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
         if matches!(self.unknown_keys, UnknownKeys::Refused) {
             self.known.push(key);
@@ -118,29 +118,29 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Whether one of these is there and not null.
+    /// Whether one of these fields exists and is not null.
     pub fn has_any(&self, keys: &[&str]) -> bool {
         keys.iter().any(|key| self.fields.get(*key).is_some_and(|value| value.get() != "null"))
     }
 
-    /// Takes out a field that has to be there.
+    /// Reads a required field.
     pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
     }
 
-    /// Takes out an array; none is an empty one.
+    /// Reads an array. An absent array is empty.
     pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
         let (unknown_keys, mut items) = (self.unknown_keys, 0..);
         let read_one = |text| unknown_keys.within(Step::Item(items.next().unwrap_or_default()), || read(text));
         Ok(self.optional(key, |text| list(text, read_one))?.unwrap_or_default())
     }
 
-    /// Takes out an object with keys of the user's choice; none is an empty one.
+    /// Reads an object with free keys. An absent object is empty.
     pub fn map_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
         Ok(self.optional(key, |text| map(text, read))?.unwrap_or_default())
     }
 
-    /// What is made of the fields, if none is left that should not be there.
+    /// Returns `made`, unless unknown keys are refused and some fields were not read.
     pub fn finish<T>(self, made: T) -> Read<T> {
         match self.fields.keys().next() {
             Some(key) if matches!(self.unknown_keys, UnknownKeys::Refused) => {
@@ -161,7 +161,7 @@ pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T
     items.iter().enumerate().map(|(index, item)| read(item.get()).map_err(|fault| fault.at_index(index))).collect()
 }
 
-/// An object whose keys are names of the user's choice.
+/// An object whose keys are free names.
 pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
     let object = Object::read(text, UnknownKeys::Ignored)?;
     let read_one = |(key, value): (String, &'a RawValue)| {
@@ -179,7 +179,7 @@ pub(crate) fn string(text: &str) -> Read<String> {
     serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))
 }
 
-/// A name: neither empty nor longer than [`MAX_NAME_BYTES`], and without NUL.
+/// A name: not empty, at most [`MAX_NAME_BYTES`] long, without NUL.
 pub(crate) fn name(text: &str) -> Read<String> {
     let name = string(text)?;
     check_name(&name)?;
@@ -207,7 +207,7 @@ pub(crate) fn boolean(text: &str) -> Read<bool> {
     }
 }
 
-/// A number that is not negative and not infinite.
+/// A finite number, at least 0.
 pub(crate) fn seconds(text: &str) -> Read<f64> {
     let number = number(text)?;
     if number < 0.0 {
@@ -216,8 +216,7 @@ pub(crate) fn seconds(text: &str) -> Read<f64> {
     Ok(number)
 }
 
-/// The largest number that is accepted. Those near the end of the range of f64, written out as `jsonb` does it, can't
-/// be read again by everybody.
+/// The largest accepted number. `jsonb` writes numbers out, and some readers can't read larger ones again.
 const MAX_NUMBER: f64 = 1e300;
 
 pub(crate) fn number(text: &str) -> Read<f64> {
@@ -231,7 +230,7 @@ pub(crate) fn number(text: &str) -> Read<f64> {
     }
 }
 
-/// A whole number that SQL's `int` holds too; `1.0` is one.
+/// A whole number within SQL's `int`; `1.0` is one.
 pub(crate) fn whole(text: &str) -> Read<u32> {
     let number = number(text)?;
     if number < 0.0 {
@@ -246,13 +245,13 @@ pub(crate) fn whole(text: &str) -> Read<u32> {
     Ok(number as u32)
 }
 
-/// One of some words.
+/// One of the known words.
 pub(crate) fn word<T>(text: &str, known: &[&str], parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
     let word = string(text)?;
     parse(&word).ok_or_else(|| Fault::new(format!("{} is unknown; known are {}", quote(&word), known.join(", "))))
 }
 
-/// A user's value.
+/// A value of the application.
 pub(crate) fn payload(text: &str, max_bytes: usize) -> Read<Json> {
     check_payload(text, max_bytes).map_err(|error| Fault::new(error.to_string()))
 }

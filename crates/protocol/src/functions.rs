@@ -1,4 +1,4 @@
-//! Functions of the database: what a definition says of them, and what answers and starts ask of them.
+//! Functions of the database: how definitions name them, and how answers and starts call them.
 
 use crate::fields::{Fault, Object, Read, name, payload};
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use xdb_engine::FunctionCall;
 /// Most functions that one answer or start calls.
 pub const MAX_FUNCTION_CALLS: usize = 100;
 
-/// The keys of a call.
+/// The keys of a function call.
 pub(crate) const FUNCTION_CALL: &[&str] = &["function", "argument"];
 
-/// The calls of an answer or a start, in their order.
+/// The function calls of an answer or a start, in order.
 pub(crate) fn function_calls<'a>(
     object: &mut Object<'a>,
     read: impl FnMut(&'a str) -> Read<FunctionCall>,
@@ -33,7 +33,7 @@ pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) ->
     object.finish(call)
 }
 
-/// Functions as a definition names them. How a name is written is for the database to judge.
+/// Functions as a definition names them. Only the database can check how a name is written.
 pub(crate) fn functions(object: &mut Object<'_>) -> Read<BTreeMap<String, String>> {
     object.map_of("functions", name)
 }

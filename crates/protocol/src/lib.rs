@@ -1,25 +1,33 @@
-//! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions.
+//! The wire formats: requests to workers, answers of workers, and the JSON documents of the SQL functions.
 //!
 //! ```text
 //!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
-//!                                                                    (decode_error, decode_failure, if the status is not 200)
+//!                                                     (decode_error, decode_failure, if the status is not 200)
 //!   definition, options of a start ──────────────────────────────────▶ definition ──▶ Definition, StartOptions
 //! ```
 //!
-//! Whatever comes from outside is checked here and becomes the engine's types, or a message that says what is wrong and
-//! where: a path and a predicate, as in `stateDecision.nextStates[0].stateId is empty`. Three rules hold for all of it:
+//! Input from outside is checked here. It becomes the engine's types, or a message that says what is wrong and where: a
+//! path and a predicate, as in `stateDecision.nextStates[0].stateId is empty`. Three rules hold for all input:
 //!
-//! - User payloads pass through as the text they came in. They are checked, so that `jsonb` takes them, and never decoded.
-//! - No input costs more than its length: the depth is checked before anything is built, nothing recurses without a bound,
-//!   and memory is in proportion to the text (`tests/bounded.rs`).
-//! - Null is as good as an absent key. A worker's answer may have keys that nobody knows, since workers may be newer than
-//!   the engine: they change nothing, and are told. In a document of a SQL function they are errors, since they are typing
+//! - Payloads of the application stay the text they came in. They are checked, so that `jsonb` accepts them, and never
+//!   decoded.
+//! - The cost of reading is proportional to the length of the text (`tests/bounded.rs`). The depth is checked before
+//!   anything is built, so recursion is bounded.
+//! - Null counts as an absent key. Unknown keys in a worker's answer change nothing and become warnings, because
+//!   workers may be newer than the engine. In a document of a SQL function they are errors, because they are typing
 //!   errors.
 //!
-//! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
-//! `unknown.rs` what nobody asks for; `config.rs` reads the options of states, and `functions.rs` the calls of functions, which
-//! stand in definitions and in answers; `definition.rs` and `answer.rs` read whole documents (`merge.rs` a part of them),
-//! `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
+//! Limitations: this crate knows no database, no sockets and no clock.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `scan.rs`, `payload.rs` | checks the JSON grammar and depth; what a payload is |
+//! | `fields.rs`, `unknown.rs` | read objects, with places in errors; record unknown keys |
+//! | `config.rs`, `functions.rs`, `merge.rs` | read parts of documents: options of states, function calls, merges |
+//! | `definition.rs`, `answer.rs` | read whole documents |
+//! | `arguments.rs`, `start.rs` | check the other arguments of SQL functions, and all parameters of a start |
+//! | `request.rs` | writes requests |
+//! | `refusal.rs` | errors: SQLSTATEs and messages |
 
 mod answer;
 pub mod arguments;

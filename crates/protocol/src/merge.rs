@@ -1,4 +1,4 @@
-//! How a start is merged into another one, as the options of a start say it.
+//! Reads how a start is merged into another one, from the options of a start.
 
 use crate::fields::{Fault, Object, Read, UnknownKeys, name, quote, seconds, word};
 use xdb_engine::{Duration, MergeOptions, MergedInput, MergedStart};
@@ -15,12 +15,13 @@ pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
     };
     let puts_off = matches!(options.start_at, MergedStart::Replace | MergedStart::Latest);
     if options.at_most.is_some() && !puts_off {
-        return Err(Fault::new("needs startAt REPLACE or LATEST: nothing else puts a start off").at("atMostSeconds"));
+        return Err(Fault::new("needs startAt REPLACE or LATEST: no other value postpones a start").at("atMostSeconds"));
     }
     object.finish(options)
 }
 
-/// One of the words, or a function's name, which is qualified: a misspelt word is none.
+/// One of the words, or the qualified name of a function. A name without a schema is refused, so a misspelt word is an
+/// error.
 fn input(text: &str) -> Read<MergedInput> {
     let given = name(text)?;
     match MergedInput::parse(&given) {
@@ -29,7 +30,7 @@ fn input(text: &str) -> Read<MergedInput> {
         None => {
             let words = MergedInput::WORDS.join(", ");
             Err(Fault::new(format!(
-                "is {}: it is one of {words}, or the name of a function with its schema",
+                "is {}: it must be one of {words}, or the name of a function with its schema",
                 quote(&given)
             )))
         }

@@ -1,11 +1,13 @@
+//! Payloads: JSON values of the application that the engine stores and forwards.
+
 use crate::scan::{PayloadError, Rules, scan};
 use xdb_engine::Json;
 
 /// How deep arrays and objects of a payload may be nested.
 pub const MAX_PAYLOAD_DEPTH: usize = 128;
 
-/// Accepts a text as a payload if `jsonb` would accept it, it is not nested deeper than [`MAX_PAYLOAD_DEPTH`], and it
-/// is not longer than `max_bytes`, neither as it stands nor with its numbers written out. The text is kept as it is.
+/// Checks a payload. `jsonb` must accept it, its depth is at most [`MAX_PAYLOAD_DEPTH`], and its length at most
+/// `max_bytes`, also with its numbers written out. The text is kept unchanged.
 pub fn check_payload(text: &str, max_bytes: usize) -> Result<Json, PayloadError> {
     if text.len() > max_bytes {
         return Err(PayloadError::TooLarge { bytes: text.len(), max: max_bytes });

@@ -1,18 +1,18 @@
-//! What a caller of a function is told when it is refused: a SQLSTATE and words. `docs/errors.md` lists the SQLSTATEs.
+//! Errors for callers of SQL functions: SQLSTATE, message, detail and hint. `docs/errors.md` lists the SQLSTATEs.
 //!
-//! Here are those that say nothing of a server: whoever offers the functions says the same.
+//! Limitations: only errors that don't depend on a server are here. The server and the simulator share them.
 
 use std::fmt;
 use xdb_engine::{Failure, NOT_REGISTERED, Pause, PauseMode, Rejection, StateExecutionId, listed};
 
-/// An error of a function, as its caller gets it.
+/// An error of a function, for its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     sqlstate: &'static [u8; 5],
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
-    /// Where Postgres has the name of a type: the worker's word for its error.
+    /// The worker's name for its error, in the field where Postgres puts the name of a type.
     pub datatype: Option<String>,
 }
 
@@ -21,7 +21,7 @@ impl Refusal {
         Self { sqlstate, message: message.into(), detail: None, hint: None, datatype: None }
     }
 
-    /// Something that should not happen.
+    /// An error that should not happen.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(b"XX000", message)
     }
@@ -39,7 +39,7 @@ impl Refusal {
         self.sqlstate
     }
 
-    /// The SQLSTATE as people write it.
+    /// The SQLSTATE as text.
     pub fn sqlstate(&self) -> &'static str {
         std::str::from_utf8(self.sqlstate).unwrap_or("XX000")
     }
@@ -53,10 +53,10 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How much of a word that means nothing is repeated.
+/// How much of an unknown word a message repeats.
 const SHOWN_CHARACTERS: usize = 100;
 
-/// A message as a DETAIL: with a full stop, and with a capital unless it begins with the name of a field.
+/// Turns a message into a DETAIL: with a full stop, and with a capital letter unless it begins with a field name.
 pub fn sentence(text: &str) -> String {
     let mut characters = text.chars();
     let is_word =
@@ -69,8 +69,8 @@ pub fn sentence(text: &str) -> String {
     format!("{first}{}{stop}", characters.as_str())
 }
 
-/// Makes functions that give errors, each of its SQLSTATE, its message, and what there is of DETAIL and HINT. First comes what makes an error
-/// of a SQLSTATE and a message.
+/// Makes functions that return errors, each with its SQLSTATE and message, and optionally DETAIL and HINT.
+/// `$error::$new` makes an error from a SQLSTATE and a message.
 #[macro_export]
 macro_rules! errors {
     ($error:ident::$new:ident;
@@ -91,7 +91,7 @@ crate::errors! {
     unknown_state_execution(id: &StateExecutionId) = b"XD003", "unknown state execution \"{id}\"";
     unknown_global_queue(name: &str) = b"XD004", "unknown global queue \"{name}\"",
         hint "The process type lists its queues in \"globalQueues\".";
-    /// An idempotency key has answered a request that is another one: of another RPC, or with another input.
+    /// An idempotency key was used before, for another RPC or another input.
     key_of_another_rpc(key: &str) = b"XD030", "idempotency key \"{key}\" was used for another RPC or another input",
         detail "A key stands for one RPC and one input of a process execution.",
         hint "Use a new key for a new request. To repeat a request, use its key with the same input.";
@@ -102,43 +102,44 @@ crate::errors! {
     invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
     invalid_argument(name: &str, what: impl std::fmt::Display) = b"XD009", "invalid value for {name}: {what}";
     local_attributes_changed(rpc_name: &str) = b"40001",
-        "could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed";
+        "could not serialize access: local attributes that RPC \"{rpc_name}\" has read were changed";
     payload(name: &str, what: impl std::fmt::Display) = b"XD015", "{name} {what}";
-    /// The payloads and attributes of a call's request take more bytes than allowed.
+    /// The payloads and attributes of a request have more bytes than allowed.
     request_too_large(bytes: usize, most: usize) = b"XD015",
-        "what the call would send has {bytes} bytes, and xdb.max_request_size is {most}";
-    /// A caller asks for more than a process may have. `what` says what the limit is, and names the setting if one changes it.
+        "the request of the call would have {bytes} bytes; xdb.max_request_size is {most}";
+    /// A caller asks for more than a process may have. `what` is the limit, with the setting that changes it, if any.
     over_quota(what: impl std::fmt::Display) = b"XD029", "{what}",
         hint "Ask for less. If the message names a setting, a superuser can raise it.";
 }
 
-/// `known` are the queues that the process type lists.
+/// `known` are the local queues that the process type lists.
 pub fn unknown_queue(name: &str, known: &str) -> Refusal {
     let known = if known.is_empty() { "none".to_owned() } else { known.to_owned() };
     Refusal::new(b"XD004", format!("unknown local queue \"{name}\""))
         .hint(format!("The process type lists its queues in \"localQueues\": {known}."))
 }
 
-/// An argument that must not be NULL is.
+/// A required argument is NULL.
 pub fn missing(name: &str) -> Refusal {
     invalid_argument(name, "it must not be null")
 }
 
-/// A word that is none of the known ones.
+/// A word that is not among the known ones.
 pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
     let (short, more) = match word.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => (&word[..end], "…"),
         None => (word, ""),
     };
     let refusal = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
-    if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", listed(known.iter().copied()))) }
+    if known.is_empty() { refusal } else { refusal.hint(format!("Known values: {}.", listed(known.iter().copied()))) }
 }
 
+/// The call of an RPC failed. `what` says why.
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
     Refusal::new(b"XD010", format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
 }
 
-/// A worker answered an RPC with another status than 200.
+/// A worker answered an RPC with a status other than 200.
 pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal {
     let Failure { error_type, detail, .. } = failure;
     let kind = error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
@@ -146,7 +147,7 @@ pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal 
     Refusal { datatype: error_type, ..refusal }
 }
 
-/// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
+/// A pause rejects the request, or did not end within the caller's timeout. `what` is paused.
 pub fn paused(what: &str, pause: &Pause) -> Refusal {
     let mut detail = match pause.mode {
         PauseMode::Reject => "It refuses requests".to_owned(),
@@ -159,7 +160,7 @@ pub fn paused(what: &str, pause: &Pause) -> Refusal {
     Refusal::new(b"XD023", format!("{what} is paused")).detail(detail)
 }
 
-/// A command of a caller that the engine refuses.
+/// A caller's command that the engine refused.
 pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
@@ -172,7 +173,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
         | Rejection::InvalidOptions(_) => Refusal::new(b"XD009", rejection.to_string()),
         Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
-            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what it waits for.")
+            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what the execution waits for.")
         }
         Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
             Refusal::internal(rejection.to_string())
@@ -180,7 +181,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// A start that the engine refuses.
+/// A start that the engine refused.
 pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::UnknownState(name) => {
@@ -192,12 +193,12 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// The answer of an RPC that can't be applied.
+/// An RPC's answer that can't be applied.
 pub fn rpc_not_applied(rpc_name: &str, failure: Failure) -> Refusal {
     let refusal = worker_failed(rpc_name, failure.detail);
     if failure.error_type.as_deref() != Some(NOT_REGISTERED) {
         return refusal;
     }
-    let hint = "Register the version of the process type that the worker has, and call again.";
+    let hint = "Register the worker's version of the process type, and invoke the RPC again.";
     Refusal { datatype: failure.error_type, ..refusal.hint(hint) }
 }

@@ -1,12 +1,12 @@
-//! What workers are asked. Bodies are written straight into their text: payloads are copied, never parsed. (serde's
-//! `RawValue` would parse them once more, which takes twenty times as long as all of it for a payload of a megabyte.)
+//! Writes the requests to workers. Bodies are written as text, and payloads are copied without parsing. serde's
+//! `RawValue` would parse a payload again: twenty times slower for a megabyte.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::iter;
 use xdb_engine::*;
 
-/// Where the calls of states and RPCs go, after the worker's URL.
+/// Paths of the calls of states and RPCs, after the worker's URL.
 pub const WAIT_UNTIL_PATH: &str = "/api/v1/xdb/worker/async-state/wait-until";
 pub const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
 pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
@@ -14,7 +14,7 @@ pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
 /// The identity of a call, the same for all its attempts:
 /// `<execution id>/<state execution id>/wait-until` or `…/execute`.
 ///
-/// It goes into HTTP headers, so every byte of the state execution id other than ASCII letters, digits and `-_.~` is
+/// It is sent in HTTP headers. So each byte of the state execution id except ASCII letters, digits and `-_.~` is
 /// percent-encoded.
 pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, api: Api) -> String {
     let api = match api {
@@ -24,15 +24,15 @@ pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, ap
     format!("{execution}/{}-{}/{api}", header_safe(&state_execution_id.state_id), state_execution_id.number)
 }
 
-/// The identity of one RPC: `<execution id>/rpc/<RPC>/<invocation>`. The caller sees to it that the invocation is unique, or
-/// the same where an RPC is repeated.
+/// The identity of one RPC: `<execution id>/rpc/<RPC>/<invocation>`. The caller makes sure that the invocation is
+/// unique, or the same if an RPC is repeated.
 pub fn rpc_call_id(execution: ExecutionId, rpc_name: &str, invocation: &str) -> String {
     format!("{execution}/rpc/{}/{}", header_safe(rpc_name), header_safe(invocation))
 }
 
-/// The `Idempotency-Key`, by which a worker may keep the answer of a call: `<call id>/<generation>`, the same for attempts that
-/// carry the same request. What was loaded under a lock is part of the request, and an attempt that loads something else is
-/// another one: then `values` stands for it.
+/// The `Idempotency-Key` under which a worker may store its answer: `<call id>/<generation>`. Attempts with the same
+/// request have the same key. Values loaded under a lock are part of the request, so their fingerprint `values` is part
+/// of the key.
 pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> String {
     match values {
         Some(values) => format!("{call_id}/{generation}/{values:016x}"),
@@ -40,26 +40,26 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
     }
 }
 
-/// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
-/// other values is never taken for the one to these.
+/// The fingerprint of loaded values in an [idempotency key](request_key). So an answer to other values is never taken
+/// for an answer to these.
 pub fn fingerprint(global: &str, local: &str) -> u64 {
     hash([global, local].into_iter())
 }
 
-/// Stands for what a call has loaded under locks, in the token of a worker that fetches it: global attributes, and the versions of
+/// The fingerprint of values loaded under locks in the token of a pull worker: global attributes, and the versions of
 /// local ones.
 pub fn token_fingerprint(global: &str, versions: &BTreeMap<String, String>) -> u64 {
     hash(iter::once(global).chain(versions.iter().flat_map(|(name, version)| [name.as_str(), version])))
 }
 
-/// The hash of texts that are told from each other by their lengths.
+/// The hash of several texts. Lengths are hashed too, so the border between two texts counts.
 fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     let bytes = texts.flat_map(|text| (text.len() as u64).to_le_bytes().into_iter().chain(text.bytes()));
     let hash = fnv1a_128(bytes);
     (hash >> 64) as u64 ^ hash as u64
 }
 
-/// A JSON object of members whose values are JSON text.
+/// A JSON object from members whose values are JSON text.
 pub fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
     const QUOTES_COLON_COMMA: usize = 4;
     let bytes = 2 + members.clone().map(|(name, value)| name.len() + value.len() + QUOTES_COLON_COMMA).sum::<usize>();
@@ -97,26 +97,27 @@ fn header_safe(text: &str) -> String {
 pub struct CallContext<'a> {
     pub process_id: &'a str,
     pub execution: ExecutionId,
-    /// The role that the process belongs to, by the name that it has now; none if it is gone.
+    /// The current name of the role that the process runs as. None if the role was dropped.
     pub owner: Option<&'a str>,
-    /// Where the process is.
+    /// The database of the process.
     pub database: &'a str,
     pub process_started_at: Timestamp,
     /// None for an RPC.
     pub state_execution_id: Option<&'a StateExecutionId>,
-    /// From 1.
+    /// Attempt number, from 1.
     pub attempt: u32,
     pub call_id: &'a str,
     pub first_attempt_at: Timestamp,
-    /// For everything until the last byte of the answer.
+    /// Time limit until the last byte of the answer.
     pub timeout: std::time::Duration,
-    /// Of a process that was started with a key for it.
+    /// The shard, if the process was started with a shard key.
     pub shard: Option<i16>,
+    /// The failed state execution, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
 }
 
 impl CallContext<'_> {
-    /// The text of the object, for functions that an answer calls.
+    /// The object as JSON text, for the functions that an answer calls.
     pub fn encode(&self) -> String {
         let mut text = Writer::with_room_for(0);
         text.context_object(self);
@@ -124,7 +125,7 @@ impl CallContext<'_> {
     }
 }
 
-/// What functions that a start calls are told of it.
+/// The context for functions that a start calls.
 #[derive(Clone, Copy, Debug)]
 pub struct StartContext<'a> {
     pub process_id: &'a str,
@@ -142,16 +143,16 @@ impl StartContext<'_> {
     }
 }
 
-/// What of a worker is called.
+/// Which handler is called.
 #[derive(Clone, Copy, Debug)]
 pub enum Handler<'a> {
     /// `waitUntil` or `execute` of the state with this id.
     State(&'a str),
-    /// The RPC of this name.
+    /// The RPC with this name.
     Rpc(&'a str),
 }
 
-/// The body of a request. Attributes are the texts of JSON objects, as the database made them.
+/// The body of a request. Attributes are JSON objects as text, as the database made them.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestBody<'a> {
     pub context: CallContext<'a>,
@@ -160,13 +161,14 @@ pub struct RequestBody<'a> {
     pub input: Option<&'a Json>,
     pub loaded_global_attributes: &'a str,
     pub loaded_local_attributes: &'a str,
-    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for all others.
+    /// The results of the wait for `execute`: empty if `waitUntil` was skipped. None for other calls.
     pub results: Option<&'a [WaitCommand]>,
+    /// The last error of the application's tables about an answer to this call.
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 
 impl RequestBody<'_> {
-    /// Bytes of what users' values take in it; the rest is short.
+    /// Bytes of the application's values in the body. The rest is short.
     pub fn payload_bytes(&self) -> usize {
         let length = |payload: Option<&Json>| payload.map_or(0, |payload| payload.as_str().len());
         let messages = self.results.into_iter().flatten().map(|command| {
@@ -203,13 +205,13 @@ impl RequestBody<'_> {
     }
 }
 
-/// Writes JSON: payloads as they are, and everything else with serde. Commas come by themselves: one stands before
-/// everything that does not follow an opening bracket.
+/// Writes JSON: payloads as they are, everything else with serde. A comma is written before each item that does not
+/// follow an opening bracket.
 struct Writer {
     bytes: Vec<u8>,
 }
 
-/// A part of a request in which there is no payload.
+/// A part of a request that contains no payload.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RecoveredError<'a> {
@@ -235,7 +237,7 @@ struct TimerResult<'a> {
 }
 
 impl Writer {
-    /// Payloads may be large: they are not to be moved while the request grows.
+    /// Allocates at once: moving large payloads while the text grows would be slow.
     fn with_room_for(payloads: usize) -> Self {
         const REST: usize = 1024;
         Self { bytes: Vec::with_capacity(payloads + REST) }
@@ -311,8 +313,8 @@ impl Writer {
         });
     }
 
-    /// The commands of one kind of queue, in request order: `of` gives the queue and what was taken, `message` writes
-    /// the fields of a message.
+    /// The commands for one kind of queue, in request order. `of` returns the queue and the taken messages, and
+    /// `message` writes the fields of a message.
     fn queue_results<'c, M: 'c>(
         &mut self,
         name: &str,
@@ -357,7 +359,7 @@ impl Writer {
         self.value(value);
     }
 
-    /// Whole seconds without a fraction, for those to whom `60.0` is another number than `60`.
+    /// Whole seconds have no fraction, because for some readers `60.0` is not `60`.
     fn seconds(&mut self, key: &str, duration: std::time::Duration) {
         match duration.subsec_nanos() {
             0 => self.field(key, duration.as_secs()),
@@ -369,7 +371,7 @@ impl Writer {
         self.text(key, value.map_or("null", Json::as_str));
     }
 
-    /// The text of a JSON value, as it is.
+    /// Writes a JSON value as it is.
     fn text(&mut self, key: &str, value: &str) {
         self.key(key);
         self.bytes.extend(value.as_bytes());
@@ -388,7 +390,7 @@ impl Writer {
     }
 
     fn value(&mut self, value: impl Serialize) {
-        // Only what has no keys but texts, and no number that is not finite, is written so.
+        // Can't fail: keys are strings, and numbers are finite.
         serde_json::to_writer(&mut self.bytes, &value).expect("it is JSON");
     }
 

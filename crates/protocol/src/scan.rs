@@ -1,18 +1,18 @@
-//! Checks JSON text without building anything and without recursion: serde knows the grammar, and what is left are numbers, escapes
-//! and the depth.
+//! Checks JSON text without building values and without recursion. serde checks the grammar. The rest are numbers,
+//! escapes and the depth.
 
 use serde::de::IgnoredAny;
 use std::fmt;
 
-/// Why a text is no payload. Its message is a predicate: it follows the name of the value that it is about, as in
-/// "input is nested deeper than 128 levels".
+/// Why a text is not a payload. The message is a predicate that follows the name of the value: "input is nested deeper
+/// than 128 levels".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadError {
     TooLarge {
         bytes: usize,
         max: usize,
     },
-    /// `jsonb` writes numbers out: a few bytes such as `1e131071` become a hundred thousand.
+    /// `jsonb` writes numbers out: the few bytes of `1e131071` become a hundred thousand.
     TooLargeWrittenOut {
         bytes: usize,
         max: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Rules {
     pub jsonb: bool,
 }
 
-/// Checks that the text is one JSON value. Answers with its length, numbers counted as `numeric` writes them out.
+/// Checks that the text is one JSON value. Returns its length, with numbers written out as `numeric` does.
 pub(crate) fn scan(text: &str, rules: &Rules) -> Result<usize, PayloadError> {
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| PayloadError::Syntax(error.to_string()))?;
     let bytes = text.as_bytes();
@@ -87,10 +87,10 @@ pub(crate) fn scan(text: &str, rules: &Rules) -> Result<usize, PayloadError> {
     Ok(length)
 }
 
-/// Where the quote is that ends the string whose first one is at `at`.
+/// The position of the closing quote of the string that begins at `at`.
 fn end_of_string(text: &str, mut at: usize, jsonb: bool) -> Result<usize, PayloadError> {
     let bytes = text.as_bytes();
-    // What follows `\u`: the grammar wants four digits.
+    // The code unit after `\u`. The grammar check has made sure of four digits.
     let unit = |at: usize| {
         let is_one = bytes[at..].starts_with(b"\\u");
         is_one.then(|| u32::from_str_radix(&text[at + 2..at + 6], 16).unwrap_or_default())
@@ -111,18 +111,18 @@ fn end_of_string(text: &str, mut at: usize, jsonb: bool) -> Result<usize, Payloa
     }
 }
 
-/// Digits that `numeric` holds before and after the decimal point.
+/// Digits that `numeric` can hold before and after the decimal point.
 const MAX_INTEGER_DIGITS: i64 = 131_072;
 const MAX_SCALE: i64 = 16_383;
-/// `numeric` refuses exponents from here on, also those of a zero.
+/// `numeric` refuses exponents of this size and above, even if the number is zero.
 const EXPONENT_BOUND: u64 = 1_073_741_823;
 
-/// How long a number is as `numeric` writes it; none if it is out of range.
+/// The length of a number as `numeric` writes it. None: out of range.
 fn digits_of(number: &str) -> Option<usize> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = whole.trim_start_matches('-');
-    // One with too many digits for an `i64` is out of range too.
+    // An exponent that does not fit into an `i64` is out of range too.
     let exponent = exponent.parse::<i64>().ok().filter(|exponent| exponent.unsigned_abs() < EXPONENT_BOUND)?;
     // Power of ten of the first digit that is not zero; None for zero itself.
     let leading = match digits {

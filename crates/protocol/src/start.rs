@@ -1,11 +1,11 @@
-//! The parameters of a start, read and checked: what `start_process` takes, wherever processes are started.
+//! Reads and checks the parameters of a start, for the server and for the simulator.
 
 use crate::arguments::{name, name_if_given, needed, payload, payloads, valid};
 use crate::refusal::{self, Refusal, invalid_argument};
 use crate::{StartOptions, parse_start_options};
 use xdb_engine::{Duration, ExecutionId, IdReusePolicy, Start, Timestamp};
 
-/// The parameters of a start, as they were given. Those that are JSON are its text.
+/// The parameters of a start as given. JSON parameters are text.
 #[derive(Default)]
 pub struct GivenStart {
     pub process_id: Option<String>,
@@ -15,14 +15,14 @@ pub struct GivenStart {
     pub global_attributes: Option<String>,
     pub local_attributes: Option<String>,
     pub id_reuse_policy: Option<String>,
-    /// None within: it is negative.
+    /// `Some(None)` is a negative timeout.
     pub timeout: Option<Option<Duration>>,
-    /// None within: it is infinite.
+    /// `Some(None)` is an infinite time.
     pub start_at: Option<Option<Timestamp>>,
     pub options: Option<String>,
 }
 
-/// What a caller asks for.
+/// A start with checked parameters.
 pub struct StartRequest {
     pub start: Start,
     pub key: Option<String>,
@@ -31,7 +31,7 @@ pub struct StartRequest {
 }
 
 impl StartRequest {
-    /// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
+    /// Checks the parameters. `place` precedes their names in errors. `id` is the process id if none is given.
     pub fn read(place: &str, given: GivenStart, id: ExecutionId, max_payload_bytes: usize) -> Result<Self, Refusal> {
         let at = |argument: &str| format!("{place}{argument}");
         let attributes =
@@ -56,11 +56,11 @@ impl StartRequest {
         if options.correlation.is_some()
             && let Some((argument, _)) = not_merged.into_iter().find(|(_, is_given)| *is_given)
         {
-            let what = "a start with options.correlationKey has none: it may be merged into another one";
+            let what = "it can't be given with options.correlationKey: the start may be merged into another one";
             return Err(invalid_argument(&at(argument), what));
         }
         if !has_own_id && options.request_id.is_some() {
-            let what = "it is compared with those of the same process id, and process_id is NULL";
+            let what = "it needs a process_id: request ids are compared within one process id";
             return Err(invalid_argument(&at("options.requestId"), what));
         }
         let start = Start {

@@ -1,34 +1,35 @@
-//! Keys of an answer that nobody asks for: they change nothing, and are told.
+//! Records unknown keys of an answer. Such keys change nothing and become warnings.
 
 use crate::fields::cut;
 use std::cell::{Cell, RefCell};
 
-/// How many are told of one answer, and how long they may be together: whatever an answer has, what is told of it is short.
+/// How many keys of one answer become warnings, and their total length. So the warnings are short for any answer.
 const MOST: usize = 8;
 const MOST_BYTES: usize = 600;
-/// Of one place. The end of a longer one is kept, where the key is.
+/// Longest place in a warning. A longer one loses its beginning, because the key is at the end.
 const MOST_CHARS: usize = 120;
 
-/// A step on the way to what is read.
+/// A step on the path to the value being read.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     Key(&'static str),
     Item(usize),
 }
 
-/// The unknown keys of one answer. Each is noted where its object is read.
+/// The unknown keys of one answer. Each is recorded when its object is read.
 #[derive(Default)]
 pub(crate) struct Unknown {
-    /// Where the object is that is read now.
+    /// The path of the object being read.
     way: RefCell<Vec<Step>>,
-    /// Each without the numbers of items, and with them: what several items of a list have in the same place is told once.
+    /// Each place without and with the indexes of items. A key in the same place of several items of a list is recorded
+    /// once.
     places: RefCell<Vec<(String, String)>>,
-    /// There are more than are told.
+    /// Not all unknown keys were recorded.
     more: Cell<bool>,
 }
 
 impl Unknown {
-    /// Reads what is one step further.
+    /// Reads a value that is one step further down.
     pub fn within<T>(&self, step: Step, read: impl FnOnce() -> T) -> T {
         self.way.borrow_mut().push(step);
         let made = read();
@@ -36,7 +37,7 @@ impl Unknown {
         made
     }
 
-    /// Notes the keys of an object that are not among the known ones.
+    /// Records the keys of an object that are not known.
     pub fn note<'k>(&self, keys: impl Iterator<Item = &'k String>, known: &[&str]) {
         let mut places = self.places.borrow_mut();
         for key in keys.filter(|key| !known.contains(&key.as_str())) {
@@ -63,7 +64,7 @@ impl Unknown {
         }
     }
 
-    /// A sentence for each.
+    /// One sentence for each recorded key.
     pub fn warnings(self) -> Vec<String> {
         let (mut warnings, mut more, mut bytes) = (Vec::new(), self.more.get(), 0);
         for (_, place) in self.places.into_inner() {

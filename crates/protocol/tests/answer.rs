@@ -194,7 +194,7 @@ fn wrong_answers_to_wait_until() {
         ),
         (
             r#"{"waitingType":"EmptyCommand","timerCommands":[{"delayInSeconds":1}]}"#.to_owned(),
-            "commandRequest.waitingType EmptyCommand waits for nothing, but there are commands",
+            "commandRequest.waitingType EmptyCommand waits for nothing, but commands are given",
         ),
         (
             r#"{"waitingType":"AnyOfCompletion"}"#.to_owned(),

@@ -1,38 +1,41 @@
-//! The breaker of one worker: stops calls to a worker that can't be reached, and finds out when it can be again.
+//! The breaker of one worker. It stops calls to a worker that can't be reached, and finds out when the worker can be
+//! reached again.
 //!
-//! It counts calls that did not get through, not calls that failed: an error that a worker answers is an answer. It knows no
-//! clock; every moment is handed in.
+//! It counts requests that did not get through, not calls that failed: an error from a worker is an answer. It reads no
+//! clock; every moment is a parameter.
+//!
+//! Limitations: a worker that accepts connections and never answers does not open the breaker.
 
 use std::time::{Duration, Instant};
 
-/// So many calls in a row that did not get through open the breaker. Few enough to spare a dead worker's calls their
-/// attempts, and enough for one process with quick retries to spend those that its policy gives it.
+/// The breaker opens after this many requests in a row that did not get through. It is few enough to save attempts
+/// while a worker is down. It is enough for a process with quick retries to use all attempts of its policy.
 pub const FAILURES: u32 = 20;
-/// How long it stays open before the first probe.
+/// How long the breaker stays open before the first probe.
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Each probe that fails doubles the wait, up to this.
+/// Each failed probe doubles the wait, up to this time.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// A probe that is under way for so long has been connected, since connecting takes less: its worker is there, and slow.
+/// Connecting takes less than this. So a probe that is under way for longer has reached its worker, which is slow.
 pub const PROBE_PATIENCE: Duration = Duration::from_secs(15);
-/// Waits are longer by up to this part of them, so that servers do not probe in step.
+/// Waits are longer by up to this part, so that servers do not probe in step.
 const JITTER: f64 = 0.1;
 
-/// What came of a call, as far as it tells whether the worker can be reached.
+/// What the end of a request says about whether the worker can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It got through, whatever was answered.
+    /// The request got through, whatever the answer.
     Reached,
-    /// It did not.
+    /// The request did not get through.
     Unreachable,
-    /// It was not tried.
+    /// The request was not sent.
     Unknown,
 }
 
-/// Which calls may go out.
+/// Which calls may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     All,
-    /// One, as a probe.
+    /// One call, as a probe.
     Probe,
     None,
 }
@@ -44,18 +47,19 @@ pub struct Ticket {
     probe: bool,
 }
 
-/// What people see of a breaker that is not closed.
+/// An open breaker, as it is shown to operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
+    /// When the breaker opened.
     pub since: Instant,
-    /// None while a probe is under way.
+    /// None: a probe is under way.
     pub next_probe: Option<Instant>,
 }
 
 #[derive(Debug)]
 enum BreakerState {
     Closed {
-        /// In a row.
+        /// The number of failures in a row.
         failures: u32,
     },
     Open {
@@ -67,7 +71,7 @@ enum BreakerState {
 
 #[derive(Clone, Copy, Debug)]
 enum Probe {
-    /// The next one goes out with the first call that is due then.
+    /// The first call that is due after this moment is the probe.
     At(Instant),
     UnderWay {
         since: Instant,
@@ -78,7 +82,7 @@ enum Probe {
 #[derive(Debug)]
 pub struct Breaker {
     state: BreakerState,
-    /// Grows with every closing. What began before the last one tells nothing of now.
+    /// Grows each time the breaker closes. Calls from before that say nothing about the present.
     round: u64,
 }
 
@@ -89,7 +93,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Which calls may go out now.
+    /// Which calls may be made now.
     pub fn admits(&mut self, now: Instant) -> Admission {
         match self.state {
             BreakerState::Closed { .. } => Admission::All,
@@ -102,7 +106,7 @@ impl Breaker {
         }
     }
 
-    /// A call goes out.
+    /// A call is submitted. While the breaker is open, it is the probe.
     pub fn begin(&mut self, now: Instant) -> Ticket {
         let is_probe = match &mut self.state {
             BreakerState::Closed { .. } => false,
@@ -136,17 +140,17 @@ impl Breaker {
                 }
                 *probe = Probe::At(now + stretched(*wait, jitter));
             }
-            // It began before the breaker opened.
+            // The call began before the breaker opened.
             (BreakerState::Open { .. }, _) => {}
         }
     }
 
-    /// Begins anew: the worker is another one now.
+    /// Closes the breaker, because the worker was registered again.
     pub fn reset(&mut self) {
         self.close();
     }
 
-    /// When more calls may go out than now, if nothing ends before.
+    /// When more calls may be made than now, if no call ends before.
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         let at = match self.state {
             BreakerState::Closed { .. } => return None,
@@ -156,7 +160,7 @@ impl Breaker {
         (at > now).then_some(at)
     }
 
-    /// What people see; nothing of a closed one.
+    /// What is shown to operators. None: the breaker is closed.
     pub fn open(&self) -> Option<Open> {
         match self.state {
             BreakerState::Closed { .. } => None,

@@ -1,32 +1,36 @@
-//! How many bytes one phase of a turn reads or writes, so that a process that comes next does not wait for long.
+//! How many bytes one phase of a turn reads or writes, so that turns stay short.
 //!
-//! **What is small always goes. Large things go while there are bytes left**: so the first one goes however large it is, and the rest stays
-//! where it is, in the backlog or in the tables, for the turns that follow. One answer that begins 20,000 threads takes as long as hundreds
-//! of others, and so does one request with 16 MB of attributes: a few of them in one turn would be seconds for everybody.
+//! **Small things always go. Large things go while bytes are left.** So the first large thing goes whatever its size.
+//! The rest stays in the backlog or in the tables, for later turns. One answer that begins 20,000 threads takes as long
+//! as hundreds of others, and so does one request with 16 MB of attributes. A few of them in one turn would delay all
+//! processes for seconds.
 //!
-//! Each phase has a budget of its own: with one for all, answers that come all the time would leave nothing to what comes after them.
+//! Each phase has its own budget. With a common one, a steady flow of answers would leave nothing for the later phases.
 //!
-//! A turn takes all that is small, and one budget of what is large. So a small step waits for three turns at most: for the one that is
-//! under way, for the one that claims its call, and for the one that applies its answer. While turns are short that is enough. One very
-//! large thing makes them long: **after a turn that took longer than [`LONG`], the next one takes nothing large**, and the small ones are
-//! through with it at once. Nothing else is remembered. Among large things the order is fair, because each phase gives owners turns or
-//! goes by age, and the first one goes.
+//! A turn takes everything small, and one budget of large things. So a small step waits for at most three turns: the
+//! one under way, the one that claims its call, and the one that applies its answer. While turns are short, that is
+//! enough. One very large thing makes them long. So **after a turn that took longer than [`LONG`], the next one takes
+//! nothing large**, and small steps get through. Nothing else is remembered. The order among large things is fair: each
+//! phase gives owners turns or goes by age, and the first one goes.
+//!
+//! Limitations: sizes are estimates of the callers, made before the work.
 
 use std::time::Duration;
 
-/// What has more bytes is large.
+/// A thing with more bytes than this is large.
 pub const LARGE: usize = 64 * 1024;
 
-/// The bytes that a row counts for which is written.
+/// How many bytes a written row counts.
 pub const ROW: usize = 1024;
 
-/// What one phase takes, and the last thing more. It is about 40 ms of reading and writing JSON, or 80 ms of writing rows.
+/// The budget of one phase; the last large thing may exceed it. It is about 40 ms of reading and writing JSON, or 80 ms
+/// of writing rows.
 pub const OF_A_PHASE: usize = 4 * 1024 * 1024;
 
-/// A turn that takes longer has had something large, or was slow otherwise.
+/// A turn that took longer had something large, or was slow for another reason.
 pub const LONG: Duration = Duration::from_millis(100);
 
-/// What is left to a phase.
+/// What is left for a phase.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteBudget {
     left: usize,
@@ -39,17 +43,17 @@ impl Default for ByteBudget {
 }
 
 impl ByteBudget {
-    /// Of a turn that takes what is large, or does not.
+    /// The budget in a turn that takes large things, or in one that does not.
     pub fn of(takes_large: bool) -> Self {
         Self { left: if takes_large { OF_A_PHASE } else { 0 } }
     }
 
-    /// Whatever is large goes.
+    /// A budget without a limit.
     pub fn unlimited() -> Self {
         Self { left: usize::MAX }
     }
 
-    /// Takes something of this size, if it may still go.
+    /// Takes a thing of this size. Returns whether it may go.
     pub fn take(&mut self, bytes: usize) -> bool {
         let goes = bytes <= LARGE || !self.is_spent();
         if goes && bytes > LARGE {
@@ -58,12 +62,12 @@ impl ByteBudget {
         goes
     }
 
-    /// These bytes were read, large or not.
+    /// Spends bytes that were read or written, large or not.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// Nothing large goes any more.
+    /// Whether nothing large may go any more.
     pub fn is_spent(&self) -> bool {
         self.left == 0
     }

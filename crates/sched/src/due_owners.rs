@@ -1,21 +1,24 @@
-//! Whose timers, or messages, a turn looks for, and how many of each owner's it takes.
+//! Which owners have timers or messages, and how many of each owner a turn takes.
 //!
-//! Each owner's stand in a range of an index of their own, in the order in which they come due or came in. So nobody's are walked over
-//! for those of another, and a turn takes equal parts of all that there are. The scan from the head ([`crate::due_scan`]) finds out
-//! whose there are; the others go by what that one has found, and by what the turns have written since.
+//! The rows of each owner are a range of an index, in the order in which they come due or came in. So a turn takes fair
+//! shares, and a scan for one owner passes no rows of another. A scan from the head ([`crate::due_scan`]) finds out
+//! which owners there are. The other scans use what that one has found, and what turns have written since.
 //!
-//! Of timers it is known when the first of each owner comes due, at the earliest: until then nothing is looked for. Messages are looked
-//! for among all owners who had some a while ago, since whoever sends them tells nobody whose they are.
+//! For timers, it is known when the first one of each owner comes due at the earliest; until then no scan is made for
+//! that owner. Messages are scanned for all owners that had some recently, because the sender does not notify the
+//! engine of their owner.
+//!
+//! Limitations: a new owner is found by the next scan from the head, or when a turn writes a row of that owner.
 
 use crate::room::Owner;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// So long after there was something of an owner for the last time the owner is forgotten.
+/// An owner is forgotten after this time without rows.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// The owners that are known. `T` is the order in which theirs are taken: a due time or an id.
+/// The owners that are known. `T` is the order in which rows are taken: a due time or an id.
 #[derive(Debug)]
 pub struct DueOwners<T> {
     known: BTreeMap<Owner, KnownDue<T>>,
@@ -23,8 +26,9 @@ pub struct DueOwners<T> {
 
 #[derive(Debug)]
 struct KnownDue<T> {
-    /// There is nothing before this. None: nothing at all.
+    /// The owner has no row before this one. None: no row at all.
     first: Option<T>,
+    /// When the owner had a row for the last time.
     seen: Instant,
 }
 
@@ -35,7 +39,7 @@ impl<T> Default for DueOwners<T> {
 }
 
 impl<T: Ord + Copy> DueOwners<T> {
-    /// The firsts of all owners who have any now.
+    /// A scan from the head has found these owners, each with its first row.
     pub fn found(&mut self, heads: impl IntoIterator<Item = (Owner, T)>, now: Instant) {
         for (owner, first) in heads {
             self.known.insert(owner, KnownDue { first: Some(first), seen: now });
@@ -43,14 +47,15 @@ impl<T: Ord + Copy> DueOwners<T> {
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);
     }
 
-    /// One of this owner's was written.
+    /// A turn has written a row of this owner.
     pub fn note(&mut self, owner: Owner, at: T, now: Instant) {
         let known = self.known.entry(owner).or_insert(KnownDue { first: None, seen: now });
         known.first = Some(known.first.map_or(at, |first| first.min(at)));
         known.seen = now;
     }
 
-    /// What was before this one of the owner's is taken, if there was any. None: and there is no other.
+    /// A scan of this owner was committed: the rows before `first` are taken. `first` None: no other row is left.
+    /// `any`: the scan found rows.
     pub fn taken(&mut self, owner: Owner, first: Option<T>, any: bool, now: Instant) {
         if let Some(known) = self.known.get_mut(&owner) {
             known.first = first;
@@ -58,48 +63,51 @@ impl<T: Ord + Copy> DueOwners<T> {
         }
     }
 
-    /// There is nothing of this owner before it.
+    /// The owner has no row before this one.
     pub fn first(&self, owner: Owner) -> Option<T> {
         self.known.get(&owner).and_then(|known| known.first)
     }
 
-    /// Where to look from on for what is this owner's, if all that could be seen before `cursor` was taken: what was written since
-    /// may come before that, when a clock was set back.
+    /// Where a scan for this owner begins, if all visible rows before `cursor` were taken. A row that was written since
+    /// may come before the cursor, if the clock was set back.
     pub fn since(&self, owner: Owner, cursor: Option<T>) -> Option<T> {
         cursor.map(|cursor| self.first(owner).map_or(cursor, |first| first.min(cursor)))
     }
 
-    /// Everybody.
+    /// All known owners.
     pub fn all(&self) -> impl Iterator<Item = Owner> + '_ {
         self.known.keys().copied()
     }
 
-    /// Those who may have something up to `now`.
+    /// Owners that may have a row up to `now`.
     pub fn due(&self, now: T) -> impl Iterator<Item = Owner> + '_ {
         let due = move |known: &KnownDue<T>| known.first.is_some_and(|first| first <= now);
         self.known.iter().filter(move |(_, known)| due(known)).map(|(owner, _)| *owner)
     }
 
-    /// The first that may be there after `now`.
+    /// The earliest row that may exist after `now`.
     pub fn next(&self, now: T) -> Option<T> {
         self.known.values().filter_map(|known| known.first).filter(|first| *first > now).min()
     }
 }
 
-/// How many to look for of each owner, if so many owners have some. More than one of all is a guess: [`in_turns`] holds the limit.
+/// How many rows to read of each owner, if this number of owners have some. The sum may exceed the limit: [`in_turns`]
+/// applies it.
 pub fn share(limit: usize, owners: usize) -> usize {
     limit.div_ceil(owners.max(1))
 }
 
-/// What was taken, and the first of each owner that was left.
+/// The rows that a turn takes, and the first row of each owner that it leaves.
 pub struct InTurns<I, T> {
+    /// In the order in which the turn takes them.
     pub taken: Vec<I>,
+    /// The first row that each owner has left over.
     pub left: HashMap<Owner, T>,
 }
 
-/// Takes so many at most, of each owner the first, then the second of each and so on. Those of one owner keep their order. Who comes
-/// first among owners is another one in each turn: there may be room for one large item alone, and it shall not be the same owner's
-/// each time.
+/// Takes up to `limit` rows: of each owner the first, then of each the second, and so on. The rows of one owner keep
+/// their order. The order of the owners changes with each turn: if a turn has bytes for one large row only, it is
+/// another owner's each time.
 pub fn in_turns<I, T: Ord + Copy>(
     found: Vec<I>,
     limit: usize,

@@ -1,16 +1,18 @@
-//! What is kept because it was expensive to get, and can be had again.
+//! A cache: values that are expensive to get, and can be read again.
+//!
+//! Limitations: weights are the caller's estimates. A single value that is too heavy is kept all the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Values with a weight each. While all together weigh too much, those that were used least recently go; what has just come stays,
-/// whatever its weight.
+/// Values with a weight each. While their sum exceeds the limit, the least recently used value is removed. The value
+/// that was inserted last stays, whatever its weight.
 #[derive(Debug)]
 pub struct Kept<K, V> {
     most: usize,
     weight: usize,
     entries: HashMap<K, KeptValue<V>>,
-    /// By when each was used last, counted in uses.
+    /// Keys by their last use, counted in uses.
     by_use: BTreeMap<u64, K>,
     uses: u64,
 }
@@ -23,12 +25,12 @@ struct KeptValue<V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Kept<K, V> {
-    /// Empty. What is kept will weigh so much at most, but for a single value that weighs more.
+    /// An empty cache for values that weigh up to `most` together.
     pub fn of_at_most(most: usize) -> Self {
         Self { most, weight: 0, entries: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
     }
 
-    /// A value, which is used by that.
+    /// A value. This counts as a use.
     pub fn get(&mut self, key: &K) -> Option<&V> {
         let entry = self.entries.get_mut(key)?;
         self.by_use.remove(&entry.used);
@@ -38,7 +40,7 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         Some(&entry.value)
     }
 
-    /// Keeps a value, in place of the one that was there. Gives back what goes because of it.
+    /// Inserts a value in place of an earlier one. Returns the values that were removed because of the limit.
     pub fn insert(&mut self, key: K, value: V, weight: usize) -> Vec<V> {
         self.remove(&key);
         self.uses += 1;

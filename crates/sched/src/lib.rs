@@ -1,31 +1,32 @@
-//! What a scheduler keeps in memory between its turns.
+//! What a scheduler keeps in memory between its turns, and the rules by which it shares places, time and bytes.
 //!
-//! Nothing here reads a clock, does I/O, starts a thread or knows that Postgres exists: every moment is handed in, so all of
-//! it is tested without a server. And all of it may be lost at any moment: the tables hold everything.
+//! The crate reads no clock, does no I/O, starts no thread and knows nothing of Postgres. Every moment is a parameter,
+//! so everything is tested without a server.
 //!
 //! ```text
 //!   task rows that are due (timers and messages: due_owners)
-//!        │  whose are there?                        lines
-//!        │  where does the scan begin?              due_scan
-//!        │  whose turn is it? (of those who fetch)  turns
-//!        │  is somebody else at it right now?       backoff
-//!        │  is its definition in memory?            kept
+//!        │  which lines are there?                    lines
+//!        │  where does the scan begin?                due_scan
+//!        │  whose turn is it at a pull worker?        turns
+//!        │  did a lock or a failure defer it?         backoff
+//!        │  is its definition in memory?              kept
 //!        ▼
-//!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
-//!        │        has this turn enough to read? ─── bytes ──────── yes: the next turn
+//!   a due call ── can its worker be reached? ──────── breaker ────── no: only a probe goes out
+//!        │        is there a place for its owner? ─── room ───────── no: it stays unclaimed
+//!        │        has this turn enough to read? ───── bytes ──────── yes: the next turn
 //!        ▼
-//!   a claimed call ── may it have its locks? ────── lock_table (wanted_locks: which) ─── no: it waits with its lease
+//!   a claimed call ── may it have its locks? ──────── lock_table (wanted_locks: which) ─── no: it is parked
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
-//!   its answer ── has this turn enough to write? ── bytes ──────── yes: the next turn
-//!        │        is there time for users' tables in this turn?
-//!        │                                          budget ─────── no: the next turn
-//!        │        is one of them locked just now?   table_health ─ yes: later
+//!   its answer ── has this turn enough to write? ──── bytes ──────── yes: the next turn
+//!        │        is there time for tables? ───────── budget ─────── no: the next turn
+//!        │        is one of its tables locked? ────── table_health ─ yes: later
 //!        ▼
 //!   applied: its locks are released, its place is free
 //! ```
+//!
+//! Limitations: all of it may be lost at any moment. The tables hold everything.
 
 pub mod backoff;
 pub mod breaker;

@@ -1,33 +1,36 @@
-//! Which lines of calls there are, and in which of them a due call may wait.
+//! Which lines of calls exist, and in which of them a due call may wait.
 //!
-//! A line ([`crate::room::Line`]) is there as long as the tables have a call in it. The scan from the head finds the lines; the
-//! others go by what that one has found. A line that is gone is remembered for a while: its owner comes back, and its cursor is
-//! good still.
+//! A line ([`crate::room::Line`]) exists while the tables have a call in it. A scan from the head finds the lines; the
+//! other scans use what that one has found. An empty line is remembered for a while: its owner may come back, and its
+//! cursor stays valid.
+//!
+//! Limitations: a new line is known only after the next scan from the head.
 
 use crate::room::{Line, Owner, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// So long after it was there for the last time a line is forgotten.
+/// A line is forgotten after this time without calls.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The lines that are known.
 #[derive(Debug, Default)]
 pub struct Lines {
     known: BTreeMap<Line, KnownLine>,
-    /// A scan has said which of them are drained.
+    /// A scan has reported which lines are drained.
     is_scanned: bool,
 }
 
 #[derive(Debug)]
 struct KnownLine {
+    /// When the line had a call for the last time.
     seen: Instant,
-    /// The last scan has found all calls that were due.
+    /// The last scan has found all due calls of the line.
     is_drained: bool,
 }
 
 impl Lines {
-    /// These are all that are there now.
+    /// A scan from the head has found exactly these lines.
     pub fn found(&mut self, lines: impl IntoIterator<Item = Line>, now: Instant) {
         for line in lines {
             let known = self.known.entry(line).or_insert(KnownLine { seen: now, is_drained: false });
@@ -36,11 +39,12 @@ impl Lines {
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);
     }
 
+    /// Whether the line is known.
     pub fn has(&self, line: &Line) -> bool {
         self.known.contains_key(line)
     }
 
-    /// Whether a call that is due may wait in this line.
+    /// Whether a due call may wait in this line.
     pub fn waits(&self, line: &Line) -> bool {
         self.known.get(line).is_some_and(|known| !known.is_drained)
     }
@@ -53,24 +57,24 @@ impl Lines {
         self.known.is_empty()
     }
 
-    /// All of them, each with whether a call that is due may wait in it.
+    /// All lines, each with whether a due call may wait in it.
     pub fn iter(&self) -> impl Iterator<Item = (Line, bool)> + '_ {
         self.known.iter().map(|(line, known)| (*line, !known.is_drained))
     }
 
-    /// A scan has found all that was due in these lines, and of the others nothing is known.
+    /// A scan has found all due calls of these lines. Nothing is known of the other lines.
     pub fn drained(&mut self, drained: &BTreeSet<Line>) {
         self.is_scanned = true;
         self.known.iter_mut().for_each(|(line, known)| known.is_drained = drained.contains(line));
     }
 
-    /// Those at a worker in which a due call may wait.
+    /// The lines of a worker in which a due call may wait.
     pub fn waiting(&self, worker: WorkerId) -> impl Iterator<Item = Line> + '_ {
         let all = Line { worker, owner: Owner::MIN }..=Line { worker, owner: Owner::MAX };
         self.known.range(all).filter(|(_, known)| !known.is_drained).map(|(line, _)| *line)
     }
 
-    /// Whether the last scan has found all calls to this worker that were due.
+    /// Whether the last scan has found all due calls of this worker.
     pub fn is_drained(&self, worker: WorkerId) -> bool {
         self.is_scanned && self.waiting(worker).next().is_none()
     }

@@ -1,32 +1,34 @@
-//! Locks on attributes: which calls have which ones, and which calls wait for them.
+//! Locks on attributes: which calls hold which ones, and which calls wait for them.
 //!
-//! They only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to by
-//! the optimistic check when it is applied, so this table may be lost at any moment: calls then ask again.
+//! Locks only keep calls from conflicting with each other. The optimistic check ensures that an answer fits the values
+//! from which it was computed. So this table may be lost at any moment: then calls request their locks again.
 //!
 //! ```text
 //!              granted at once
-//!   request ───────────────────────────────► HAS ── release ──► gone
+//!   request ───────────────────────────────► HAS ── release ──► removed
 //!      │                                      ▲
-//!      │ something is in the way              │ request again
+//!      │ it is blocked                        │ request again
 //!      ▼                                      │
-//!    WAITS ── ready() lists it when nothing is in its way any more
+//!    WAITS ── ready() lists it when nothing blocks it any more
 //!      │  ▲
 //!      │  │ park_again
 //!      ▼  │ step_aside: it could have its objects, but can't be called now
-//!    ASIDE    keeps its place, is in nobody's way
+//!    ASIDE    keeps its position, and blocks no other request
 //! ```
 //!
-//! A request names all of its objects at once and gets all of them or none: who waits holds nothing, so nothing deadlocks.
-//! Requests have places in one order: calls that had to be repeated come first, then the earlier due time. In the way of
-//! a request is whatever conflicts with it at one of its objects and either has that object or waits for it with an earlier
-//! place. So nobody is overtaken by a later one that conflicts with it; those who conflict with nobody before them pass. A place
-//! depends on nothing but the request: who is released and asks again gets the one it had.
+//! A request names all its objects at once, and gets all of them or none. A waiting request holds nothing, so there are
+//! no deadlocks. Requests have positions in one order: calls that were repeated too often come first, then earlier due
+//! times. A request is *blocked* at an object if a conflicting request holds that object, or waits for it with an
+//! earlier position. So no later request overtakes a request that it conflicts with. A request without such conflicts
+//! passes. A position depends only on the request: a call that is released and requests again gets the same position.
 //!
-//! What a turn changes is undone when its transaction fails: see [`LockTable::undo`].
+//! The changes of a turn are undone if its transaction fails: see [`LockTable::undo`].
 //!
-//! **Cost.** Each waiting request is noted at one object where something is in its way. When something goes from an object, only
-//! those noted there are looked at whose way is free there now. So a release costs as many steps as there are requests
-//! that it lets go on, however many wait.
+//! **Cost.** Each waiting request is noted at one object where it is blocked. When a request leaves an object, only the
+//! requests noted there that are not blocked there any more are checked. So a release costs as many steps as there are
+//! requests that it lets go on, however many wait.
+//!
+//! Limitations: at most [`CAPACITY`] requests wait. There is no timeout; calls that end release their locks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -35,10 +37,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use xdb_engine::Timestamp;
 
-/// What is locked: a hash. Two things of the same hash only wait for each other.
+/// What is locked: a hash. Two things with the same hash only wait for each other.
 pub type Object = [u8; 16];
 
-/// How something is locked. The intention modes announce locks on parts of it.
+/// How an object is locked. The intention modes announce locks on parts of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockMode {
     IntentionShared,
@@ -51,7 +53,7 @@ impl LockMode {
     pub const ALL: [LockMode; 4] =
         [LockMode::IntentionShared, LockMode::IntentionExclusive, LockMode::Shared, LockMode::Exclusive];
 
-    /// Whether two requests can't have the same object at the same time.
+    /// Whether two requests with these modes can't hold the same object at the same time.
     pub fn conflicts(self, other: LockMode) -> bool {
         use LockMode::*;
         match (self, other) {
@@ -63,23 +65,24 @@ impl LockMode {
     }
 }
 
-/// What a call wants: objects, and how.
+/// What a call wants: objects and modes.
 pub type Wants = Arc<[(Object, LockMode)]>;
 
-/// So many requests wait at most. Calls beyond that stay unclaimed and are found again by a scan.
+/// The most requests that wait. Calls beyond that stay unclaimed and are found again by a scan.
 pub const CAPACITY: usize = 10_000;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockResult {
-    /// It has all of its objects.
+    /// The call holds all its objects.
     Granted,
+    /// The call waits, and holds nothing.
     Waits,
-    /// It would have to wait, and too many wait. Nothing is known of it.
+    /// The call would have to wait, and too many calls wait. The table knows nothing of it.
     Full,
 }
 
-/// Whoever is less comes first.
+/// The position of a request. The smallest position comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LinePlace<K> {
     goes_first: Reverse<bool>,
@@ -89,9 +92,11 @@ struct LinePlace<K> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockState {
+    /// It holds all its objects.
     Has,
-    /// Noted as blocked there, or else among those that are ready.
+    /// Some: it is noted at this object, where it is blocked. None: it is in `ready`.
     Waits(Option<(Object, LockMode)>),
+    /// It waits and has stepped aside.
     Aside,
 }
 
@@ -102,14 +107,14 @@ struct LockRequest<K> {
     state: LockState,
 }
 
-/// What there is at one object, by mode.
+/// The requests for one object, by mode.
 #[derive(Debug)]
 struct LockQueue<K> {
-    /// How many requests have it.
+    /// How many requests hold the object.
     granted: [usize; 4],
-    /// Who waits and is in the way of later ones.
+    /// Waiting requests, which block later ones. Requests that stepped aside are not here.
     waiting: [BTreeSet<LinePlace<K>>; 4],
-    /// Those who wait and are noted here. Each of them has something in its way here: whatever takes that away wakes it.
+    /// Waiting requests that are noted here. Each is blocked here: a change that unblocks it moves it out of here.
     noted: [BTreeSet<LinePlace<K>>; 4],
 }
 
@@ -126,12 +131,12 @@ impl<K: Copy + Ord> LockQueue<K> {
         })
     }
 
-    /// Takes out those noted here whose way is free.
+    /// Takes out the noted requests that are not blocked here any more.
     fn take_unblocked(&mut self) -> Vec<LinePlace<K>> {
         let mut free = Vec::new();
         for mode in LockMode::ALL {
             while let Some(first) = self.noted[mode as usize].first().copied() {
-                // What blocks one blocks all later ones of its mode too.
+                // What blocks a request also blocks all later ones of its mode.
                 if self.is_blocked(mode, &first) {
                     break;
                 }
@@ -153,11 +158,13 @@ pub struct LockTable<K> {
     capacity: usize,
     objects: HashMap<Object, LockQueue<K>>,
     requests: HashMap<K, LockRequest<K>>,
+    /// Calls that hold their objects.
     has: BTreeSet<K>,
-    /// All who wait, in order, also those who have stepped aside.
+    /// All waiting requests in order, including requests that stepped aside.
     line: BTreeSet<LinePlace<K>>,
-    /// Those who wait, had nothing in their way when they were last looked at, and have not stepped aside.
+    /// Waiting requests that were not blocked when they were checked last, and that have not stepped aside.
     ready: BTreeSet<LinePlace<K>>,
+    /// Requests that have stepped aside.
     aside: BTreeSet<LinePlace<K>>,
     /// What this turn has changed, as it was before.
     before: Vec<(K, Option<LockRequest<K>>)>,
@@ -170,7 +177,7 @@ impl<K: Copy + Ord + Hash> Default for LockTable<K> {
 }
 
 impl<K: Copy + Ord + Hash> LockTable<K> {
-    /// A table in which so many requests may wait.
+    /// A table in which up to `capacity` requests may wait.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -184,8 +191,8 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// A call wants these objects. `due` is its due time, and `first` says that it was repeated so often that it goes
-    /// before all others. An earlier request of the same call is forgotten.
+    /// Requests objects for a call. `first`: the call was repeated too often, so it goes before all others. An earlier
+    /// request of the same call is released.
     pub fn request(&mut self, key: K, due: Timestamp, first: bool, wants: Wants) -> LockResult {
         self.release(key);
         let place = LinePlace { goes_first: Reverse(first), due, key };
@@ -199,21 +206,21 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         if state == LockState::Has { LockResult::Granted } else { LockResult::Waits }
     }
 
-    /// The call is over, or will not be made: what it has is free, and what it waits for it waits for no longer. Nothing if
-    /// the table knows no request of it.
+    /// Releases what a call holds or waits for: the call is over, or will not be made. Does nothing if the table has no
+    /// request of the call.
     pub fn release(&mut self, key: K) {
         if let Some(request) = self.take(key) {
             self.before.push((key, Some(request)));
         }
     }
 
-    /// The first requests that wait and have nothing in their way, in order. They may all have their objects together, by
-    /// asking again. They wait on, and are in the way of later ones, until then, or until they are released or step aside.
+    /// The first waiting requests that are not blocked, in order. All of them can be granted together, by requesting
+    /// again. Until then they wait and block later ones, unless they are released or step aside.
     pub fn ready(&mut self, limit: usize) -> Vec<K> {
         let mut listed: Vec<K> = Vec::new();
         let mut from = self.ready.first().copied();
         while let Some(place) = from.filter(|_| listed.len() < limit) {
-            // Since it got ready an earlier one may have come.
+            // An earlier request may have come since this one became ready.
             let wants = self.requests.get(&place.key).map(|request| request.wants.clone());
             match wants.and_then(|wants| self.blocked_at(&wants, &place)) {
                 None => listed.push(place.key),
@@ -224,32 +231,33 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         listed
     }
 
-    /// A request that waits can't be granted for reasons of its own: somebody has locked its task, its worker can't be
-    /// reached. It keeps its place, is in nobody's way, and is not listed as ready until it is parked again.
+    /// A waiting request can't be granted for its own reasons: another transaction has locked its task, or its worker
+    /// can't be reached. It keeps its position, blocks no other request, and is not listed as ready until it is parked
+    /// again.
     pub fn step_aside(&mut self, key: K) {
         if self.requests.get(&key).is_some_and(|request| matches!(request.state, LockState::Waits(_))) {
             self.change(key, LockState::Aside);
         }
     }
 
-    /// A request that has stepped aside stands in line again.
+    /// A request that has stepped aside queues up again.
     pub fn park_again(&mut self, key: K) {
         if self.requests.get(&key).is_some_and(|request| request.state == LockState::Aside) {
             self.change(key, LockState::Waits(None));
         }
     }
 
-    /// Who has stepped aside, in order.
+    /// Calls that have stepped aside, in order.
     pub fn aside(&self) -> impl Iterator<Item = &K> {
         self.aside.iter().map(|place| &place.key)
     }
 
-    /// The turn's transaction has committed: what it has changed stays.
+    /// The turn's transaction has committed: its changes stay.
     pub fn settle(&mut self) {
         self.before.clear();
     }
 
-    /// The turn's transaction has failed: everything is as it was when the last turn settled.
+    /// The turn's transaction has failed: the table is as it was after the last [`LockTable::settle`].
     pub fn undo(&mut self) {
         for (key, request) in std::mem::take(&mut self.before).into_iter().rev() {
             self.take(key);
@@ -259,17 +267,17 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// Whether the call has its objects.
+    /// Whether the call holds its objects.
     pub fn has(&self, key: &K) -> bool {
         self.has.contains(key)
     }
 
-    /// Whether the call waits for its objects, also if it has stepped aside.
+    /// Whether the call waits for its objects. True also if it has stepped aside.
     pub fn waits(&self, key: &K) -> bool {
         self.requests.get(key).is_some_and(|request| request.state != LockState::Has)
     }
 
-    /// Whether somebody waits for what the call has.
+    /// Whether another call waits for an object that the call holds.
     pub fn is_waited_for(&self, key: &K) -> bool {
         let Some(request) = self.requests.get(key).filter(|request| request.state == LockState::Has) else {
             return false;
@@ -282,12 +290,12 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         request.wants.iter().any(is_wanted)
     }
 
-    /// The calls that have their objects.
+    /// The calls that hold their objects.
     pub fn holding(&self) -> impl Iterator<Item = &K> {
         self.has.iter()
     }
 
-    /// What the call has or waits for.
+    /// What the call holds or waits for.
     pub fn wants(&self, key: &K) -> Option<&[(Object, LockMode)]> {
         self.requests.get(key).map(|request| &*request.wants)
     }
@@ -297,12 +305,12 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         self.requests.get(key).is_some_and(|request| request.place.goes_first.0)
     }
 
-    /// All calls: first those that wait, in order, then those that have their objects.
+    /// All calls: first the waiting ones in order, then the ones with their objects.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.line.iter().map(|place| place.key).chain(self.has.iter().copied())
     }
 
-    /// One of the objects where something is in the way of such a request.
+    /// One of the objects where such a request is blocked.
     fn blocked_at(&self, wants: &[(Object, LockMode)], place: &LinePlace<K>) -> Option<(Object, LockMode)> {
         let is_blocked = |(object, mode): &&(Object, LockMode)| {
             self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
@@ -317,7 +325,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// Puts a request where its state says.
+    /// Inserts a request into the sets of its state.
     fn put(&mut self, request: LockRequest<K>) {
         let (place, state) = (request.place, request.state);
         for (object, mode) in request.wants.iter() {
@@ -347,7 +355,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// Takes a request out, and looks at those whose way may be free now.
+    /// Removes a request, and checks the requests that it may have blocked.
     fn take(&mut self, key: K) -> Option<LockRequest<K>> {
         let request = self.requests.remove(&key)?;
         self.has.remove(&key);
@@ -381,7 +389,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         Some(request)
     }
 
-    /// Something is in the way of a waiting request at this object.
+    /// Notes a waiting request at an object where it is blocked.
     fn note(&mut self, place: LinePlace<K>, at: (Object, LockMode)) {
         self.ready.remove(&place);
         self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
@@ -390,7 +398,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// Nothing is in the way of a waiting request.
+    /// Lists a waiting request as ready: it is not blocked.
     fn make_ready(&mut self, place: LinePlace<K>) {
         self.ready.insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {

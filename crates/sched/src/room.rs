@@ -1,70 +1,76 @@
-//! Calls that are under way, and the room that is left for more: in all, at a worker, and there for an owner.
+//! Calls under way, and the *places* for more: in all, for each worker, and for each owner.
 //!
-//! **An owner gets a place while its calls under way are fewer than [`SHARE`] times the places that are free** (the dynamic
-//! threshold of shared-buffer switches). So nobody is stopped, and nobody gets everything:
+//! **An owner gets a place while its calls under way are fewer than [`SHARE`] times the free places.** (Switches with
+//! shared buffers call this a dynamic threshold.) So every owner gets places, and none gets all of them:
 //!
-//! - An owner alone gets `SHARE` of `SHARE + 1` places; a room of `SHARE` places or fewer wholly.
-//! - In a larger room a place is left for whoever has none, however long the calls of the others take.
-//! - Those who want more than there is get equal parts: who has more than the others has to wait until they have as much.
+//! - A single owner gets `SHARE` of `SHARE + 1` places. Of `SHARE` places or fewer, it gets all.
+//! - With more places, one stays free for an owner without calls, however long the other calls take.
+//! - Owners that want more than there is get fair shares: an owner with more calls than the others waits until they
+//!   have as many.
 //!
-//! The same holds for the calls of an owner in all, so that an owner with many workers does not get everything either.
+//! The same rule applies to all calls of an owner together, so that an owner with many workers does not get all places
+//! either.
 //!
-//! A free place goes to the owner with the fewest calls there; of those with as few, to the one whose last call went out first.
-//! In rooms that are too small for a free place it is this order by which owners take turns.
+//! A free place goes to the owner with the fewest calls at that worker. Of owners with equally few, it goes to the one
+//! whose last call was made first. With too few places for a free one, owners take turns by this order.
 //!
-//! **A large request takes several places** of those in all, so that the memory of what is under way is bounded, and shared
-//! likewise ([`places_of_request`]). How large a request is, is known when it is made: it goes while its owner has any place left.
+//! **A large request takes several places** of the total ([`places_of_request`]). So the memory of requests under way
+//! is bounded, and shared in the same way. The size of a request is known only when it is made. So it goes if its owner
+//! has any free place.
+//!
+//! Limitations: places bound one scheduler or runner, and not all processes of a server together.
 
 use crate::breaker::Admission;
 use std::collections::HashMap;
 
-/// A worker, as the tables number them.
+/// The id of a worker in the tables.
 pub type WorkerId = i32;
 
 /// The oid of a role that owns processes.
 pub type Owner = u32;
 
-/// The calls of one owner's processes to one worker: they stand in one line, in the order of their due times.
+/// The calls of one owner's processes to one worker, in the order of their due times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line {
     pub worker: WorkerId,
     pub owner: Owner,
 }
 
-/// An owner may have so many calls for each place that is free. More leave less for newcomers, fewer waste room while an owner
-/// is alone.
+/// The most calls of an owner for each free place. A higher number leaves less for new owners. A lower number wastes
+/// places while an owner is alone.
 pub const SHARE: usize = 8;
 
-/// When more lines are remembered, those without a call are forgotten: who had its turn last does not matter then.
+/// Above this number of lines, lines without calls are forgotten. Then the order of their last calls no longer matters.
 const REMEMBERED: usize = 1000;
 
-/// A request takes a place for each of these bytes that it begins.
+/// The bytes of one place. A request takes a place for each begun multiple.
 const PLACE: usize = 128 * 1024;
 
-/// How many places a request takes: no more than a sixteenth of them, so that some go out at a time, whatever their size.
+/// How many places a request takes. At most a sixteenth of all, so that several large requests can be under way at a
+/// time.
 pub fn places_of_request(bytes: usize, max_calls: usize) -> usize {
     bytes.div_ceil(PLACE).min(max_calls / 16).max(1)
 }
 
-/// How many more calls an owner may have that has `calls` of them, while so many places are free and nobody else takes any.
+/// How many more calls an owner with `calls` calls may have, if `free` places are free and no other owner takes any.
 fn fair(calls: usize, free: usize) -> usize {
     (SHARE * free).saturating_sub(calls).div_ceil(SHARE + 1)
 }
 
-/// How many calls a worker with this limit has at one time. While there are several, none gets more than half of the calls, nor of
-/// the connections that there can be: one that is slow or dead must not hold up the others.
+/// The most calls of a worker at a time. If there are several workers, none gets more than half of the calls or
+/// connections. So a slow or dead worker does not delay the others.
 pub fn places(max_concurrency: usize, max_calls: usize, max_connections: usize, workers: usize) -> usize {
     let share = if workers > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
     share.min(max_concurrency)
 }
 
-/// Whether so many calls leave no place of these for one more, if they are all of one owner; if they are of several, for one more of
-/// the owner that has most.
+/// Whether no place is left for one more call of the owner that has all these calls. If several owners have them, it
+/// means the owner with the most.
 pub fn is_full(calls: usize, places: usize) -> bool {
     fair(calls, places.saturating_sub(calls)) == 0
 }
 
-/// What owners have.
+/// The places that owners have taken.
 #[derive(Clone, Debug, Default)]
 struct Shares {
     lines: HashMap<Line, Share>,
@@ -75,7 +81,7 @@ struct Shares {
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     calls: usize,
-    /// The tag of the last call that went out.
+    /// The tag of the last call that was made.
     last: u64,
 }
 
@@ -109,13 +115,13 @@ impl Shares {
     }
 }
 
-/// The calls of one scheduler that are under way, each with what is known of it.
+/// The calls of one process that are under way, each with what is known of it.
 #[derive(Debug)]
 pub struct InFlight<C> {
     calls: HashMap<u64, CountedCall<C>>,
     per_worker: HashMap<WorkerId, usize>,
     shares: Shares,
-    /// Places that all of them take.
+    /// The places that all calls take.
     places: usize,
     next_tag: u64,
 }
@@ -135,7 +141,7 @@ impl<C> Default for InFlight<C> {
 }
 
 impl<C> InFlight<C> {
-    /// A call goes out that takes this number of places. Answers with the tag by which it comes back.
+    /// A call is submitted that takes this number of places. Returns the tag by which its answer comes back.
     pub fn insert(&mut self, line: Line, places: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
@@ -156,11 +162,12 @@ impl<C> InFlight<C> {
         Some(call.what)
     }
 
-    /// All of them, each with its tag.
+    /// All calls, each with its tag.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &C)> {
         self.calls.iter().map(|(tag, call)| (*tag, &call.what))
     }
 
+    /// How many calls are under way.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
@@ -174,7 +181,7 @@ impl<C> InFlight<C> {
     }
 }
 
-/// How many more calls may go out now: in all, per worker, and per owner.
+/// How many more calls may be made now: in all, for each worker, and for each owner.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     total: usize,
@@ -186,21 +193,21 @@ pub struct Room {
 #[derive(Clone, Copy, Debug)]
 struct Places {
     free: usize,
-    /// For a probe alone. Whoever is first makes it: it is no share of anything.
+    /// For a probe only. Any owner may make it, and it counts in no share.
     is_probe: bool,
 }
 
-/// What to look for.
+/// The lines to scan.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// So many due calls of each of these.
+    /// Lines, each with the most due calls to read.
     pub lines: Vec<(Line, usize)>,
-    /// There is room for calls of these too, but others come first.
+    /// Lines that have places too, but come after the others.
     pub passed_over: Vec<Line>,
 }
 
 impl Room {
-    /// `workers` gives each worker's own limit, and `admits` what its breaker says. See [`places`].
+    /// `workers` gives each worker's own limit, and `admits` the decision of its breaker. See [`places`].
     pub fn new<C>(
         in_flight: &InFlight<C>,
         max_calls: usize,
@@ -214,7 +221,7 @@ impl Room {
             let admission = admits(*id);
             let free = match admission {
                 Admission::All => of_worker(limit).saturating_sub(in_flight.of_worker(*id)),
-                // Beside those that hang since before the breaker opened.
+                // Besides calls that have been hanging since before the breaker opened.
                 Admission::Probe => 1,
                 Admission::None => 0,
             };
@@ -223,17 +230,17 @@ impl Room {
         Self { total, per_worker: workers.iter().map(places).collect(), shares: in_flight.shares.clone() }
     }
 
-    /// How many more calls may go out in all.
+    /// How many more calls may be made in all.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// How many more calls may go out to this worker, whoever's they are.
+    /// How many more calls may be made to this worker, of all owners.
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).map_or(0, |places| places.free).min(self.total)
     }
 
-    /// How many more calls of this owner may go out to this worker, if nobody else's do.
+    /// How many more calls of this owner may be made to this worker, if no other owner makes any.
     pub fn of_line(&self, line: Line) -> usize {
         let free = self.of_worker(line.worker);
         if self.per_worker.get(&line.worker).is_none_or(|places| places.is_probe) {
@@ -243,27 +250,27 @@ impl Room {
         at_worker.min(fair(self.shares.of_owner(line.owner), self.total))
     }
 
-    /// Whether any call may go out.
+    /// Whether any call may be made.
     pub fn has_any(&self) -> bool {
         self.total > 0 && self.per_worker.values().any(|places| places.free > 0)
     }
 
-    /// Whether there is a place for a call of this owner to this worker.
+    /// Whether there is a place for a call of this line.
     pub fn has(&self, line: Line) -> bool {
         self.of_line(line) > 0
     }
 
-    /// Counts a call of this line as one that has a place, and leaves the place to others.
+    /// Counts a call of this line as one that has a place, and leaves the place to other calls.
     pub fn count(&mut self, line: Line) {
         self.shares.add(line, 1);
     }
 
-    /// Takes a place for a call of this owner to this worker, if there is one.
+    /// Takes a place for a call of this line, if there is one.
     pub fn take(&mut self, line: Line) -> bool {
         self.take_places(line, 1)
     }
 
-    /// The same for a call that takes several: it goes if one is free, and takes those that are.
+    /// The same for a call with several places. If one place is free, the call gets it and takes as many as are free.
     pub fn take_places(&mut self, line: Line, taken: usize) -> bool {
         if !self.has(line) {
             return false;
@@ -276,7 +283,7 @@ impl Room {
         true
     }
 
-    /// The order in which lines get places, those with the lowest rank first. `nth`: of the calls of the line that want one, from 0.
+    /// The order in which lines get places: the lowest rank first. `nth`: the position of the call in its line, from 0.
     pub fn rank(&self, line: Line, nth: usize) -> (usize, u64) {
         let share = self.shares.of(line);
         (share.calls + nth, share.last)
@@ -287,10 +294,9 @@ impl Room {
         other.worker == line.worker && other != line && self.rank(other, 0).0 <= self.rank(line, 0).0
     }
 
-    /// Per line, how many due calls to look for. `lines` says of each whether calls may have been left in it: these share out
-    /// what is looked for, twice, because a call that was found need not go out. Where they are more than that, those that come
-    /// last are passed over. (Without that, hundreds of owners would each have as many calls looked for as there are places for
-    /// one of them, and thousands one each.)
+    /// How many due calls to read of each line. `lines` says of each line whether it may have due calls. At each
+    /// worker, the lines that may share twice the places, because a found call may not be made. Lines beyond that
+    /// number are passed over. (Else each of hundreds of owners would have as many calls read as it may have places.)
     pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Wanted {
         let mut wanted = Wanted::default();
         let mut waiting = HashMap::<_, Vec<_>>::new();

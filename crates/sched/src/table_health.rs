@@ -1,29 +1,31 @@
-//! Which of users' tables are locked or contended, as far as the steps that use them have found out.
+//! Which of the application's tables are locked or contended, as the steps that use them have found out.
 //!
-//! A table in which something goes wrong is left alone for a while, each time longer, up to half a second; its steps are kept
-//! meanwhile, and no other step waits for it. Nothing of this makes a table slow.
+//! After trouble, a table is deferred for a while, each time longer, up to half a second. Its steps are kept meanwhile,
+//! and no other step waits for it. That does not mark a table as slow.
+//!
+//! Limitations: only the tables used by this process are known. All of it is in memory.
 
 use crate::backoff::{Backoff, Patience};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Where a row is held, the next ones who want a row of that table wait for a short while only, and for so long.
+/// After a wait for a row, other waits for rows of the table are short for this time.
 const CONTENDED_FOR: Duration = Duration::from_secs(10);
 
-/// So many waits for rows of a table are enough for one turn.
+/// The most waits for rows of one table in a turn.
 const WAITS_PER_TURN: u32 = 8;
 
-/// So many deadlocks or serialization failures in a row are the table's refusal.
+/// After this many deadlocks or serialization failures in a row, the error counts as a refusal of the table.
 const CONFLICTS_OUT: u32 = 20;
 
-/// The oid of a table.
+/// The oid of a table or function.
 pub type Relation = u32;
 
-/// What a table is used for.
+/// The kind of use of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// Rows are locked, and nothing of a user's code runs.
+    /// Rows are locked, and no code of the application runs.
     Lock,
     Write,
 }
@@ -31,35 +33,39 @@ pub enum Access {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct TableHealth {
+    /// Deadlocks and serialization failures in a row.
     conflicts: HashMap<Relation, u32>,
+    /// Tables that are deferred after trouble.
     busy: Backoff<Relation>,
-    /// Tables in which somebody held a row a moment ago.
+    /// When a row of the table was last found locked.
     contended: HashMap<Relation, Instant>,
-    /// Waits for rows in this turn.
+    /// The number of waits for rows in this turn.
     waited: HashMap<Relation, u32>,
 }
 
 impl TableHealth {
+    /// Begins a turn: its waits for rows are counted from zero.
     pub fn begin_turn(&mut self) {
         self.waited.clear();
     }
 
-    /// Until when the table is left alone, or was.
+    /// Until when the table is or was deferred.
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.busy.until(&relation)
     }
 
+    /// Whether the table is deferred now.
     pub fn is_busy(&self, relation: Relation, now: Instant) -> bool {
         self.busy.is_deferred(&relation, now)
     }
 
-    /// The table was locked or in trouble: it is left alone for a while.
+    /// Defers the table: it was locked or in trouble.
     pub fn leave_alone(&mut self, relation: Relation, now: Instant) {
         self.busy.defer(relation, now, Patience::Long);
     }
 
-    /// Counts a conflict with another transaction. False when there were so many that it must be the table's own
-    /// doing.
+    /// Counts a conflict with another transaction. Returns false after so large a number that the table itself must be
+    /// the cause.
     pub fn conflict(&mut self, relation: Relation) -> bool {
         let conflicts = self.conflicts.entry(relation).or_default();
         *conflicts += 1;
@@ -70,25 +76,26 @@ impl TableHealth {
         false
     }
 
-    /// Somebody held a row that was waited for.
+    /// Records that a row was locked, after a wait for it.
     pub fn row_was_held(&mut self, relation: Relation, now: Instant) {
         self.contended.insert(relation, now);
         *self.waited.entry(relation).or_default() += 1;
     }
 
-    /// Whether somebody held a row a moment ago: then the next wait is to be a short one.
+    /// Whether a row was locked a moment ago. Then the next wait should be short.
     pub fn is_contended(&self, relation: Relation, now: Instant) -> bool {
         self.contended.get(&relation).is_some_and(|at| now.saturating_duration_since(*at) < CONTENDED_FOR)
     }
 
-    /// Whether rows of the table may still be waited for in this turn.
+    /// Whether this turn may still wait for rows of the table.
     pub fn may_wait(&self, relation: Relation) -> bool {
         self.waited.get(&relation).is_none_or(|waits| *waits < WAITS_PER_TURN)
     }
 
     /// The table was used without trouble.
     pub fn went_well(&mut self, relation: Relation, access: Access) {
-        // Each write of a call with a lock comes right after a lock: that must not excuse the writes.
+        // An answer under locks first locks its rows and then writes. The success of the lock must not hide the
+        // failures of the write.
         if access != Access::Lock {
             self.busy.clear(&relation);
             self.conflicts.remove(&relation);

@@ -1,21 +1,25 @@
-//! What a call wants to lock: rows of tables, and local attributes of its process, as objects of a [`LockTable`](crate::lock_table::LockTable).
+//! The locks that a call wants: rows of tables, and local attributes of its process, as objects of a
+//! [`LockTable`](crate::lock_table::LockTable).
+//!
+//! Limitations: a row that is mapped by two unique keys is two objects. The optimistic check finds such conflicts.
 
 use crate::lock_table::{LockMode, Object, Wants};
 use std::collections::BTreeMap;
 use xdb_engine::{ExecutionId, LoadPolicy, Loading, LockType, TableMapping, fnv1a_128};
 
-/// Longest list of what a call locks, for people.
+/// The most characters of the text that lists what a call locks.
 const NAMES_CHARACTERS: usize = 1000;
 
 /// What a call locks, in the order of the objects.
 pub struct WantedLocks {
+    /// The request for the lock table.
     pub objects: Wants,
     names: Vec<String>,
 }
 
 impl WantedLocks {
-    /// What a call with these loading policies locks. `rows` are the tables of its process, each with the values of its key, which
-    /// `canonical` gives in one spelling: by table, column and value.
+    /// What a call with these loading policies locks. `rows` are the tables of its process, each with the values of its
+    /// key. `canonical` gives each value of a key one spelling, by table, column and value.
     pub fn of<'r>(
         id: ExecutionId,
         rows: impl Iterator<Item = (&'r TableMapping, &'r [String])>,
@@ -24,7 +28,7 @@ impl WantedLocks {
         canonical: impl Fn(&TableMapping, &str, &str) -> String,
     ) -> Self {
         let (mut objects, mut names) = (BTreeMap::new(), Vec::new());
-        // Of two modes for one hash the stronger one holds.
+        // Of two modes for one hash the stronger one applies.
         let mut add = |object: Object, mode: LockMode| {
             let entry = objects.entry(object).or_insert(mode);
             *entry = mode.max(*entry);
@@ -36,7 +40,7 @@ impl WantedLocks {
             let values: Vec<_> = columns.clone().map(|(column, text)| canonical(table, column, text)).collect();
             let relation = table.relation.to_le_bytes();
             let mut parts: Vec<&[u8]> = vec![b"row", &relation];
-            // A key is known by its columns too: the same row may be mapped by another unique key, which the optimistic check sees to.
+            // The columns are part of the object: the same row may be mapped by another unique key.
             for (column, text) in table.primary_key.iter().zip(&values) {
                 parts.extend([column.as_bytes(), text.as_bytes()]);
             }
@@ -61,12 +65,12 @@ impl WantedLocks {
         Self { objects: objects.into_iter().collect(), names }
     }
 
-    /// What is locked, for people; of a long list the beginning.
+    /// Text for operators. A long list is cut off.
     pub fn names(&self) -> String {
         self.names.join(", ").chars().take(NAMES_CHARACTERS).collect()
     }
 
-    /// Whether two calls can't have both at the same time.
+    /// Whether two calls can't hold both at the same time.
     pub fn conflict(&self, other: &Self) -> bool {
         let is_in_the_way = |(object, mode): &(Object, LockMode)| {
             other.objects.iter().any(|(theirs, other)| object == theirs && mode.conflicts(*other))
@@ -75,7 +79,7 @@ impl WantedLocks {
     }
 }
 
-/// The hash of parts that are told from each other by their lengths.
+/// The hash of parts. Their lengths are hashed too, so that different splits of the same text differ.
 fn hash(parts: &[&[u8]]) -> Object {
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     fnv1a_128(bytes).to_be_bytes()

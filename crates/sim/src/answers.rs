@@ -1,4 +1,4 @@
-//! What becomes of a call that was answered: the driver of `xdb_calls::apply` in memory.
+//! Applies answers in memory: the simulator's driver of `xdb_calls::apply`.
 
 use crate::calls::{OpenCall, OpenState};
 use crate::locks::Locked;
@@ -13,17 +13,17 @@ use xdb_engine::*;
 use xdb_protocol::refusal::{Refusal, invalid_argument};
 use xdb_protocol::retry_after_seconds;
 
-/// What became of an answer.
+/// The result of an answer.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Answered {
-    /// An RPC has this output.
+    /// The output of an RPC.
     Rpc { output: Option<Json> },
-    /// The call of a state.
+    /// The result for the call of a state.
     State {
         /// False: the call was over, and nothing has changed.
         applied: bool,
-        /// Why the attempt has failed, if it has.
+        /// Why the attempt failed, if it did.
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
     },
@@ -34,7 +34,7 @@ impl Answered {
 }
 
 impl Simulator {
-    /// Gives the answer to a call that was given out.
+    /// Applies the answer to an open call.
     pub fn answer(&mut self, answer: AnswerArguments) -> Result<Answered> {
         let AnswerArguments { call, status, headers, body } = answer;
         let retry_after = retry_after(&headers, self.now);
@@ -51,7 +51,7 @@ impl Simulator {
         }
     }
 
-    /// The call was not answered in its time.
+    /// The call was not answered within its timeout.
     pub(crate) fn times_out(&mut self, open: &OpenState) -> Result<()> {
         let seconds = open.timeout.as_std().as_secs_f64();
         let detail = format!("timed out after {seconds} s while waiting for the answer of the worker");
@@ -75,19 +75,19 @@ impl Simulator {
     }
 }
 
-/// What a call has loaded, as far as it was locked.
+/// The loading policies of a call, and the values that it locked.
 pub(crate) struct Read<'a> {
     pub global: &'a Loading,
     pub local: &'a Loading,
     pub locked: Option<&'a Locked>,
 }
 
-/// An answer to a call of a process.
+/// An answer that is being applied.
 pub(crate) struct Answering<'a> {
     pub simulator: &'a mut Simulator,
     pub id: ExecutionId,
     pub read: Read<'a>,
-    /// What tables refuse is an error of the caller, and no failed attempt.
+    /// Whether an error of a table is raised to the caller. Otherwise it is a failed attempt.
     pub raises: bool,
 }
 
@@ -129,7 +129,7 @@ impl Driver for Answering<'_> {
     }
 }
 
-/// The seconds that the header `Retry-After` asks for.
+/// The seconds in the header `Retry-After`.
 fn retry_after(headers: &BTreeMap<String, String>, now: Timestamp) -> Option<u64> {
     let header =
         |name: &str| headers.iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());

@@ -1,4 +1,4 @@
-//! Calls that are due, and what is given out of them.
+//! Finds due calls, and hands them out as requests for the test to answer.
 
 use crate::locks::{Locked, wanted};
 use crate::rpc::OpenRpc;
@@ -10,13 +10,13 @@ use xdb_calls::*;
 use xdb_engine::*;
 use xdb_sched::wanted_locks::WantedLocks;
 
-/// The default of `xdb.max_request_size`.
+/// The default of `xdb.max_request_size`, in bytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
-/// A request to a worker, to be answered with [`Simulator::answer`].
+/// A request to a worker. The test answers it with [`Simulator::answer`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Call {
-    /// Names it in the answer.
+    /// Identifies the call in its answer.
     pub call: u64,
     pub process_id: String,
     pub process_type: String,
@@ -24,24 +24,24 @@ pub struct Call {
     /// None for an RPC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_execution_id: Option<String>,
-    /// From 1.
+    /// Attempt number, from 1.
     pub attempt: u32,
     pub method: &'static str,
-    /// After the worker's URL.
+    /// The path after the worker's URL.
     pub path: &'static str,
     pub headers: BTreeMap<&'static str, String>,
-    /// Byte by byte what the worker gets.
+    /// The exact body that a worker would get.
     pub body: String,
     pub timeout_seconds: f64,
 }
 
-/// A call that was given out.
+/// A call that was handed out and not answered yet.
 pub(crate) enum OpenCall {
     State(OpenState),
     Rpc(OpenRpc),
 }
 
-/// A call of a state.
+/// An open call of a state.
 pub(crate) struct OpenState {
     pub execution: ExecutionId,
     pub seq: StateSeq,
@@ -49,12 +49,12 @@ pub(crate) struct OpenState {
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
     pub timeout: Duration,
-    /// It fails at this time.
+    /// When the attempt fails.
     pub deadline: Timestamp,
     pub global: Loading,
     pub local: Loading,
     pub locks: WantedLocks,
-    /// Of what it has locked.
+    /// The values that the call has locked.
     pub locked: Option<Locked>,
 }
 
@@ -76,7 +76,8 @@ impl OpenCall {
 }
 
 impl Simulator {
-    /// Gives out the calls that are due, by priority, and then in the order in which they came due. One that wants what another one has locked stays.
+    /// Hands out due calls: by priority, then by due time. A call that waits for the lock of an open call is not handed
+    /// out.
     pub fn calls(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
         for (id, seq) in self.due() {
@@ -87,7 +88,7 @@ impl Simulator {
         calls
     }
 
-    /// States at calls that are due, not given out, and not to wait.
+    /// States with due calls that are neither handed out nor held back, for instance by a pause.
     pub(crate) fn due(&self) -> Vec<(ExecutionId, StateSeq)> {
         let mut due = Vec::new();
         for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
@@ -102,7 +103,7 @@ impl Simulator {
         due.into_iter().map(|(.., id, seq)| (id, seq)).collect()
     }
 
-    /// The states of a process whose calls are made or fail by themselves, and when.
+    /// The states of a process whose next call is made, or fails without a request, and when.
     pub(crate) fn begin_at<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = (&'s StateExecution, Timestamp)> {
         let at_calls = run.execution.states.values().filter_map(|state| Some((state.as_ref(), state.open_call()?)));
         let begins = at_calls.filter(|(state, (api, _))| {
@@ -112,16 +113,16 @@ impl Simulator {
         begins.map(|(state, (_, call))| (state, call.not_before))
     }
 
-    /// What a call depends on.
+    /// The facts that decide whether a call may be made.
     pub(crate) fn facts<'s>(&'s self, run: &'s Run, called: CallOf<'s>) -> Facts<'s> {
         let name = &run.execution.process_type;
-        // A type is never unregistered here.
+        // The simulator never unregisters a type.
         let definition = &self.types[name];
         let registered = TypeFacts { definition, worker: TypeWorker::Called, pause: self.paused_types.get(name) };
         Facts::new(&run.execution, called, Some(registered), self.now)
     }
 
-    /// Whether a call that is due can be given out now.
+    /// Whether no open call holds the locks that this call wants.
     pub(crate) fn is_free(&self, (id, seq): (ExecutionId, StateSeq)) -> bool {
         let run = self.run(id);
         let Some((state, api)) = at_call(run, seq) else { return false };
@@ -155,7 +156,7 @@ impl Simulator {
         }
     }
 
-    /// The request of a state's call, or why the attempt fails before.
+    /// The request of a state's call, or why the attempt fails without a request.
     fn request(
         &self,
         id: ExecutionId,
@@ -200,7 +201,7 @@ impl Simulator {
         loads.attributes(self.tables.load(run, global), attributes.map(|(name, value)| (name.as_str(), value.as_str())))
     }
 
-    /// The next call to be given out, with its headers.
+    /// The next call to be handed out, with its number and headers.
     pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> Call {
         let context = outgoing.context();
         let mut headers = BTreeMap::from([
@@ -225,13 +226,13 @@ impl Simulator {
     }
 }
 
-/// The state, and the API of its call.
+/// The state and the API of its current call.
 fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
     let state = run.execution.states.get(&seq)?;
     state.open_call().map(|(api, _)| (state.as_ref(), api))
 }
 
-/// What every request says of its process.
+/// What each request says about its process.
 pub(crate) fn origin(run: &Run) -> Origin<'_> {
     Origin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
 }

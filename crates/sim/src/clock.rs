@@ -1,4 +1,4 @@
-//! The virtual clock: it stands still, and moves from one moment at which something is due to the next.
+//! The virtual clock. It stands still, and a command moves it from one due time to the next.
 
 use crate::calls::OpenCall;
 use crate::line::{Given, shown};
@@ -10,8 +10,8 @@ use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
 
 impl Simulator {
-    /// Moves the clock: by a length of time, or to a moment, or to the next moment at which something is due. Timers fire on the way.
-    /// The clock stops as soon as calls are due: until they are answered, nothing else comes due.
+    /// Moves the clock by a length of time, to a moment, or to the next due time. Timers fire on the way. The clock
+    /// stops when calls become due, because their answers decide what happens next.
     pub(crate) fn advance(&mut self, given: &mut Given) -> Result<Value> {
         let by = valid("by", given.length("by")?, "not be negative")?;
         let until = given.moment("until")?.flatten();
@@ -45,13 +45,13 @@ impl Simulator {
         self.due().into_iter().filter(|call| self.is_free(*call)).count()
     }
 
-    /// Carries out everything that is due now.
+    /// Processes everything that is due now.
     fn fire(&mut self) -> Result<()> {
         loop {
             let is_due = |at: &Timestamp| *at <= self.now;
             let timer = self.timers().find(|(at, ..)| is_due(at));
             if let Some((_, id, command)) = timer {
-                // What is due by the execution itself is not stale.
+                // These commands come from the execution itself, so they are not stale.
                 let Ok(events) = self.decide(id, &command) else { break };
                 self.apply(id, events);
                 continue;
@@ -64,9 +64,9 @@ impl Simulator {
         Ok(())
     }
 
-    /// When something comes due that is not due now.
+    /// The next due time after now.
     fn next(&self) -> Option<Timestamp> {
-        // A call that is held comes due when the pause ends, if it does so by itself.
+        // A call held by a pause becomes due at the end of the pause, if the pause has an end.
         let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
         let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
@@ -77,7 +77,7 @@ impl Simulator {
         self.runs.values().filter(|run| run.execution.is_running())
     }
 
-    /// What comes due by itself, in the order in which the same moment brings it.
+    /// Due times within executions: time, execution and command. The order decides between equal times.
     fn timers(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
         let running = || self.running().map(|run| &run.execution);
         let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
@@ -90,7 +90,7 @@ impl Simulator {
         timeouts.chain(timers).chain(pauses)
     }
 
-    /// When the times of open calls are over.
+    /// When open calls time out: time and call number.
     fn deadlines(&self) -> impl Iterator<Item = (Timestamp, u64)> {
         self.open.iter().filter_map(|(number, open)| match open {
             OpenCall::State(open) => Some((open.deadline, *number)),

@@ -1,4 +1,4 @@
-//! Global queues: messages that belong to no process, and who waits for them.
+//! Global queues: their messages, and the states that wait for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
@@ -6,29 +6,28 @@ use xdb_engine::*;
 /// A waiting state.
 pub(crate) type StateKey = (ExecutionId, StateSeq);
 
-/// How long a message id is known after its use: the default of `xdb.retention`.
+/// How long a used message id is remembered: the default of `xdb.retention`.
 const RETENTION: Duration = Duration(7 * 86_400_000_000);
 
-/// All global queues.
 #[derive(Default)]
 pub(crate) struct GlobalQueues {
     messages: BTreeMap<u64, Stored>,
     last_message: u64,
-    /// When ids of messages were used last, by queue, and for which message.
+    /// Last use of each (queue, message id): when, and for which message.
     ids: BTreeMap<(String, String), (Timestamp, u64)>,
-    /// States that wait, the longest waiting first.
+    /// Waiting states, longest waiting first.
     pub waiting: Vec<StateKey>,
 }
 
 struct Stored {
     message: GlobalMessage,
     expires_at: Option<Timestamp>,
-    /// By which state, and when.
+    /// The state that has taken the message, and when.
     taken: Option<(StateKey, Timestamp)>,
 }
 
 impl GlobalQueues {
-    /// Puts a message in, unless its id was used in the queue.
+    /// Publishes a message, unless its queue remembers its id.
     pub fn publish(&mut self, published: &PublishedGlobally, now: Timestamp) {
         let PublishedGlobally { queue, key, message_id, payload, expires_at } = published.clone();
         let number = self.last_message + 1;
@@ -44,13 +43,13 @@ impl GlobalQueues {
         self.messages.insert(number, Stored { message, expires_at, taken: None });
     }
 
-    /// Messages that no state has taken and that have not expired.
+    /// Messages that were neither taken nor have expired.
     pub fn free(&self, now: Timestamp) -> Vec<GlobalMessage> {
         let is_free = |stored: &&Stored| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
     }
 
-    /// What an event of an execution means for the queues.
+    /// Applies an event of an execution to the queues.
     pub fn follow(&mut self, id: ExecutionId, event: &Event, now: Timestamp) {
         match event {
             Event::GlobalMessagesPublished { messages, .. } => {
@@ -80,7 +79,7 @@ impl GlobalQueues {
         }
     }
 
-    /// Messages return to their places. The time during which they were taken does not count.
+    /// Returns taken messages to the queues. The time while they were taken does not count for their expiry.
     fn give_back(&mut self, now: Timestamp, by: impl Fn(StateKey) -> bool) {
         for stored in self.messages.values_mut() {
             if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {
@@ -89,7 +88,7 @@ impl GlobalQueues {
         }
     }
 
-    /// Numbers of the messages that an execution has taken and not used up.
+    /// Numbers of the messages that an execution has taken and not yet processed.
     pub fn taken_by(&self, id: ExecutionId) -> BTreeSet<u64> {
         let taken = self.messages.iter().filter(|(_, stored)| stored.taken.is_some_and(|(by, _)| by.0 == id));
         taken.map(|(number, _)| *number).collect()

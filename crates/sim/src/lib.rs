@@ -1,4 +1,4 @@
-//! XDB's processes in memory, with a virtual clock: what tests of workers run them on.
+//! Runs processes in memory, with a virtual clock, for tests of workers.
 //!
 //! ```text
 //!   a line of JSON ─▶ command ─▶ Simulator ─▶ engine: decide ─▶ events ─▶ Run: apply, history
@@ -6,11 +6,19 @@
 //!   calls, to be answered ◀─────────┘  └──── the answers           └─▶ Tables
 //! ```
 //!
-//! It is the server's own engine and wire format: what is decided, which calls may be made, what a worker is asked and what its
-//! answer means come from `xdb-engine`, `xdb-calls` and `xdb-protocol`, and so do the words of errors. What is here stands for the
-//! rest: for tables, rows as JSON; for the clock, a number that the command `advance` moves; for the scheduler, a list of what is due;
-//! for HTTP, the commands `calls` and `answer`. One thread, no I/O, no clock: the same commands always give the same lines. README.md
-//! describes the commands.
+//! The simulator uses the server's own engine and wire formats. Decisions, requests, answers and error messages come
+//! from `xdb-engine`, `xdb-calls` and `xdb-protocol`. This crate replaces the rest:
+//!
+//! | on the server | here |
+//! |---|---|
+//! | the application's tables | rows as JSON |
+//! | the clock | a number that the command `advance` moves |
+//! | the scheduler | a list of due work |
+//! | HTTP | the commands `calls` and `answer` |
+//!
+//! The same commands always give the same lines. README.md describes the commands.
+//!
+//! Limitations: one thread, no I/O, no real clock. Functions of the database are not called, only recorded.
 
 mod answers;
 mod calls;
@@ -39,14 +47,14 @@ use xdb_engine::*;
 use xdb_protocol::Limits;
 use xdb_protocol::refusal::{self, Refusal};
 
-/// What a command gives, or why it is refused: then nothing has changed.
+/// The result of a command, or why it was refused. A refused command changes nothing.
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// The role that owns everything here, and the database it is in.
+/// The role that owns all processes, and the name of the database.
 const OWNER: &str = "simulator";
 const DATABASE: &str = "simulator";
 
-/// The limits of a server with default settings. Messages in queues are not counted here.
+/// The limits of a server with default settings. Messages in queues are not limited here.
 const QUOTAS: Quotas = Quotas {
     commands: 1000,
     threads: 20_000,
@@ -56,7 +64,7 @@ const QUOTAS: Quotas = Quotas {
 };
 const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
-/// A call of a function that a database would have made.
+/// A recorded call of a function. A database would have called the function.
 #[derive(Serialize)]
 struct CalledFunction {
     process_id: String,
@@ -64,20 +72,20 @@ struct CalledFunction {
     call: FunctionCall,
 }
 
-/// Where a server has its ids and times: processes, their types, tables, queues, and the clock.
+/// All processes, process types, tables, queues, and the clock. Commands write it, one at a time.
 #[derive(Default)]
 pub struct Simulator {
     now: Timestamp,
     types: BTreeMap<String, Arc<Definition>>,
-    /// Pauses of process types, also those that are over.
+    /// Pauses of process types. A pause that has ended by itself stays here.
     paused_types: BTreeMap<String, Pause>,
     tables: Tables,
     queues: GlobalQueues,
-    /// By their ids, which is the order of their starts.
+    /// Executions by id, which is the order of their starts.
     runs: BTreeMap<ExecutionId, Run>,
-    /// First answers of RPCs by their idempotency keys.
+    /// First answers of RPCs, by execution and idempotency key.
     rpc_answers: BTreeMap<(ExecutionId, String), rpc::FirstAnswer>,
-    /// Calls that were given out and not answered, by number.
+    /// Open calls by number: handed out and not answered.
     open: BTreeMap<u64, OpenCall>,
     called: Vec<CalledFunction>,
     last_call: u64,
@@ -85,12 +93,12 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// Nothing is there, and it is this time.
+    /// An empty simulator at this time.
     pub fn new(now: Timestamp) -> Self {
         Self { now, ..Self::default() }
     }
 
-    /// Version 7, as the server's: the time, and a number in place of chance.
+    /// A UUID of version 7, as on the server. A counter replaces the random part, so ids are reproducible.
     fn new_id(&mut self) -> ExecutionId {
         self.last_id += 1;
         let millis = self.now.0.max(0) / 1000;
@@ -102,7 +110,7 @@ impl Simulator {
         ExecutionId(id)
     }
 
-    /// The process that a command names last: the latest execution of its id, or the one that is named too.
+    /// The process that the last arguments of a command name: the latest execution of its id, or the named execution.
     fn process(&self, given: &mut Given) -> Result<ExecutionId> {
         let (process_id, execution) = (given.name("process_id")?, given.take::<String>("execution_id")?);
         given.end()?;
@@ -112,7 +120,7 @@ impl Simulator {
         found.ok_or_else(|| refusal::unknown_process(&process_id))
     }
 
-    /// The run of an execution that was found.
+    /// The run of a known execution.
     fn run(&self, id: ExecutionId) -> &Run {
         &self.runs[&id]
     }
@@ -122,9 +130,9 @@ impl Simulator {
         self.types.get(name).ok_or_else(|| refusal::unknown_process_type(name))
     }
 
-    /// The definition of an execution's type, as it is registered now.
+    /// The definition of an execution's type, as registered now.
     fn definition(&self, run: &Run) -> Arc<Definition> {
-        // A type is never unregistered here.
+        // The simulator never unregisters a type.
         self.types[&run.execution.process_type].clone()
     }
 
@@ -138,17 +146,17 @@ impl Simulator {
         run.decide(command, &self.definition(run), self.now, &offered)
     }
 
-    /// Applies events, with what follows from them outside of their execution.
+    /// Applies events, and what follows from them outside of their execution.
     fn apply(&mut self, id: ExecutionId, events: Vec<Event>) {
         self.apply_alone(id, events);
         self.ask_waiting();
     }
 
-    /// Offers free messages of global queues to those who wait, the longest waiting first. What one takes leaves no more to those
-    /// before it.
+    /// Offers free messages of global queues to the waiting states, longest waiting first. One pass is enough: messages
+    /// that a state takes can't complete an earlier state.
     fn ask_waiting(&mut self) {
         for (id, seq) in self.queues.waiting.clone() {
-            // One that waits no more takes none.
+            // A state that does not wait any more takes no messages.
             if let Ok(events) = self.decide(id, &Command::GlobalMessagesArrived { seq }) {
                 self.apply_alone(id, events);
             }
@@ -166,7 +174,7 @@ impl Simulator {
         }
     }
 
-    /// Gives an execution a command of a caller, and says how many events followed.
+    /// Gives an execution a caller's command. Returns how many events followed.
     fn command(&mut self, id: ExecutionId, command: &Command) -> Result<usize> {
         let rejected = |rejection| refusal::rejected(&self.run(id).execution.process_id, &rejection);
         let events = self.decide(id, command).map_err(rejected)?;

@@ -1,7 +1,7 @@
 //! Lines of JSON: a command in, `{"result": ...}` or `{"error": ...}` out.
 //!
-//! Commands and their arguments are called as the functions of the schema `xdb` and their parameters. Moments are in RFC 3339, lengths of
-//! time are seconds, and null is as good as absent.
+//! Commands and arguments have the names of the functions of the schema `xdb` and their parameters. Moments are in RFC
+//! 3339, lengths of time are in seconds, and null counts as absent.
 
 use crate::{LIMITS, Result, Simulator};
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use xdb_protocol::refusal::{Refusal, invalid_argument};
 use xdb_protocol::{arguments, parse_moment};
 
 impl Simulator {
-    /// Carries out a line, and answers with a line: both without their ends.
+    /// Carries out one line and returns the line of the result, both without line ends.
     pub fn line(&mut self, line: &str) -> String {
         let last_id = self.last_id;
         let reply = match serde_json::from_str::<BTreeMap<String, Given>>(line) {
@@ -24,7 +24,7 @@ impl Simulator {
             Err(error) => Err(no_command(error)),
         };
         let reply = reply.unwrap_or_else(|refusal| {
-            // Nothing else changes before a command is refused.
+            // Only the id counter may have changed before a command is refused.
             self.last_id = last_id;
             let sqlstate = refusal.sqlstate();
             let Refusal { message, detail, hint, datatype, .. } = refusal;
@@ -32,7 +32,7 @@ impl Simulator {
                 json!({"sqlstate": sqlstate, "message": message, "detail": detail, "hint": hint, "datatype": datatype});
             json!({"error": error}).to_string()
         });
-        // Payloads may have line ends between their parts, where a blank is as good.
+        // Payloads may contain line ends between tokens. A space means the same there.
         reply.replace(['\n', '\r'], " ")
     }
 
@@ -68,7 +68,7 @@ impl Simulator {
 }
 
 fn result(result: impl serde::Serialize) -> Result<String> {
-    // Only what has no keys but texts is written so.
+    // Can't fail: all keys are strings.
     let text = serde_json::to_string(&result).map_err(|error| Refusal::internal(error.to_string()))?;
     Ok(format!(r#"{{"result":{text}}}"#))
 }
@@ -77,18 +77,18 @@ fn no_command(what: impl std::fmt::Display) -> Refusal {
     Refusal::new(b"08P01", format!("this is no command: {what}"))
 }
 
-/// A moment, as `jsonb` has a `timestamptz` of UTC.
+/// A moment in UTC, as `jsonb` writes a `timestamptz`.
 pub(crate) fn shown(at: Timestamp) -> String {
     let text = at.iso8601();
     format!("{}+00:00", text.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// The arguments of a command that are not yet read.
+/// The arguments of a command that were not read yet.
 #[derive(Deserialize)]
 pub(crate) struct Given(BTreeMap<String, Json>);
 
 impl Given {
-    /// Takes an argument out, if it is there.
+    /// Reads an optional argument.
     pub fn take<T: DeserializeOwned>(&mut self, argument: &str) -> Result<Option<T>> {
         let read = self.0.remove(argument).map(|json| serde_json::from_str(json.as_str())).transpose();
         read.map_err(|error| no_command(format_args!("{argument}: {error}")))
@@ -106,7 +106,7 @@ impl Given {
         arguments::name_if_given(argument, self.take(argument)?)
     }
 
-    /// The text of JSON.
+    /// An argument as JSON text.
     pub fn text(&mut self, argument: &str) -> Result<Option<String>> {
         Ok(self.take(argument)?.map(|json: Json| json.as_str().to_owned()))
     }
@@ -119,26 +119,26 @@ impl Given {
         arguments::payloads(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
     }
 
-    /// None of them is infinite.
+    /// A moment; never infinite here.
     pub fn moment(&mut self, argument: &str) -> Result<Option<Option<Timestamp>>> {
         let parse = |text: String| parse_moment(&text).map_err(|what| invalid_argument(argument, what));
         Ok(self.take(argument)?.map(parse).transpose()?.map(Some))
     }
 
-    /// None within: it is negative.
+    /// A length of time. `Some(None)`: it is negative.
     pub fn length(&mut self, argument: &str) -> Result<Option<Option<Duration>>> {
         let length = |seconds: f64| (seconds >= 0.0).then(|| Duration::from_seconds(seconds));
         Ok(self.take(argument)?.map(length))
     }
 
-    /// Refuses a command that has more arguments than were read.
+    /// Refuses a command with unknown arguments.
     pub fn end(&self) -> Result<()> {
         let unknown = self.0.keys().next();
         unknown.map_or(Ok(()), |unknown| Err(no_command(format_args!("unknown argument {unknown}"))))
     }
 }
 
-/// A worker's answer.
+/// The arguments of the command `answer`: a worker's answer.
 pub struct AnswerArguments {
     pub call: u64,
     pub status: u16,

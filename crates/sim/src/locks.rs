@@ -1,8 +1,8 @@
-//! What calls have locked, and whether it has changed when they are answered.
+//! The locks of open calls, and whether locked values have changed when a call is answered.
 //!
-//! A call that wants what another one has is given out when that one was answered. Callers may write in between all the same,
-//! so what was loaded decides whether an answer is applied, as on the server: the values of global attributes, the versions of local
-//! ones.
+//! A call that waits for the lock of another call is handed out after the answer to that call. Callers can still write
+//! in between. So, as on the server, the loaded values decide whether an answer is applied: values of global
+//! attributes, versions of local ones.
 
 use crate::run::Run;
 use crate::tables::Tables;
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use xdb_engine::Loading;
 use xdb_sched::wanted_locks::WantedLocks;
 
-/// What a call with these loading policies locks.
+/// The locks that a call with these loading policies wants.
 pub(crate) fn wanted(run: &Run, global: &Loading, local: &Loading) -> WantedLocks {
     WantedLocks::of(run.execution.id, run.rows(), global, local, |_, _, text| text.to_owned())
 }
 
-/// What a call has loaded under locks: the global attributes as a JSON object, and the versions of the local ones.
+/// Values loaded under locks: global attributes as a JSON object, and the versions of local ones.
 #[derive(PartialEq)]
 pub(crate) struct Locked(Option<String>, BTreeMap<String, u64>);
 
 impl Locked {
-    /// Those of now. None where nothing is locked.
+    /// The current values. None if these loading policies lock nothing.
     pub fn read(run: &Run, tables: &Tables, global: &Loading, local: &Loading) -> Option<Self> {
         let values = global.locks().then(|| tables.load(run, global));
         let mut versions = run.local_versions.clone();

@@ -1,4 +1,4 @@
-//! What can be seen of a process.
+//! What a test can see of a process: its description, incidents, and problems of its history.
 
 use crate::calls::OpenCall;
 use crate::line::shown;
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use xdb_engine::*;
 
-/// What a process does and waits for: as `xdb.describe_process` says it, as far as there is such a thing here.
+/// What a process does and waits for, like `xdb.describe_process`. Limitations: only the fields that the simulator
+/// knows.
 #[derive(Serialize)]
 pub(crate) struct Description {
     #[serde(flatten)]
@@ -72,13 +73,13 @@ impl Simulator {
         present(members.collect())
     }
 
-    /// Calls whose retries are spent, and which stay.
+    /// All incidents.
     pub(crate) fn incidents(&self) -> Vec<Value> {
         let states = self.runs.values().flat_map(|run| run.execution.states.values().map(move |state| (run, state)));
         states.filter_map(|(run, state)| incident(run, state)).collect()
     }
 
-    /// What is wrong with an execution: whether it is what its history says, as `xdb.check_process` looks at it.
+    /// Compares an execution with its history, like `xdb.check_process`. Returns the problems.
     pub(crate) fn problems(&self, id: ExecutionId) -> Vec<String> {
         let run = self.run(id);
         let held = run.execution.states.values().flat_map(|state| state.held_global_messages());
@@ -89,7 +90,7 @@ impl Simulator {
     }
 }
 
-/// An object without what is null.
+/// The object without its null members.
 fn present(mut object: Value) -> Value {
     if let Value::Object(members) = &mut object {
         members.retain(|_, value| !value.is_null());
@@ -130,7 +131,7 @@ fn waiting_for(run: &Run, WaitCommand { command_id, kind, status, .. }: &WaitCom
     }))
 }
 
-/// A call that stays where it is, as a row of `xdb.incidents`.
+/// An incident, as a row of `xdb.incidents`. None if the state has none.
 fn incident(run: &Run, state: &StateExecution) -> Option<Value> {
     let (api, call) = state.current_call().filter(|(_, call)| call.incident)?;
     let LastFailure { at, attempt, failure, .. } = call.last_failure.as_ref()?;

@@ -1,4 +1,4 @@
-//! The simulator as a program: a command in each line of stdin, and its result in a line of stdout.
+//! The program `xdb-sim`: reads a command from each line of stdin, and writes its result as a line to stdout.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;

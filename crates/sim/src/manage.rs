@@ -1,4 +1,5 @@
-//! What callers do to processes that run: messages, stops, and help for what is stuck; and rows, as plain SQL changes them.
+//! Commands of callers to running processes: messages, stops, attributes, timers, retries. Also direct changes of rows,
+//! as with SQL.
 
 use crate::line::Given;
 use crate::tables::Row;
@@ -9,7 +10,7 @@ use xdb_protocol::arguments::{key_text, payloads, positive, state_execution_id, 
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
-    /// Sends a message to a local queue.
+    /// Publishes a message to a local queue.
     pub(crate) fn publish(&mut self, given: &mut Given) -> Result<()> {
         let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
         let message_id = given.name_if_given("message_id")?;
@@ -23,7 +24,7 @@ impl Simulator {
         self.command(id, &Command::MessagesArrived(vec![Publish { queue, message_id, payload }])).map(drop)
     }
 
-    /// Sends a message to a global queue.
+    /// Publishes a message to a global queue.
     pub(crate) fn publish_global(&mut self, given: &mut Given) -> Result<()> {
         let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
         let (key, message_id) = (given.name_if_given("key")?, given.name_if_given("message_id")?);
@@ -34,7 +35,6 @@ impl Simulator {
         Ok(())
     }
 
-    /// Stops a process.
     pub(crate) fn stop(&mut self, given: &mut Given) -> Result<()> {
         let stop_type = given.take("stop_type")?.unwrap_or_else(|| StopType::Terminate.to_string());
         let stop = stop(Some(stop_type), given.take("reason")?)?;
@@ -42,7 +42,6 @@ impl Simulator {
         self.command(id, &stop).map(drop)
     }
 
-    /// Writes local attributes.
     pub(crate) fn set_local_attributes(&mut self, given: &mut Given) -> Result<()> {
         let attributes: Json = given.needed("attributes")?;
         let attributes = payloads("attributes", Some(attributes.as_str()), LIMITS.max_payload_bytes)?;
@@ -50,7 +49,7 @@ impl Simulator {
         self.command(id, &Command::SetLocalAttributes(attributes)).map(drop)
     }
 
-    /// Local attributes of a process: those with these keys, or all.
+    /// Local attributes of a process: the named ones, or all.
     pub(crate) fn local_attributes(&self, given: &mut Given) -> Result<BTreeMap<String, Json>> {
         let keys: Option<Vec<String>> = given.take("keys")?;
         let mut attributes = self.run(self.process(given)?).execution.local_attributes.clone();
@@ -58,7 +57,7 @@ impl Simulator {
         Ok(attributes)
     }
 
-    /// Lets a timer count as completed.
+    /// Completes a timer command at once.
     pub(crate) fn skip_timer(&mut self, given: &mut Given) -> Result<()> {
         let state = state_execution_id(given.take("state_execution_id")?)?;
         let command_id = given.name_if_given("command_id")?;
@@ -66,7 +65,7 @@ impl Simulator {
         self.command(id, &Command::SkipTimer { seq: self.seq(id, &state)?, command_id }).map(drop)
     }
 
-    /// Makes calls that wait for their next attempt due at once, and says how many.
+    /// Makes calls in backoff due at once, and resolves incidents. Returns how many.
     pub(crate) fn retry_now(&mut self, given: &mut Given) -> Result<usize> {
         let state = given.take("state_execution_id")?.map(|state| state_execution_id(Some(state))).transpose()?;
         let id = self.running_process(given)?;
@@ -90,7 +89,7 @@ impl Simulator {
         found.map(|found| found.seq).ok_or_else(|| refusal::unknown_state_execution(state))
     }
 
-    /// Writes or deletes a row, as plain SQL does, and gives the rows with this key: without one, all rows of the table.
+    /// Writes or deletes a row, as with SQL. Returns the rows with this key, or all rows if no key is given.
     pub(crate) fn rows(&mut self, given: &mut Given) -> Result<Vec<Row>> {
         let (table, key, set) = (given.name("table")?, given.payloads("key")?, given.payloads("set")?);
         let deletes: bool = given.take("delete")?.unwrap_or_default();
@@ -108,7 +107,8 @@ impl Simulator {
         Ok(self.tables.rows(&table, &columns, &values).cloned().collect())
     }
 
-    /// An answer or a start was applied, with its calls of functions. There are none here: the calls are kept, to be looked at.
+    /// Records the function calls of an applied answer or start. Nothing is called, because the simulator has no
+    /// functions.
     pub(crate) fn call_functions(&mut self, id: ExecutionId, calls: &[FunctionCall]) {
         let process_id = &self.runs[&id].execution.process_id;
         let called = |call: &FunctionCall| CalledFunction { process_id: process_id.clone(), call: call.clone() };

@@ -1,4 +1,4 @@
-//! Pauses of processes and of process types.
+//! Pauses of processes and of process types: commands, and the requests that a pause rejects.
 
 use crate::line::Given;
 use crate::run::Run;
@@ -6,24 +6,23 @@ use crate::{Result, Simulator};
 use xdb_engine::*;
 use xdb_protocol::{arguments, refusal};
 
-/// What is paused, in words, and how.
+/// What is paused, for a message, and its pause.
 type Paused<'s> = (String, &'s Pause);
 
 impl Simulator {
-    /// Has no call of a process's states begin until the end of the pause.
+    /// Pauses a process: no call of its states begins until the pause ends.
     pub(crate) fn pause_process(&mut self, given: &mut Given) -> Result<()> {
         let pause = self.asked(given)?;
         let id = self.process(given)?;
         self.command(id, &Command::Pause(pause)).map(drop)
     }
 
-    /// Ends the pause of a process.
     pub(crate) fn resume_process(&mut self, given: &mut Given) -> Result<()> {
         let id = self.process(given)?;
         self.command(id, &Command::Resume).map(drop)
     }
 
-    /// Has no call of the processes of a type begin until the end of the pause.
+    /// Pauses a process type: no call of its processes begins until the pause ends.
     pub(crate) fn pause_process_type(&mut self, given: &mut Given) -> Result<()> {
         let pause = self.asked(given)?;
         let process_type = self.type_to_pause(given)?;
@@ -31,7 +30,6 @@ impl Simulator {
         Ok(())
     }
 
-    /// Ends the pause of a process type.
     pub(crate) fn resume_process_type(&mut self, given: &mut Given) -> Result<()> {
         let process_type = self.type_to_pause(given)?;
         self.paused_types.remove(&process_type);
@@ -49,30 +47,31 @@ impl Simulator {
         self.process_type(&process_type).map(|_| process_type)
     }
 
-    /// The pause that a process type is in.
+    /// The current pause of a process type.
     pub(crate) fn pause_of_type(&self, process_type: &str) -> Option<Paused<'_>> {
         let pause = self.paused_types.get(process_type).filter(|pause| !pause.is_over(self.now))?;
         Some((format!("process type \"{process_type}\""), pause))
     }
 
-    /// The pauses that a process is in: its own, and that of its type, which is nothing to one that has closed.
+    /// The current pauses of a process: its own, and its type's. A pause of the type does not concern a closed process.
     fn pauses<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = Paused<'s>> {
         let Execution { process_id, process_type, pause, .. } = &run.execution;
         let own = pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
         own.into_iter().chain(self.pause_of_type(process_type).filter(|_| run.execution.is_running()))
     }
 
-    /// Refuses a request, if a pause of the type says so.
+    /// Rejects a request if a pause of the type says so.
     pub(crate) fn refuse_type(&self, process_type: &str) -> Result<()> {
         refuse(self.pause_of_type(process_type).filter(|(_, pause)| pause.mode == PauseMode::Reject))
     }
 
-    /// Refuses a message to a process that runs, if a pause says so.
+    /// Rejects a message to a running process if a pause says so.
     pub(crate) fn refuse_message(&self, run: &Run) -> Result<()> {
         refuse(self.pauses(run).find(|(_, pause)| pause.mode == PauseMode::Reject))
     }
 
-    /// Refuses an RPC in any pause: no command would end the pause while the caller waits.
+    /// Rejects an RPC in any pause. The simulator can't let a caller wait, because no command could end the pause
+    /// meanwhile.
     pub(crate) fn refuse_rpc(&self, run: &Run) -> Result<()> {
         refuse(self.pauses(run).next())
     }

@@ -1,4 +1,4 @@
-//! Process types.
+//! Registers process types.
 
 use crate::line::Given;
 use crate::tables::full_name;
@@ -25,7 +25,7 @@ impl Simulator {
         let mut mapped = BTreeSet::new();
         for table in &mut definition.global_attributes {
             let name = full_name(&table.table);
-            // Stands for the oid: what is locked is known by it.
+            // Replaces the table's oid, by which locks identify a table.
             table.relation = fnv1a(name.bytes()) as u32;
             if !mapped.insert(name) {
                 return Err(invalid_definition(format!("table {} is mapped twice", table.table)));
@@ -40,7 +40,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Calls of this type whose answers have named what was not registered are due at once.
+    /// Makes calls due that were waiting for a registration.
     fn calls_wait_no_more(&mut self, process_type: &str) {
         for id in self.runs.keys().copied().collect::<Vec<_>>() {
             let execution = &self.run(id).execution;

@@ -1,4 +1,4 @@
-//! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
+//! RPCs: hands out the call, and applies its answer.
 
 use crate::answers::{Answering, Read};
 use crate::calls::{Call, MAX_REQUEST_BYTES, OpenCall, origin};
@@ -12,23 +12,23 @@ use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
 use xdb_sched::wanted_locks::WantedLocks;
 
-/// What an RPC begins with.
+/// The result of the command `rpc`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RpcCall {
-    /// Its answer gives the output.
+    /// The call to the worker. Its answer gives the output.
     Call(Box<Call>),
-    /// The first output for this idempotency key.
+    /// The output of the first RPC with this idempotency key.
     Output(Option<Json>),
 }
 
-/// An RPC and its input, as an idempotency key stands for them.
+/// RPC and input, which an idempotency key stands for.
 type Asked = (String, String);
 
-/// What an idempotency key was used for first, and the output.
+/// First use of an idempotency key, and its output.
 pub(crate) type FirstAnswer = (Asked, Option<Json>);
 
-/// The call of an RPC.
+/// An open call of an RPC.
 pub(crate) struct OpenRpc {
     execution: ExecutionId,
     asked: Asked,
@@ -40,17 +40,17 @@ pub(crate) struct OpenRpc {
     pub locks: WantedLocks,
 }
 
-/// The same text for the same JSON, however it is written. No input is the input null.
+/// JSON in a normal form, to compare inputs. An absent input is null.
 fn compared(input: Option<&Json>) -> String {
     let text = input.map_or("null", Json::as_str);
     serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string())
 }
 
-/// The timeout of an RPC where neither its caller nor its definition has one: the default of `xdb.rpc_timeout`.
+/// The default timeout of an RPC, as in `xdb.rpc_timeout`.
 const RPC_TIMEOUT: Duration = Duration(10_000_000);
 
 impl Simulator {
-    /// Gives out the call of an RPC.
+    /// Hands out the call of an RPC.
     pub(crate) fn rpc(&mut self, given: &mut Given) -> Result<RpcCall> {
         let (rpc_name, input) = (given.name("rpc_name")?, given.payload("input")?);
         let timeout = arguments::rpc_timeout(given.length("timeout")?, QUOTAS.call_timeout)?;

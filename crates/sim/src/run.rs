@@ -1,4 +1,4 @@
-//! An execution with what belongs to it.
+//! One execution with its history, and what the server would store beside it.
 
 use crate::QUOTAS;
 use crate::line::shown;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::StartOptions;
 
-/// An event, as `xdb.history` has it.
+/// An event as a row of `xdb.history`.
 #[derive(Serialize)]
 pub(crate) struct HistoryEvent {
     event_id: u64,
@@ -19,18 +19,18 @@ pub(crate) struct HistoryEvent {
     details: Json,
 }
 
-/// An execution, whole, and all that is known of it.
+/// An execution, always complete, and its history.
 pub(crate) struct Run {
     pub execution: Execution,
     pub history: Vec<HistoryEvent>,
-    /// The mapped tables as they were when it started, and for each the values of its key columns.
+    /// The mapping at the start of the execution, and the key values of each table.
     mapping: Arc<[TableMapping]>,
     keys: Vec<Vec<String>>,
-    /// Those that it was started with.
+    /// The options of the start.
     pub options: StartOptions,
-    /// Which event wrote each local attribute last.
+    /// The number of the event that last wrote each local attribute.
     pub local_versions: BTreeMap<String, u64>,
-    /// When the first attempt of the call was made that a state is at.
+    /// When the first attempt of a state's current call was made.
     pub first_attempts: BTreeMap<(StateSeq, Api), Timestamp>,
 }
 
@@ -60,7 +60,7 @@ impl Run {
             jitter: 0.5,
             definition,
             mapping: &self.mapping,
-            // All that was received is in the execution, since all of it is loaded.
+            // Empty, because the execution is complete and has all received ids.
             published_before: &BTreeSet::new(),
             global_messages,
             quotas: QUOTAS,
@@ -69,7 +69,7 @@ impl Run {
         decide(&self.execution, command, context)
     }
 
-    /// Applies an event, and notes it in the history.
+    /// Applies an event and adds it to the history.
     pub fn apply(&mut self, event: Event, now: Timestamp) {
         let event_id = self.execution.next_event;
         if event.is_recorded() {
@@ -81,19 +81,19 @@ impl Run {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_versions.extend(attributes.keys().map(|name| (name.clone(), event_id)));
             }
-            // The next attempt counts as the first one.
+            // After an incident, the next attempt counts as the first one.
             Event::IncidentRaised { seq, .. } => self.first_attempts.retain(|(of, _), _| of != seq),
             _ => {}
         }
         self.execution.apply(&event, now);
     }
 
-    /// Each mapped table with the values of its key.
+    /// Each mapped table with its key values.
     pub fn rows(&self) -> impl Iterator<Item = (&TableMapping, &[String])> {
         self.mapping.iter().zip(&self.keys).map(|(table, key)| (table, key.as_slice()))
     }
 
-    /// What is wrong with it, if anything: its history, replayed, gives the execution.
+    /// Replays the history and compares. None: it gives this execution.
     pub fn problem(&self) -> Option<String> {
         let mut replay = Replay::new(self.execution.id);
         for HistoryEvent { event_id, at, event_type, details, .. } in &self.history {

@@ -1,4 +1,4 @@
-//! Starts: all of it, or nothing.
+//! Starts processes, or merges a start into a pending one. A refused start changes nothing.
 
 use crate::calls::OpenCall;
 use crate::line::Given;
@@ -10,7 +10,7 @@ use xdb_protocol::refusal::{self, invalid_argument};
 use xdb_protocol::{GivenStart, StartRequest};
 
 impl Simulator {
-    /// Starts a process, and gives the execution's id.
+    /// Starts a process and returns the id of the execution.
     pub(crate) fn start(&mut self, given: &mut Given) -> Result<ExecutionId> {
         let id = self.new_id();
         let policy = given.take("id_reuse_policy")?.unwrap_or_else(|| IdReusePolicy::AllowIfNoRunning.to_string());
@@ -64,7 +64,8 @@ impl Simulator {
         Ok(id)
     }
 
-    /// Merges a start into the latest one of its key, if that has not begun and the options want it.
+    /// Merges a start into the latest execution with its correlation key. None: that execution has begun, or the
+    /// options say no.
     fn merge(&mut self, start: &Start, key: &str, options: &MergeOptions) -> Result<Option<ExecutionId>> {
         let is_of_key = |run: &&Run| {
             run.execution.process_type == start.process_type
@@ -72,7 +73,7 @@ impl Simulator {
         };
         let Some(latest) = self.runs.values().rev().find(is_of_key) else { return Ok(None) };
         let id = latest.execution.id;
-        // A call that is given out has begun.
+        // The first call has begun when it is handed out.
         if self.open.values().any(|open| matches!(open, OpenCall::State(open) if open.execution == id)) {
             return Ok(None);
         }

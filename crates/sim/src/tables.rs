@@ -1,4 +1,4 @@
-//! Users' tables: rows of JSON values. There are no types and no constraints; a key is compared as text.
+//! The application's tables: rows of JSON values. Limitations: no types, no constraints; keys are compared as text.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use xdb_protocol::ConflictMode;
 use xdb_protocol::arguments::key_text;
 use xdb_protocol::refusal::Refusal;
 
-/// Column to value.
+/// A row: column to value.
 pub type Row = BTreeMap<String, Json>;
 
-/// All tables, by name.
+/// All tables by full name.
 #[derive(Default)]
 pub(crate) struct Tables(BTreeMap<String, Vec<Row>>);
 
-/// A write that a table refuses.
+/// An error of a table about a write.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub refusal: Refusal,
@@ -36,14 +36,14 @@ impl Refused {
         Box::new(Self { refusal, error })
     }
 
-    /// As a failed attempt of the call whose answer was refused.
+    /// The failure of the attempt whose answer caused this error.
     pub fn failure(self) -> Failure {
         let detail = format!("{} ({})", self.error.message, self.error.sql_state);
         Failure { app_database_error: Some(self.error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 
-/// A table without a schema is in `public`.
+/// The name with its schema. A table without a schema is in `public`.
 pub(crate) fn full_name(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
@@ -61,7 +61,7 @@ impl Tables {
         self.rows(&table.table, &table.primary_key, key).next()
     }
 
-    /// The attributes of a process that are loaded, as a JSON object. A row that is not there gives null for each.
+    /// The loaded attributes of a process, as a JSON object. If a row does not exist, its attributes are null.
     pub fn load(&self, run: &Run, loading: &Loading) -> String {
         let mut members = Vec::new();
         for (table, key) in run.rows() {
@@ -73,12 +73,12 @@ impl Tables {
         xdb_protocol::object(members.iter().copied())
     }
 
-    /// Updates the row of each table that has one of these attributes: all or none.
+    /// Updates the rows that have these attributes: all rows or none.
     pub fn update(&mut self, run: &Run, attributes: &BTreeMap<String, Json>) -> Result<(), Box<Refused>> {
         self.write(run, attributes, None)
     }
 
-    /// The same, or at the start of a process the rows are inserted: it has a mode for rows that are there already.
+    /// Like [`Tables::update`]. At the start of a process rows are inserted, and `start` decides about existing rows.
     pub fn write(
         &mut self,
         run: &Run,
@@ -105,7 +105,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes columns of the row with this key, which is made where it is not there.
+    /// Writes columns of the row with this key. If the row does not exist, it is inserted.
     pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: Row) {
         let rows = self.table(table);
         match rows.iter_mut().find(|row| has_key(row, columns, key)) {
@@ -120,12 +120,11 @@ impl Tables {
         }
     }
 
-    /// The rows of a table, or those with this key.
+    /// The rows with this key. All rows if there are no key columns.
     pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> impl Iterator<Item = &Row> {
         self.0.get(&full_name(table)).into_iter().flatten().filter(|row| has_key(row, columns, key))
     }
 
-    /// Deletes the rows with this key.
     pub fn delete(&mut self, table: &str, columns: &[String], key: &[String]) {
         self.table(table).retain(|row| !has_key(row, columns, key));
     }

@@ -1,4 +1,4 @@
-//! One call on its way through the reactor.
+//! One call in the reactor: its request, its deadline, and where it is.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,26 +13,27 @@ use crate::http::HttpFailure;
 use crate::http::hosts::WorkerUrl;
 use crate::transport::{FailureKind, Request};
 
-/// A call that the reactor has.
+/// A call that has not finished. Only the thread of the reactor uses it.
 pub struct PendingCall {
+    /// The call's number in the reactor. An index may be used again, a number is not.
     pub id: u64,
     pub request: Request,
     pub url: WorkerUrl,
     pub origin: Rc<Origin>,
     pub deadline: Instant,
-    /// The entry in the table of timers.
+    /// When the call's timer fires: its key in the table of timers.
     pub timer: Instant,
-    /// When it first left the line.
+    /// When the call first left the line.
     pub started: Option<Instant>,
-    /// Not over an idle connection: one was lost already.
+    /// An idle connection was lost: use a new connection.
     pub needs_new: bool,
     pub place: CallPlace,
 }
 
-/// Where it is.
+/// Where a call is.
 pub enum CallPlace {
     InLine {
-        /// How far it got before it came here again.
+        /// The phase that the call reached before it returned to the line.
         tried: Option<AttemptPhase>,
     },
     Resolving,
@@ -49,9 +50,9 @@ pub enum CallPlace {
         /// The connection was made for this call.
         fresh: bool,
         phase: AttemptPhase,
-        /// Empty once the whole request is sent.
+        /// The rest of the head; empty once the whole request is sent.
         head: Vec<u8>,
-        /// Of head and body together.
+        /// Bytes of head and body that were sent.
         sent: usize,
         exchange: Box<Exchange>,
     },
@@ -67,7 +68,7 @@ impl PendingCall {
         }
     }
 
-    /// How far it is; none for one that has not begun.
+    /// The phase that the call has reached; None if it has not begun.
     pub fn phase(&self) -> Option<AttemptPhase> {
         match &self.place {
             CallPlace::InLine { tried } => *tried,
@@ -78,20 +79,20 @@ impl PendingCall {
         }
     }
 
-    /// Its time is over.
+    /// The failure of a call that timed out.
     pub fn timed_out(&self, peer: Option<SocketAddr>) -> HttpFailure {
         match self.phase() {
             Some(phase) => phase::timed_out(phase, &phase::target(&self.url, peer), self.request.timeout),
             None => {
                 let time = span(self.request.timeout);
-                let message = format!("not tried in {time}: no connection more could be opened");
+                let message = format!("timed out after {time} without being sent: the engine has no connection left");
                 HttpFailure::new(FailureKind::NotTried, message)
             }
         }
     }
 }
 
-/// Whether an error tells of a shortage of our own: nothing is known of the worker.
+/// Whether an error means that this machine lacks resources. Such an error says nothing about the worker.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,4 @@
-//! A connection to a worker that never blocks.
+//! A connection to a worker. It never blocks.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
@@ -10,32 +10,33 @@ use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
-/// Reads of one connection before it is another one's turn.
+/// Reads on one connection before other connections get their turn.
 pub const READS: usize = 16;
 
-/// What connections are shared by.
+/// Calls with the same origin may share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The number of the trust over TLS; none without TLS.
+    /// The number of the TLS trust; None without TLS.
     pub trust: Option<u64>,
     pub host: String,
     pub port: u16,
 }
 
-/// One socket, with TLS where the URL wants it.
+/// One socket, with TLS if the URL says so.
 ///
-/// Its events come once for each change, so whether there may be something to read is kept here.
+/// The system reports each change once. So the connection stores whether data may be waiting.
 pub struct Connection {
     stream: TcpStream,
     tls: Option<Box<ClientConnection>>,
     pub origin: Rc<Origin>,
     pub peer: SocketAddr,
-    /// The call that has it; none while it is idle.
+    /// The call that uses the connection; None while it is idle.
     pub call: Option<usize>,
+    /// None while a call uses the connection.
     pub idle_since: Option<Instant>,
-    /// There may be something to read.
+    /// There may be data to read.
     pub readable: bool,
-    /// The peer has ended its side.
+    /// The peer has closed its side.
     pub hung_up: bool,
 }
 
@@ -57,7 +58,7 @@ impl Connection {
         &mut self.stream
     }
 
-    /// Whether the connection stands; an error if it never will.
+    /// Whether the connection is established. An error if it has failed.
     pub fn is_connected(&self) -> io::Result<bool> {
         if let Some(error) = self.stream.take_error()? {
             return Err(error);
@@ -76,19 +77,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with the handshake; `WouldBlock` until it is done.
+    /// Continues the handshake; `WouldBlock` until it is complete.
     pub fn handshake(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
-        // A part of what the peer says is taken in without an error, although there is more to come.
+        // `complete_io` may return Ok before the handshake is complete.
         while tls.is_handshaking() {
             tls.complete_io(&mut self.stream)?;
         }
         Ok(())
     }
 
-    /// Writes some of what these parts have together. `WouldBlock` when nothing can be written now.
+    /// Writes a part of both slices. `WouldBlock` if nothing can be written now.
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
-        // What TLS has kept back may be as much as it takes: it would take nothing more.
+        // TLS accepts nothing more once its buffer is full, so the buffer is sent first.
         self.flush()?;
         let Some(tls) = &mut self.tls else {
             return uninterrupted(|| self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]));
@@ -101,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// Hands what TLS has kept back to the system; `WouldBlock` when it does not take all of it now.
+    /// Sends the buffer of TLS. `WouldBlock` if the system does not accept all of it now.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         while tls.wants_write() {
@@ -110,15 +111,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads some; nothing is the orderly end. `WouldBlock` when there is nothing now, `Interrupted` when there may be
-    /// more behind what only TLS is concerned with, of which a peer can send without end.
+    /// Reads some bytes; zero is an orderly end. `WouldBlock`: no data now. `Interrupted`: TLS has read messages of its
+    /// own, and more data may follow. A peer can send such messages without end.
     pub fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
         let result = match &mut self.tls {
             None => uninterrupted(|| self.stream.read(space)),
             Some(tls) => read_tls(tls, &mut self.stream, space),
         };
         match &result {
-            // What came together with an end is read up to the end.
+            // If the peer has hung up, reading continues until the end.
             Ok(amount) if self.tls.is_none() && *amount < space.len() && !self.hung_up => self.readable = false,
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
             _ => {}
@@ -126,7 +127,7 @@ impl Connection {
         result
     }
 
-    /// Whether an idle connection can be used again. Bytes that nobody asked for are as bad as an end.
+    /// Whether an idle connection can be used again. Unexpected bytes rule it out, like an end.
     pub fn is_quiet(&mut self, space: &mut [u8]) -> bool {
         for _ in 0..READS {
             match self.read(space) {

@@ -1,4 +1,4 @@
-//! A request and its answer as bytes, without a socket.
+//! Turns a request into bytes, and bytes into its answer. Limitations: no sockets here.
 
 use std::mem;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,16 +15,16 @@ use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::{FailureKind, Request};
 use xdb_protocol::retry_after_seconds;
 
-/// What is reserved for an answer that announces its size; more only when it arrives.
+/// Bytes reserved at once for an answer that announces its size. More is reserved as data arrives.
 const TRUSTED_LENGTH: u64 = 64 * 1024;
 const USER_AGENT: &str = concat!("xdb/", env!("CARGO_PKG_VERSION"));
 
-/// The answer to one request, as far as it has come.
+/// The part of an answer that has arrived.
 pub struct Exchange {
     state: ReceiveState,
-    /// Received, but not yet enough to be made sense of.
+    /// Received bytes that can't be parsed yet.
     pending: Vec<u8>,
-    /// How the body of an answer that is no success is encoded: it is not read.
+    /// The `Content-Encoding` of an answer without success. Its body is not decoded.
     unread: Option<String>,
 }
 
@@ -35,7 +35,7 @@ enum ReceiveState {
         status: Status,
         body: Vec<u8>,
         limit: usize,
-        /// Only the end of the connection ends it.
+        /// Only the end of the connection ends the body.
         until_close: bool,
     },
     /// The answer has no body.
@@ -43,15 +43,15 @@ enum ReceiveState {
         status: Status,
         close: bool,
     },
-    /// Nothing more can come of it.
+    /// The answer was returned, or reading it failed.
     Over,
 }
 
-/// What counts of the head of an answer.
+/// The relevant parts of an answer's head.
 #[derive(Clone, Copy)]
 pub struct Status {
     pub code: u16,
-    /// The seconds that `Retry-After` asks for.
+    /// The seconds in `Retry-After`.
     pub retry_after: Option<u64>,
 }
 
@@ -65,17 +65,17 @@ impl Status {
     }
 }
 
-/// The longest name of an encoding that a message repeats.
+/// How many characters of an encoding's name a message repeats.
 const SHOWN_ENCODING: usize = 40;
 
-/// How the body is encoded, if it is not sent as it stands.
+/// The encoding of the body; None if the body is sent as it is.
 fn encoding(response: &http::Response<()>) -> Option<String> {
     let encoding = response.headers().get(header::CONTENT_ENCODING)?.to_str().unwrap_or("unknown").trim();
     let is_encoded = !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity");
     is_encoded.then(|| encoding.chars().take(SHOWN_ENCODING).collect())
 }
 
-/// A whole answer.
+/// A complete answer.
 pub struct Answer {
     pub status: Status,
     pub body: Vec<u8>,
@@ -83,7 +83,7 @@ pub struct Answer {
     pub reusable: bool,
 }
 
-/// The bytes of a request up to its body, and what reads its answer. `space` is room to write in, of
+/// The bytes of a request up to its body, and the reader of its answer. `space` is a buffer of at least
 /// [`HEADER_LIMIT`] bytes.
 pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(Vec<u8>, Exchange), HttpFailure> {
     let signature = signature(request)?;
@@ -103,10 +103,10 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
         (header::ACCEPT, HeaderValue::from_static("application/json")),
     ];
     if let Some(headers) = message.headers_mut() {
-        // What the worker's own headers say takes precedence.
+        // The worker's own headers take precedence.
         own.into_iter().for_each(|(name, value)| _ = headers.entry(name).or_insert(value));
     }
-    // What a request is refused for may quote its headers: nothing of it is told.
+    // The error may quote headers, so its text is not used.
     let unwritable =
         || HttpFailure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
@@ -114,10 +114,12 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
     Ok((head, Exchange { state: ReceiveState::Head(call), pending: Vec::new(), unread: None }))
 }
 
-/// The head of a request, and what reads the answer.
-type WrittenHead = (Vec<u8>, Call<RecvResponse>);
-
-fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Option<WrittenHead>, Error> {
+/// The head of a request, and the reader of its answer.
+fn write(
+    message: http::Request<()>,
+    body: usize,
+    space: &mut [u8],
+) -> Result<Option<(Vec<u8>, Call<RecvResponse>)>, Error> {
     let mut call = Call::new(message)?.proceed();
     let mut head = Vec::with_capacity(512);
     while !call.can_proceed() {
@@ -130,14 +132,14 @@ fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Op
             call.consume_direct_write(body)?;
             call.proceed()
         }
-        // No request asks for leave to send its body.
+        // No request uses `Expect: 100-continue`.
         Some(SendRequestResult::Await100(_)) | None => None,
     };
     Ok(call.map(|call| (head, call)))
 }
 
 impl Exchange {
-    /// Takes in what was received. `limit` is the largest body, `space` room to work in.
+    /// Processes received bytes. `limit` is the largest body in bytes, `space` is a buffer.
     pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, Problem> {
         if self.pending.is_empty() {
             let used = self.process(data, limit, space)?;
@@ -150,14 +152,14 @@ impl Exchange {
             self.pending = pending;
         }
         let answer = self.answer(false)?;
-        // A line between chunks, or a trailer, whose end does not come.
+        // The end of a line between chunks, or of a trailer, does not come.
         if answer.is_none() && self.pending.len() > HEADER_LIMIT {
             return Err(Problem::HeadersTooLarge);
         }
         Ok(answer)
     }
 
-    /// The peer has sent its last byte, in good order.
+    /// The peer has closed its side in good order.
     pub fn end(&mut self) -> Result<Answer, Problem> {
         self.answer(true)?.ok_or(Problem::Lost)
     }
@@ -166,7 +168,7 @@ impl Exchange {
         let mut used = 0;
         while let ReceiveState::Head(call) = &mut self.state {
             let (taken, response) = call.try_response(&input[used..], false)?;
-            // What has not been taken is the beginning of headers.
+            // If nothing was taken, the headers are not complete yet.
             let size = if taken > 0 { taken } else { input.len() - used };
             if size > HEADER_LIMIT {
                 return Err(Problem::HeadersTooLarge);
@@ -182,7 +184,7 @@ impl Exchange {
                     }
                     self.begin_body(Status::of(&response), limit)?;
                 }
-                // An interim answer may have been taken in; the one that counts may be behind it.
+                // An interim answer may have been taken, and the final answer may follow it.
                 None if taken == 0 => return Ok(used),
                 None => {}
             }
@@ -226,12 +228,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// The answer, if it is whole. `ended` says that nothing more comes.
+    /// The answer, if it is complete. `ended`: no more bytes will come.
     fn answer(&mut self, ended: bool) -> Result<Option<Answer>, Problem> {
         let whole = match &self.state {
             ReceiveState::Empty { .. } => true,
             ReceiveState::Body { until_close: true, .. } => ended,
-            // The last chunk may lack its end when the connection ends right there.
+            // If the connection ends right after the last chunk, its end mark may be missing.
             ReceiveState::Body { call, .. } => call.can_proceed() || ended && call.is_ended_chunked(),
             ReceiveState::Head(_) | ReceiveState::Over => false,
         };

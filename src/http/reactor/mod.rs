@@ -1,4 +1,5 @@
-//! The calls of a process: one thread, all of them open at a time.
+//! The reactor: one thread with all calls of its process open at once. This file has its interface; `round.rs` has its
+//! loop.
 
 mod call;
 mod connection;
@@ -28,24 +29,24 @@ pub use phase::reason;
 use round::ReactorRound;
 
 const STACK: usize = 512 * 1024;
-/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
+/// Longest timeout. A longer one makes no difference, and sums of times can't overflow.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// After a panic of the loop itself; one that comes again at once must not take a processor.
+/// Pause after a panic of the loop. A panic that repeats at once must not use up a processor.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
-/// The event of the waker; those of connections have higher numbers.
+/// The token of the waker; tokens of connections are higher.
 const WAKE: Token = Token(0);
 
-/// How a connection is begun, without waiting for it.
+/// Begins a connection without waiting for it.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> io::Result<TcpStream> + Send + Sync>;
 
-/// What the reactor has from its surroundings.
+/// What the reactor needs from outside. Tests replace it.
 #[derive(Clone)]
 pub struct Means {
-    /// How a name becomes addresses.
+    /// Resolves names to addresses.
     pub lookup: Lookup,
-    /// How a connection is begun.
+    /// Begins connections.
     pub dial: Dial,
-    /// Whose certificates are always trusted.
+    /// Certificate authorities that are always trusted.
     pub roots: Arc<RootCertStore>,
 }
 
@@ -57,20 +58,20 @@ impl Means {
     }
 }
 
-/// The connections of a reactor.
+/// How many connections a reactor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Those that there are, with the idle ones and those that are being made.
+    /// Existing connections, including idle ones and those being made.
     pub open: usize,
-    /// Calls that wait until there may be one more.
+    /// Calls that wait until another connection is allowed.
     pub waiting: usize,
 }
 
-/// Makes calls, all at the same time.
+/// Makes calls, all at once.
 ///
-/// Every request that is submitted is given back exactly once by [`drain`](Reactor::drain), whatever happens to
-/// it: an answer, a failure, the end of its time or a panic. Its time runs from [`submit`](Reactor::submit), so a
-/// lease given for a little more than its timeout covers a wait in line, too.
+/// [`drain`](Reactor::drain) returns each submitted request exactly once: answered, failed, timed out, cancelled or
+/// after a panic. The timeout counts from [`submit`](Reactor::submit), so it includes the wait in line. A lease needs
+/// to be only a little longer than the timeout.
 pub struct Reactor {
     shared: Arc<ReactorShared>,
 }
@@ -79,7 +80,7 @@ struct ReactorShared {
     names: Names,
     notifier: Arc<Notifier>,
     waker: Arc<Waker>,
-    /// A name has been looked up.
+    /// A name was resolved. Written by threads of the resolver, cleared by the reactor's thread.
     arrived: Arc<AtomicBool>,
     dial: Dial,
     roots: Arc<RootCertStore>,
@@ -94,24 +95,24 @@ struct ReactorShared {
 /// Whom the reactor trusts over TLS.
 #[derive(Clone)]
 struct Trust {
-    /// A connection that was made under another one is not used any more.
+    /// A connection made under another number is not used again.
     number: u64,
-    /// Or why nobody is trusted.
+    /// The client configuration, or why TLS can't be used.
     client: Result<Arc<ClientConfig>, String>,
 }
 
-/// What goes from thread to thread, under one lock.
+/// State shared between threads, under one lock.
 #[derive(Default)]
 struct SharedState {
     next_id: u64,
-    /// The calls that are not finished.
+    /// Calls that have not finished.
     open: HashMap<u64, OpenRequest>,
-    /// Those of them that the reactor has not yet seen.
+    /// New calls that the reactor's thread has not taken yet.
     submitted: Vec<Job>,
-    /// Tags of calls that are of no use any more.
+    /// Tags of calls to cancel.
     cancelled: Vec<u64>,
     finished: Vec<Reply>,
-    /// The thread is to end.
+    /// The thread must end.
     stop: bool,
 }
 
@@ -120,14 +121,14 @@ struct OpenRequest {
     since: Instant,
 }
 
-/// A request on its way into the reactor.
+/// A request on its way to the reactor's thread.
 struct Job {
     id: u64,
     request: Request,
     deadline: Instant,
 }
 
-/// A call on its way out.
+/// A finished call.
 struct Done {
     id: u64,
     outcome: Outcome,
@@ -135,13 +136,13 @@ struct Done {
 }
 
 impl Reactor {
-    /// Starts the thread; fails without one, or without descriptors. No connection is permitted yet: neither a host nor
-    /// any number of them, and no answer is small enough.
+    /// Starts the thread. Errors: no thread or no descriptor. Before the first settings no host, no connection and no
+    /// answer is permitted.
     pub fn new(notifier: Arc<Notifier>) -> io::Result<Self> {
         Self::with_means(notifier, Means::system())
     }
 
-    /// The same with other means.
+    /// Starts the thread with other [`Means`].
     pub fn with_means(notifier: Arc<Notifier>, means: Means) -> io::Result<Self> {
         let mut poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
@@ -174,7 +175,7 @@ impl Reactor {
         Ok(Reactor { shared })
     }
 
-    /// Takes calls on. It never waits, and what can't be done is told by [`drain`](Reactor::drain).
+    /// Submits calls. Never blocks; failures come back through [`drain`](Reactor::drain).
     pub fn submit(&self, requests: Vec<Request>) {
         let now = Instant::now();
         let shared = &self.shared;
@@ -193,8 +194,8 @@ impl Reactor {
         }
     }
 
-    /// Ends the calls with these tags, those that have not ended, as [`FailureKind::Cancelled`]. Their connections are closed, by which
-    /// their workers can find out.
+    /// Cancels the open calls with these tags: they end as [`FailureKind::Cancelled`]. Their connections are closed, so
+    /// their workers can notice.
     pub fn cancel(&self, tags: impl IntoIterator<Item = u64>) {
         let mut state = lock(&self.shared.state);
         let before = state.cancelled.len();
@@ -206,12 +207,12 @@ impl Reactor {
         }
     }
 
-    /// Appends all calls that have finished since the last time. The notifier is to be cleared before.
+    /// Moves all calls that have finished since the last time to `into`. Clear the notifier first.
     pub fn drain(&self, into: &mut Vec<Reply>) {
         into.append(&mut lock(&self.shared.state).finished);
     }
 
-    /// The connections that there are now, or were a moment ago.
+    /// How many connections there are, at the end of the last loop.
     pub fn connections(&self) -> Connections {
         Connections {
             open: self.shared.open.load(Ordering::Acquire),
@@ -219,21 +220,22 @@ impl Reactor {
         }
     }
 
-    /// The most connections at a time from now on, with the idle ones. More than that are left until they end.
+    /// Sets the most connections at a time, including idle ones. Connections in use above the limit stay until their
+    /// calls end.
     pub fn set_max_connections(&self, connections: usize) {
         if self.shared.max_connections.swap(connections, Ordering::AcqRel) != connections {
             wake(&self.shared.waker);
         }
     }
 
-    /// From now on, no connection is made or used again that `policy` does not permit.
+    /// Sets the host policy. From now on it is checked before each connection is made or used again.
     pub fn set_policy(&self, policy: HostPolicy) {
         self.shared.names.set_policy(policy);
     }
 
-    /// From now on, these are trusted besides those that always are, and no connection is used again that was made before.
-    /// Without them, which is an error that is given back, no call is made over TLS: it ends as
-    /// [`FailureKind::NotTried`], for the worker is not the one to mend that.
+    /// Sets the trusted authorities, in addition to the built-in ones. No connection made before is used again.
+    /// With an error, which is returned, all calls over TLS end as [`FailureKind::NotTried`]: the worker can't repair
+    /// it.
     pub fn set_authorities(&self, authorities: Result<Authorities, String>) -> Result<(), String> {
         let client = authorities.and_then(|authorities| authorities.client(&self.shared.roots));
         let told = client.as_ref().map(drop).map_err(String::clone);
@@ -242,14 +244,14 @@ impl Reactor {
         told
     }
 
-    /// Holds for answers that begin from now on.
+    /// Sets the largest answer. Applies to answers that begin from now on.
     pub fn set_max_response_bytes(&self, bytes: usize) {
         self.shared.max_response_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for Reactor {
-    /// The thread ends, and nobody hears of the calls that it had.
+    /// Ends the thread. Its open calls are dropped without replies.
     fn drop(&mut self) {
         lock(&self.shared.state).stop = true;
         wake(&self.shared.waker);
@@ -257,7 +259,7 @@ impl Drop for Reactor {
 }
 
 impl SharedState {
-    /// Ends all open calls; whether there were any.
+    /// Ends all open calls. Returns whether there were any.
     fn fail_open(&mut self, reason: &str) -> bool {
         self.submitted.clear();
         let failed = mem::take(&mut self.open);
@@ -272,13 +274,13 @@ impl SharedState {
 }
 
 impl ReactorShared {
-    /// What was submitted, and what was cancelled; None: the thread is to end.
+    /// New and cancelled calls. None: the thread must end.
     fn take_submitted(&self) -> Option<(Vec<Job>, Vec<u64>)> {
         let mut state = lock(&self.state);
         (!state.stop).then(|| (mem::take(&mut state.submitted), mem::take(&mut state.cancelled)))
     }
 
-    /// What connections are made with over TLS.
+    /// The client configuration for TLS.
     fn client(&self) -> Result<Arc<ClientConfig>, HttpFailure> {
         self.trust().client.map_err(|why| HttpFailure::new(FailureKind::NotTried, why))
     }
@@ -287,7 +289,7 @@ impl ReactorShared {
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands over what has ended: one lock, and one wake-up.
+    /// Delivers finished calls with one lock and one wake-up.
     fn deliver(&self, done: &mut Vec<Done>) {
         if done.is_empty() {
             return;
@@ -307,13 +309,13 @@ impl ReactorShared {
     }
 }
 
-/// Writing to an eventfd that is open fails only when it is full, and then it is readable already.
+/// Writing to an open eventfd fails only when it is full, and then it is readable already.
 fn wake(waker: &Waker) {
     let _ = waker.wake();
 }
 
-/// The thread. What panics outside of a single call takes all calls with it that there are; a new round of the same thread goes on
-/// with those that come then.
+/// The reactor's thread. A panic outside of a single call ends all current calls. The thread then continues with a new
+/// round for new calls.
 fn serve(shared: &ReactorShared, poll: &mut Poll, registry: &Registry) {
     let mut done = Vec::new();
     loop {
@@ -323,7 +325,7 @@ fn serve(shared: &ReactorShared, poll: &mut Poll, registry: &Registry) {
             Ok(Err(error)) => format!("the thread that makes calls failed: {error}"),
             Err(panic) => {
                 let message = panic_message(panic.as_ref());
-                // Its destructor may panic in turn.
+                // The destructor of the panic may panic too.
                 mem::forget(panic);
                 format!("the code that makes calls panicked: {message}")
             }

@@ -1,4 +1,4 @@
-//! How far an attempt got, and what to tell about its end.
+//! How far an attempt got, and the message about its failure.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::http::hosts::WorkerUrl;
 use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::FailureKind;
 
-/// However long a call may take, a worker that is there accepts it sooner.
+/// Longest time to connect, even if the call has a longer timeout. A running worker accepts connections sooner.
 pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// How far an attempt got.
@@ -31,7 +31,7 @@ pub enum Problem {
     NotHttp(Error),
     HeadersTooLarge,
     BodyTooLarge(usize),
-    /// The body is compressed, by what `Content-Encoding` says, though no request accepts that.
+    /// The body is encoded, according to `Content-Encoding`, although requests accept no encoding.
     Encoded(String),
     /// The connection ended in the middle of the answer.
     Lost,
@@ -50,7 +50,7 @@ impl From<io::Error> for Problem {
 }
 
 impl Problem {
-    /// Whether the peer is gone.
+    /// Whether the connection was lost.
     pub fn is_lost(&self) -> bool {
         match self {
             Problem::Io(error) => is_lost(error),
@@ -58,7 +58,7 @@ impl Problem {
         }
     }
 
-    /// What to tell of it.
+    /// The failure with its message.
     pub fn tell(self, phase: AttemptPhase, target: &str, url: &WorkerUrl) -> HttpFailure {
         use FailureKind::{TooLarge, Transport};
         let is_lost = self.is_lost();
@@ -72,7 +72,7 @@ impl Problem {
                 (TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
             }
             Problem::Encoded(encoding) => {
-                let what = "the engine reads only answers that are not compressed";
+                let what = "the engine reads only uncompressed answers";
                 let whose = "the worker, or a proxy before it, must not compress them";
                 (
                     FailureKind::Encoded,
@@ -96,7 +96,7 @@ impl Problem {
     }
 }
 
-/// The worker as messages name it: with the address that was connected to, unless the URL has it.
+/// The worker's name in messages: with the address of the connection, unless the URL contains it.
 pub fn target(url: &WorkerUrl, peer: Option<SocketAddr>) -> String {
     match peer {
         Some(peer) if peer.ip().to_string() != url.host => format!("{} ({})", url.authority(), peer.ip()),
@@ -104,7 +104,7 @@ pub fn target(url: &WorkerUrl, peer: Option<SocketAddr>) -> String {
     }
 }
 
-/// The time of a call is over.
+/// The failure of a call that timed out in this phase.
 pub fn timed_out(phase: AttemptPhase, target: &str, timeout: Duration) -> HttpFailure {
     let doing = match phase {
         AttemptPhase::Resolving => "looking up",
@@ -122,12 +122,12 @@ pub fn timed_out(phase: AttemptPhase, target: &str, timeout: Duration) -> HttpFa
     HttpFailure::new(kind, format!("timed out after {} while {doing} {target}", span(time)))
 }
 
-/// No address accepted a connection.
+/// The failure of a call whose worker accepted no connection.
 pub fn not_connected(target: &str, reason: &str) -> HttpFailure {
     HttpFailure::new(FailureKind::Connect, format!("could not connect to {target}: {reason}"))
 }
 
-/// The reason of an error without its number.
+/// The text of an error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -136,13 +136,13 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Whether the error says that the peer is gone.
+/// Whether the error means that the connection was lost.
 pub fn is_lost(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
-/// A duration as a person writes it.
+/// A duration for a message.
 pub fn span(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())

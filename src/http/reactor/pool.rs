@@ -1,4 +1,4 @@
-//! The connections of a reactor: how many there may be, and which of them are idle.
+//! The connections of a reactor: how many there are, and which are idle.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,24 +13,25 @@ use slab::Slab;
 use super::connection::{Connection, Origin};
 use crate::http::resolver::Names;
 
-/// An idle connection is closed after this: below the five seconds after which common servers close theirs.
+/// An idle connection is closed after this time. Common servers close theirs after five seconds, so this is shorter.
 const IDLE_AGE: Duration = Duration::from_secs(4);
 
-/// The events of the connection `index` come with this token.
+/// The token for events of connection `index`.
 pub fn token(index: usize) -> Token {
     Token(index + 1)
 }
 
-/// The reverse of [`token`]; none for the waker's.
+/// The reverse of [`token`]; None for the waker's token.
 pub fn index(token: Token) -> Option<usize> {
     token.0.checked_sub(1)
 }
 
+/// All connections of a reactor. Used by the reactor's thread only.
 pub struct Pool<'a> {
     all: Slab<Connection>,
-    /// By what they lead to, the one used last at the end.
+    /// Idle connections by origin, the last used at the end.
     idle: HashMap<Rc<Origin>, Vec<usize>>,
-    /// When connections became idle, oldest first. What has been used since is skipped.
+    /// When connections became idle, oldest first. Entries of connections used since are skipped.
     order: VecDeque<(Instant, usize)>,
     registry: &'a Registry,
 }
@@ -53,7 +54,7 @@ impl<'a> Pool<'a> {
         self.all.iter().any(|(_, connection)| connection.peer == address)
     }
 
-    /// Takes a new connection in, which is still being made.
+    /// Adds a new connection that is not established yet.
     pub fn add(
         &mut self,
         mut stream: TcpStream,
@@ -68,13 +69,12 @@ impl<'a> Pool<'a> {
         Ok(index)
     }
 
-    /// Closes a connection.
     pub fn close(&mut self, index: usize) {
         let Some(mut connection) = self.all.try_remove(index) else { return };
         if connection.idle_since.is_some() {
             self.forget_idle(&connection.origin, index);
         }
-        // Closing deregisters, too; but only once no copy of the descriptor is left.
+        // Closing deregisters too, but only when no copy of the descriptor is left.
         let _ = self.registry.deregister(connection.stream());
     }
 
@@ -87,7 +87,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// An idle connection that is open, and still permitted. Others are closed.
+    /// An idle connection that is open and still permitted. Other idle connections of the origin are closed on the way.
     pub fn take_idle(&mut self, origin: &Rc<Origin>, names: &Names, now: Instant, space: &mut [u8]) -> Option<usize> {
         loop {
             let index = *self.idle.get(origin)?.last()?;
@@ -102,7 +102,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// The call of a connection is over, and another one may use it.
+    /// The call is over: keeps its connection for another call.
     pub fn keep(&mut self, index: usize, now: Instant) {
         let Some(connection) = self.all.get_mut(index) else { return };
         if connection.hung_up {
@@ -131,7 +131,7 @@ impl<'a> Pool<'a> {
         self.oldest_idle().map(|(since, _)| since + IDLE_AGE)
     }
 
-    /// Closes what has been idle for too long.
+    /// Closes connections that were idle for too long.
     pub fn close_expired(&mut self, now: Instant) {
         while let Some((since, index)) = self.oldest_idle()
             && since + IDLE_AGE <= now
@@ -140,7 +140,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Closes one idle connection; whether there was one.
+    /// Closes the connection that has been idle longest. Returns whether there was one.
     pub fn close_oldest_idle(&mut self) -> bool {
         let oldest = self.oldest_idle();
         oldest.into_iter().for_each(|(_, index)| self.close(index));

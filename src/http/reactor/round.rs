@@ -1,4 +1,4 @@
-//! The loop of the reactor: what happened is dealt with, what is due ends, what may begin begins.
+//! The loop of the reactor: processes events, ends what is due, begins new calls.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -25,17 +25,17 @@ use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::{FailureKind, Outcome};
 
 const EVENTS: usize = 1024;
-/// Read at once; one for all connections.
+/// Bytes read at once; the buffer is shared by all connections.
 const READ: usize = 64 * 1024;
-/// How long nothing is tried after a shortage of our own.
+/// Pause before new connections after a shortage of resources on this machine.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
 
-/// However little time there is, an address gets a chance.
+/// Shortest time to connect to one address, even if less time is left.
 const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
-/// Addresses of a name that are tried.
+/// How many addresses of a name are tried.
 const MOST_ADDRESSES: usize = 16;
 
-/// What the thread has, until it ends or panics.
+/// The state of the thread, until the thread ends or panics. Used by the reactor's thread only.
 pub struct ReactorRound<'a> {
     shared: &'a ReactorShared,
     poll: &'a mut Poll,
@@ -44,22 +44,22 @@ pub struct ReactorRound<'a> {
     calls: Slab<PendingCall>,
     connections: Pool<'a>,
     timers: BTreeSet<(Instant, usize)>,
-    /// Calls that wait until they may begin, with their ids: some have ended.
+    /// Calls that wait in line, by index and id. Some of them may have ended.
     line: VecDeque<(usize, u64)>,
-    /// Calls that wait for addresses of a name, with their ids.
+    /// Calls that wait for a name, by index and id.
     resolving: Vec<(usize, u64)>,
-    /// How many calls that is; each will need a descriptor.
+    /// How many calls are resolving. Each of them will need a descriptor.
     reserved: usize,
-    /// Connections that have more to read than their turn allowed.
+    /// Connections with more data than one turn allowed to read.
     again: Vec<usize>,
-    /// After a shortage.
+    /// No connection is begun before this time, after a shortage.
     blocked_until: Option<Instant>,
     input: Box<[u8]>,
     space: Box<[u8]>,
 }
 
 impl<'a> ReactorRound<'a> {
-    /// Takes nothing that could be short: after a panic it has to be there again.
+    /// Acquires no scarce resource, because after a panic it could not be acquired again.
     pub fn new(shared: &'a ReactorShared, poll: &'a mut Poll, registry: &'a Registry, done: &'a mut Vec<Done>) -> Self {
         ReactorRound {
             shared,
@@ -79,7 +79,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// Until the reactor is closed. An error is one of polling itself.
+    /// Runs until the reactor is dropped. Error: polling itself failed.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         loop {
@@ -118,7 +118,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// How long nothing is due.
+    /// How long the loop may sleep; None: until an event.
     fn idle_for(&mut self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -129,7 +129,7 @@ impl<'a> ReactorRound<'a> {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Does something for one call. If that panics, the call ends with its connection, and no other.
+    /// Works on one call. If that panics, only this call ends, with its connection.
     fn guarded(&mut self, index: usize, body: impl FnOnce(&mut Self) -> Result<(), Problem>) {
         match catch_unwind(AssertUnwindSafe(|| body(self))) {
             Ok(Ok(())) => {}
@@ -141,13 +141,13 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// A call comes in.
+    /// Accepts a new call.
     fn take_up(&mut self, Job { id, request, deadline }: Job) {
         let sendable = validate_headers(&request.headers).and_then(|()| check_signable(&request));
         let checked = read_url(&request.url).and_then(|url| sendable.map(|()| url));
         let invalid = |message| HttpFailure::new(FailureKind::Invalid, message);
         let late = || {
-            let message = format!("timed out after {} before it was taken up", span(request.timeout));
+            let message = format!("timed out after {} before it was sent", span(request.timeout));
             HttpFailure::new(FailureKind::Timeout, message)
         };
         let url = checked.map_err(invalid).and_then(|url| if deadline > self.now { Ok(url) } else { Err(late()) });
@@ -175,7 +175,7 @@ impl<'a> ReactorRound<'a> {
         self.line.push_back((index, id));
     }
 
-    /// Calls end that are of no use any more.
+    /// Cancels calls.
     fn cancel(&mut self, tags: &[u64]) {
         if tags.is_empty() {
             return;
@@ -184,16 +184,16 @@ impl<'a> ReactorRound<'a> {
         let is_cancelled = |(_, call): &(usize, &PendingCall)| tags.contains(&call.request.tag);
         let cancelled: Vec<_> = self.calls.iter().filter(is_cancelled).map(|(index, _)| index).collect();
         for index in cancelled {
-            self.end(index, HttpFailure::new(FailureKind::Cancelled, "the call is of no use any more").into());
+            self.end(index, HttpFailure::new(FailureKind::Cancelled, "the call is no longer needed").into());
         }
     }
 
-    /// The number of the trust that a call to this URL needs.
+    /// The number of the TLS trust for this URL; None without TLS.
     fn trust(&self, url: &WorkerUrl) -> Option<u64> {
         url.https.then(|| self.shared.trust().number)
     }
 
-    /// Lets calls begin, in the order in which they came, as long as there may be more connections.
+    /// Begins calls from the line, in order of arrival, while connections are allowed.
     fn serve_line(&mut self, most: usize) {
         if self.blocked_until.is_some_and(|until| self.now < until) {
             return;
@@ -217,7 +217,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// Whether there may be one more connection. Idle ones make way.
+    /// Whether another connection is allowed. Closes idle connections if necessary.
     fn has_place(&mut self, most: usize) -> bool {
         while self.connections.len() + self.reserved >= most {
             if !self.connections.close_oldest_idle() {
@@ -227,7 +227,7 @@ impl<'a> ReactorRound<'a> {
         true
     }
 
-    /// An idle connection over which a call can be made.
+    /// An idle connection for the call.
     fn take_idle(&mut self, index: usize) -> Option<usize> {
         let trust = self.trust(&self.calls.get(index)?.url);
         let call = self.calls.get_mut(index)?;
@@ -240,12 +240,12 @@ impl<'a> ReactorRound<'a> {
         self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
     }
 
-    /// A call leaves the line, for an idle connection or for one that is to be made.
+    /// Moves a call out of the line: to an idle connection, or to a new one.
     fn begin(&mut self, index: usize, idle: Option<usize>) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         call.started.get_or_insert(self.now);
         let Some(connection) = idle else { return self.resolve(index) };
-        // As a new one that has just been made: however the call ends from here on, the connection ends with it.
+        // From here on, the connection ends with its call, like a new connection.
         call.place = CallPlace::Handshaking { connection };
         if let Some(taken) = self.connections.get(connection) {
             taken.call = Some(index);
@@ -275,7 +275,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// A shortage of our own: the call waits until it has passed.
+    /// After a shortage on this machine, the call waits in line until the shortage has passed.
     fn back_to_line(&mut self, index: usize, tried: Option<AttemptPhase>) {
         let Some(call) = self.calls.get_mut(index) else { return };
         call.place = CallPlace::InLine { tried };
@@ -284,7 +284,7 @@ impl<'a> ReactorRound<'a> {
         self.set_timer(index, None);
     }
 
-    /// Names have been looked up: who waits for one of them asks again.
+    /// Names were resolved: the waiting calls ask again.
     fn addresses_arrived(&mut self) {
         for (index, id) in std::mem::take(&mut self.resolving) {
             let is_here = |call: &&mut PendingCall| call.id == id && matches!(call.place, CallPlace::Resolving);
@@ -296,7 +296,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// Tries the addresses in turn; each gets an equal share of the time that is left.
+    /// Tries the addresses in turn. Each gets an equal share of the remaining time.
     fn connect(
         &mut self,
         index: usize,
@@ -308,7 +308,7 @@ impl<'a> ReactorRound<'a> {
         let until = until.min(call.deadline);
         let (origin, target) = (call.origin.clone(), |peer| phase::target(&call.url, peer));
         while let Some(address) = rest.pop_front() {
-            // The policy may have changed since the address was found.
+            // The policy may have changed since the name was resolved.
             if let Err(message) = self.shared.names.check(&origin.host, address) {
                 last = Some(Problem::Known(HttpFailure::new(FailureKind::Refused, message)));
                 continue;
@@ -346,12 +346,13 @@ impl<'a> ReactorRound<'a> {
         Err(last.unwrap_or_else(nothing))
     }
 
-    /// The same error as of an address that this machine does not have; but there we have been already.
+    /// `AddrNotAvailable` can mean a wrong address or no free local port. If a connection to the address exists, the
+    /// ports have run out.
     fn is_out_of_ports(&self, error: &io::Error, address: SocketAddr) -> bool {
         error.kind() == ErrorKind::AddrNotAvailable && self.connections.leads_to(address)
     }
 
-    /// An address did not accept the connection: the next one is tried.
+    /// An address did not accept the connection: tries the next one.
     fn connect_further(&mut self, index: usize, failure: HttpFailure) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         let CallPlace::Connecting { connection, rest, until } = &mut call.place else { return Ok(()) };
@@ -360,12 +361,12 @@ impl<'a> ReactorRound<'a> {
         self.connect(index, rest, until, Some(Problem::Known(failure)))
     }
 
-    /// Something has happened to a connection, or it has more to read.
+    /// Handles an event of a connection, or continues reading.
     fn drive(&mut self, connection: usize) {
         let Some(known) = self.connections.get(connection) else { return };
         match known.call {
             Some(call) => self.guarded(call, |round| round.go_on(call)),
-            // Messages of TLS itself are read and forgotten; anything else ends an idle connection.
+            // An idle connection may get messages of TLS itself. Anything else closes it.
             None => {
                 if !known.is_quiet(&mut self.input) {
                     self.connections.close(connection);
@@ -414,7 +415,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// There is a connection: the request goes out.
+    /// The connection is established: sends the request.
     fn exchange(&mut self, index: usize, connection: usize, fresh: bool) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         let encoded = encode(&call.request, &call.url, &mut self.space[..HEADER_LIMIT]);
@@ -425,11 +426,11 @@ impl<'a> ReactorRound<'a> {
         self.go_on_exchanging(index)
     }
 
-    /// Sends what is left of the request, and reads what there is: a worker may answer before it has read all.
+    /// Sends the rest of the request, and reads: a worker may answer before it has read the whole request.
     fn go_on_exchanging(&mut self, index: usize) -> Result<(), Problem> {
         match self.send(index) {
             Ok(()) => self.receive(index, None),
-            // It takes no more; what it has said before is read first.
+            // The peer accepts no more data. What it sent before is read first.
             Err(error) if phase::is_lost(&error) => self.receive(index, Some(error)),
             Err(error) => Err(error.into()),
         }
@@ -459,21 +460,21 @@ impl<'a> ReactorRound<'a> {
         }
         *head = Vec::new();
         if *fresh {
-            // It is never sent again.
+            // The body is never sent again.
             request.body = Vec::new();
         }
         Ok(())
     }
 
-    /// Reads what has come. `broken` is why nothing more can be sent: that error may have been the only sign of a reset,
-    /// so that no end counts as an orderly one any more.
+    /// Reads what has arrived. `broken` is why nothing more can be sent. The error may be the only sign of a reset, so
+    /// an end does not count as orderly then.
     fn receive(&mut self, index: usize, mut broken: Option<io::Error>) -> Result<(), Problem> {
         let limit = self.shared.max_response_bytes.load(Ordering::Relaxed);
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         let CallPlace::Exchanging { connection, phase, head, exchange, .. } = &mut call.place else { return Ok(()) };
         let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
         for _ in 0..READS {
-            // What came while the request was sent has been told already.
+            // The event for data that arrived during sending was seen before, so the stored flag decides.
             if !connected.readable && broken.is_none() {
                 return Ok(());
             }
@@ -511,15 +512,15 @@ impl<'a> ReactorRound<'a> {
         self.end(index, Outcome::Answer { status, retry_after, body });
     }
 
-    /// An attempt has failed; so has its call, unless it is made once more.
+    /// An attempt failed: ends its call, or makes one more attempt.
     fn failed(&mut self, index: usize, problem: Problem) {
         let Some(call) = self.calls.get_mut(index) else { return };
         let connection = call.connection();
         let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
         let (target, phase) = (phase::target(&call.url, peer), call.phase().unwrap_or(AttemptPhase::Resolving));
-        // A server may close a connection that was kept alive at the very moment that it is used again. As not a
-        // byte of an answer came, the request is sent once more, over a connection that is new; should the worker
-        // have done the work all the same, it knows the request by its idempotency key.
+        // A server may close a kept connection just when it is used again. If no byte of an answer came, the request is
+        // sent once more over a new connection. If the worker did process the request, it recognises the idempotency
+        // key.
         if problem.is_lost()
             && phase != AttemptPhase::Receiving
             && matches!(call.place, CallPlace::Exchanging { fresh: false, .. })
@@ -534,7 +535,7 @@ impl<'a> ReactorRound<'a> {
         self.end(index, failure.into());
     }
 
-    /// Ends a call, and closes its connection unless that was kept.
+    /// Ends a call, and closes its connection unless it was kept.
     fn end(&mut self, index: usize, outcome: Outcome) {
         let Some(call) = self.calls.try_remove(index) else { return };
         self.timers.remove(&(call.timer, index));
@@ -552,7 +553,7 @@ impl<'a> ReactorRound<'a> {
         self.done.push(Done { id: call.id, outcome, elapsed });
     }
 
-    /// When to look at a call again: at its deadline, or earlier.
+    /// When the call is checked next: at its deadline, or earlier.
     fn set_timer(&mut self, index: usize, at: Option<Instant>) {
         let Some(call) = self.calls.get_mut(index) else { return };
         let at = at.map_or(call.deadline, |at| at.min(call.deadline));
@@ -568,7 +569,8 @@ impl<'a> ReactorRound<'a> {
             && at <= self.now
         {
             self.guarded(index, |round| round.time_is_up(index));
-            // A timer that was not set anew has ended its call, or shall not fire again at once.
+            // The entry is still first if the call neither ended nor set another timer. Without removal it would fire
+            // again at once.
             if self.timers.first() == Some(&(at, index)) {
                 self.timers.pop_first();
             }

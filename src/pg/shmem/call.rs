@@ -1,7 +1,8 @@
 //! Statistics of calls, for each worker of each database.
 //!
-//! A worker is found without a lock; all processes of the database count into the same entry. An entry is made under the lock. When all are in use,
-//! further workers have no statistics: the calls themselves don't depend on them.
+//! A worker is found without a lock, and all processes of the database write to the same entry. New entries are made
+//! under the lock. Limitations: if all entries are in use, further workers have no statistics. The calls don't depend
+//! on them.
 use super::{shared, slot::Role, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
@@ -10,12 +11,13 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 /// Workers that can have statistics at the same time.
 pub const CALLS: usize = 256;
 
+/// The entry of one worker. Written by all engine processes of its database, read by status functions.
 #[repr(C)]
 pub(super) struct CallCell {
     /// Zero: the entry is free. Written last.
     database: AtomicU32,
     worker: AtomicI32,
-    /// By role, so that the end of one process forgets its own calls only.
+    /// By role, so that the end of a process resets only its own calls.
     in_flight: [AtomicI32; Role::COUNT],
     calls: AtomicI64,
     failures: AtomicI64,
@@ -24,15 +26,15 @@ pub(super) struct CallCell {
     last_error_at: AtomicI64,
     /// By role: since when the breaker is open, or zero. Written last when it opens and first when it closes.
     open_since: [AtomicI64; Role::COUNT],
-    /// By role: when the next probe may go out; zero while one is under way.
+    /// By role: when the next probe may be made; zero during a probe.
     next_probe_at: [AtomicI64; Role::COUNT],
 }
 
-/// What a scheduler shows of the breaker of a worker that can't be reached. Times as in [`CallStatistics`].
+/// The breaker of a worker that can't be reached. Times as in [`CallStatistics`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenBreaker {
     pub since: i64,
-    /// None while a probe is under way.
+    /// None during a probe.
     pub next_probe: Option<i64>,
 }
 
@@ -96,7 +98,7 @@ pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
     }
 }
 
-/// Counts the end of a call.
+/// Counts a call that ends.
 pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool, latency_us: i64) {
     let Some(cell) = find(database, worker) else {
         return;
@@ -112,7 +114,7 @@ pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool,
     }
 }
 
-/// Takes back that a call has begun: it was not made.
+/// Undoes [`started`]: the call was not made.
 pub fn not_made(database: pg_sys::Oid, role: Role, worker: i32) {
     let Some(cell) = find(database, worker) else {
         return;
@@ -134,7 +136,7 @@ pub fn show_breaker(database: pg_sys::Oid, role: Role, worker: i32, open: Option
     }
 }
 
-/// Forgets the calls in flight of a process that has ended, whose threads ended with it, and its breakers. Cannot fail.
+/// Resets the calls in flight and the breakers of a process that has ended. Can't fail.
 pub fn reset_role(database: pg_sys::Oid, role: Role) {
     let Some(shared) = shared() else { return };
     for cell in &shared.calls {
@@ -158,14 +160,14 @@ pub fn of_database(database: pg_sys::Oid) -> Vec<CallStatistics> {
         .collect()
 }
 
-/// Forgets a worker that is no longer registered. Cannot fail.
+/// Removes a worker that is no longer registered. Can't fail.
 pub(crate) fn forget_worker(database: pg_sys::Oid, worker: i32) {
     if let Some(cell) = find(database, worker) {
         cell.database.store(0, Ordering::Release);
     }
 }
 
-/// Forgets the workers of a database whose engine is gone.
+/// Removes the workers of a database that has no engine any more.
 pub fn forget_database(database: pg_sys::Oid) {
     let Some(shared) = shared() else { return };
     with_lock(true, || {
@@ -177,7 +179,7 @@ pub fn forget_database(database: pg_sys::Oid) {
     });
 }
 
-/// What is open in any of them; of the first one, when it is in several.
+/// The open breaker of a worker: the first one, if several processes have one.
 fn open(cell: &CallCell) -> Option<OpenBreaker> {
     cell.open_since.iter().zip(&cell.next_probe_at).find_map(|(since, next_probe)| {
         let since = since.load(Ordering::Acquire);

@@ -1,18 +1,19 @@
-//! What keeps executions from going on, as the engine found it when it tried last: a lock of another session. For people, and no more.
+//! Locks of other sessions that blocked executions when the engine last tried. Written by the engine, read by functions
+//! that describe processes; nothing else depends on it.
 //!
-//! A place is that of an execution and a lock. The newest places take those of the oldest.
+//! A place belongs to an execution and a lock. Limitations: if no place is free, the newest entry replaces the oldest.
 use super::shared;
 use crate::pg::process;
 use crate::pg::raw;
 
 const PLACES: usize = 256;
 
-/// The engine tries again twice a second, later if it has much to try.
+/// How long an entry is shown, in microseconds. The engine tries again twice a second, or later if it has much to try.
 const SHOWN_FOR: i64 = 3_000_000;
-/// A lock that another session had for a shorter time is not shown.
+/// A lock held for a shorter time than this, in microseconds, is not shown.
 const SHOWN_AFTER: i64 = 100_000;
 
-/// What another session has locked. The first one stands for it in new shared memory.
+/// What another session has locked. The first variant is the value in new shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LockOn {
@@ -26,7 +27,7 @@ pub enum LockOn {
 }
 
 impl LockOn {
-    /// As people see it.
+    /// The word for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -36,7 +37,7 @@ impl LockOn {
     }
 }
 
-/// An execution, and what it waits for.
+/// An execution, and the lock that blocks it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 struct LockWait {
@@ -48,6 +49,7 @@ struct LockWait {
     table: u32,
 }
 
+/// An entry: a lock wait, and when it began. Written and read under the lock.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct WaitPlace {
@@ -57,11 +59,11 @@ pub(super) struct WaitPlace {
     at: i64,
 }
 
-/// A lock that keeps an execution from going on.
+/// A lock that blocks an execution.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldUp {
     pub lock: LockOn,
-    /// The oid of the table; zero where there is none.
+    /// The oid of the table; zero if there is none.
     pub table: u32,
     /// In microseconds since the server's epoch.
     pub since: i64,
@@ -69,7 +71,7 @@ pub struct HeldUp {
 
 pub(super) type WaitPlaces = [WaitPlace; PLACES];
 
-/// Notes that the engine could not go on with an execution just now.
+/// Records that a lock blocked an execution just now.
 pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
     let Some(shared) = shared() else { return };
     let (wait, now) = (LockWait { database: process::database().to_u32(), execution, lock, table }, raw::now_micros());
@@ -82,7 +84,7 @@ pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
     });
 }
 
-/// What keeps an execution of this database from going on.
+/// The locks that block an execution of this database.
 pub fn of(execution: [u8; 16]) -> Vec<HeldUp> {
     let Some(shared) = shared() else { return Vec::new() };
     let (database, now) = (process::database().to_u32(), raw::now_micros());

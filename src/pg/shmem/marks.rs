@@ -1,8 +1,10 @@
-//! Marks on what some calls of states want to lock: RPCs, functions and pull workers leave a marked object alone for a while, so that the
-//! state gets through.
+//! Marks on objects that calls of states want to lock. RPCs, functions and pull workers avoid a marked object for a
+//! while, so that the state gets its lock.
 //!
-//! A mark is a hint. The lock table is in the scheduler's memory, and the optimistic check decides. Each mark is one word, a hash of the
-//! object with the mode in which the state wants it, so that a reader never sees half a mark. The scheduler alone writes the marks of its
+//! A mark is a hint: the lock table is in the scheduler's memory, and the optimistic check decides. Each mark is one
+//! word, a hash of the object and the mode that the state wants, so a reader never sees half a mark. Only the scheduler
+//! writes the marks of its slot. It clears them before another process may get the slot. Limitations: a call whose
+//! object has no mark waits longer.
 //! slot, and clears them before another process may get the slot. A call whose object has no mark waits longer for it.
 use super::shared;
 use super::slot::{EngineState, Role, Slot};
@@ -16,10 +18,11 @@ use xdb_sched::lock_table::{LockMode, Object};
 /// Marks of one database.
 pub const MARKS: usize = 64;
 
-/// How long a session or function leaves a marked object alone. Other transactions, or a worker, may hold up the state that it is marked for.
+/// How long a session or function avoids a marked object. Other transactions or a worker may delay the state that the
+/// mark belongs to.
 pub const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
-/// An object, and the mode in which a state wants it.
+/// An object, and the mode in which a state wants to lock it.
 pub type Mark = (Object, LockMode);
 
 /// The marks of a scheduler. Zero ends them.
@@ -30,7 +33,7 @@ fn word((object, mode): &Mark) -> u64 {
     words(object)[1] << 3 | (*mode as u64) << 1 | 1
 }
 
-/// The marks of a database's scheduler. Those of a scheduler that makes no turns count for nothing.
+/// The marks of a database's scheduler. None if the scheduler makes no turns.
 fn of(database: pg_sys::Oid) -> impl Iterator<Item = u64> {
     let slot = Slot::find(database, Role::Scheduler).filter(|slot| slot.state() == EngineState::Running);
     let marks = slot.and_then(|slot| shared()?.marks.get(slot.index()));
@@ -48,7 +51,8 @@ pub fn is_marked(database: pg_sys::Oid, (object, mode): &Mark) -> bool {
     of(database).any(|mark| words.contains(&mark))
 }
 
-/// Replaces the marks of a scheduler, and wakes the sessions that wait for the end of one. Only for the scheduler whose slot it is.
+/// Replaces the marks of a scheduler, and wakes the sessions that wait for the end of one. Only the scheduler of the
+/// slot may call it.
 pub fn replace(slot: Slot, before: &[Mark], marks: &[Mark]) {
     let Some(shared) = shared() else { return };
     let words = marks.iter().map(word).chain(std::iter::repeat(0));
@@ -59,7 +63,7 @@ pub fn replace(slot: Slot, before: &[Mark], marks: &[Mark]) {
     }
 }
 
-/// Clears the marks of a scheduler that ends, and wakes the sessions that wait in its database. Cannot fail.
+/// Clears the marks of a scheduler that ends, and wakes the sessions that wait in its database. Can't fail.
 pub(super) fn clear(slot: Slot) {
     let Some(shared) = shared() else { return };
     let words = shared.marks[slot.index()].iter().map(|mark| mark.swap(0, Ordering::SeqCst));

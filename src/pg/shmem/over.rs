@@ -1,21 +1,21 @@
-//! Roles that have used up a quota which no row has the sum of. The scheduler of a database counts from time to time, and writes
-//! here which roles are over. Functions and answers only read this.
+//! Roles that have reached a quota whose sum is in no row. The scheduler of a database counts from time to time, and
+//! writes here which roles have reached a limit. Functions and answers only read.
 //!
-//! Only the scheduler of a database writes the places of its roles, and clears them when it ends. A place is found by database and
-//! role in one word, and a role is over only while a limit stands in its place.
+//! Only the scheduler of a database writes the places of its roles, and clears them when it ends. A place is found by
+//! one word of database and role. A role counts only while its place has a limit.
 use super::{Shared, shared};
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Roles of all databases together that can be over one quota.
+/// Most roles of all databases together, for each quota.
 pub const PLACES: usize = 512;
 
-/// What there is too much of.
+/// Which quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Running processes.
     Running,
-    /// Messages in global queues, or bytes of them.
+    /// Messages in global queues, or their bytes.
     Messages,
 }
 
@@ -33,7 +33,7 @@ fn key(database: pg_sys::Oid, role: pg_sys::Oid) -> u64 {
     u64::from(database.to_u32()) << 32 | u64::from(role.to_u32())
 }
 
-/// The limit that this role has reached, if it has reached one of this kind.
+/// The limit of this kind that the role has reached, if any.
 pub fn limit(database: pg_sys::Oid, role: pg_sys::Oid, kind: Kind) -> Option<u32> {
     let shared = shared()?;
     if shared.over_in_use.load(Ordering::SeqCst) == 0 {
@@ -43,7 +43,7 @@ pub fn limit(database: pg_sys::Oid, role: pg_sys::Oid, kind: Kind) -> Option<u32
     Some(cell.limit.load(Ordering::SeqCst)).filter(|limit| *limit > 0)
 }
 
-/// These roles of the database have reached their limits of this kind, and no others. For its scheduler alone.
+/// Sets which roles of the database have reached their limits of this kind. Only its scheduler may call it.
 pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
     let Some(shared) = shared() else { return };
     for cell in &shared.over[kind as usize] {
@@ -69,7 +69,7 @@ pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
     }
 }
 
-/// No role of this database is over. Cannot fail.
+/// Clears the places of this database. Can't fail.
 pub fn clear(database: pg_sys::Oid) {
     set(database, Kind::Running, &[]);
     set(database, Kind::Messages, &[]);

@@ -1,7 +1,7 @@
-//! Slots: one for each process that runs processes, keyed by database and role.
+//! Slots: one for each scheduler and runner, found by database and role.
 //!
-//! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
-//! start which the launcher has given up can't take the place of a later one.
+//! Only the launcher allocates and frees slots. `life` joins the phase with the number of its start. So a start that
+//! the launcher has given up can't take the place of a later start.
 use super::{UnderLock, shared, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
@@ -10,47 +10,55 @@ use std::time::Duration;
 
 /// Databases that can have a scheduler at the same time.
 pub const SCHEDULERS: usize = 64;
-/// Runners have slots of their own, so that they never take a scheduler's.
+/// Runners have slots of their own, so they never take a scheduler's.
 pub const SLOTS: usize = 2 * SCHEDULERS;
 const ERROR_BYTES: usize = 256;
 
 /// What a scheduler is woken for. The greater one includes the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wakeup {
-    /// There may be work. Whoever can't take any up sleeps on.
+    /// There may be work. A dormant scheduler sleeps on.
     Work,
-    /// There may be anything: registrations, a pause, its end.
+    /// Anything may have changed: registrations, a pause, its end.
     Anything,
 }
 
-// Wide because it is a piece of shared memory, whose words are written one by one by whoever knows them.
+// Wide because it is a piece of shared memory, whose words are written one by one by different processes.
 #[repr(C)]
 pub(super) struct SlotCell {
     /// Zero: the slot is free. Written last at allocation.
     database: AtomicU32,
     role: AtomicU32,
-    /// Number of the start (upper bits) and phase (lowest byte).
+    /// Number of the start (upper bits) and phase (lowest byte). Written by the launcher, and by the process at its
+    /// start and end.
     life: AtomicU64,
+    /// Process id; zero without a process. Written by the process.
     pid: AtomicI32,
-    /// Number of the process plus one; zero when there is none.
+    /// Index of the process in the process array, plus one; zero without a process.
     procno: AtomicI32,
+    /// Not zero: there was a wake-up. Written by any process, taken by the process of the slot.
     wake: AtomicU32,
-    /// Not zero: the scheduler does nothing until anything may be new.
+    /// Not zero: only [`Wakeup::Anything`] wakes the scheduler. Written by the scheduler, read by processes that wake
+    /// it.
     dormant: AtomicU32,
     /// Not zero: sessions have ended calls. Written by sessions, read by the scheduler.
     calls_over: AtomicU32,
-    /// Not zero: runners of this scheduler have ended.
+    /// Not zero: runners of this scheduler have ended. Written by runners at exit, read by the scheduler.
     runners_ended: AtomicU32,
+    /// Not zero: the process must leave. Written by the launcher, and by sessions that need the database.
     leave: AtomicU32,
+    /// Why the process ended. Read by the launcher.
     exit_reason: AtomicU32,
     state: AtomicU32,
-    /// Runners that the scheduler of this slot has asked for, one bit each.
+    /// Runners that the scheduler of this slot has asked for, one bit each. The launcher clears the bit of a runner
+    /// that it starts.
     runners_wanted: AtomicU32,
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
     /// The owner whose functions the runner of this slot calls; zero: it calls none.
     functions_of: AtomicU32,
+    /// The figures from here on are written by the process of the slot, and shown by `xdb.status()`.
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
     calls_total: AtomicI64,
@@ -70,14 +78,14 @@ pub const RUNNERS: usize = 16;
 /// What an engine process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The one that everything goes through.
+    /// The process that claims calls and applies answers.
     Scheduler,
-    /// One of those that have what is slow, counted from 0.
+    /// A runner, counted from 0: it runs the steps of slow tables, and functions.
     Runner(u8),
 }
 
 impl Role {
-    /// How many there are for a database.
+    /// How many roles a database has.
     pub const COUNT: usize = RUNNERS + 1;
 
     /// From 0, without gaps.
@@ -101,29 +109,29 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SlotPhase {
-    /// No process, and none asked for.
+    /// No process, and none was asked for.
     Idle = 0,
     /// A process was asked for and has not taken the slot yet.
     Requested = 1,
     /// A process runs.
     Live = 2,
-    /// The process has ended, which the launcher has not taken note of.
+    /// The process has ended, and the launcher has not noticed yet.
     Exited = 3,
 }
 
-/// Why a scheduler ended.
+/// Why a process ended. Decides whether the launcher starts it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ExitReason {
-    /// Something went wrong or has changed: start again.
+    /// An error, or a change: start again.
     Restart = 0,
-    /// There is nothing to run: the extension is not there. Not started again until somebody asks.
+    /// The extension does not exist. The process is not started again until it is asked for.
     Gone = 1,
-    /// It was asked to leave, or is a runner that nobody needs.
+    /// The process was asked to leave, or is a runner without work.
     Left = 2,
 }
 
-/// What the engine of a database is doing, as shown by `xdb.status()`.
+/// What the engine of a database is doing, as in `xdb.status()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum EngineState {
@@ -136,11 +144,11 @@ pub enum EngineState {
     Running = 2,
     /// `xdb.pause_engine()`: answers are applied, nothing is claimed.
     Paused = 3,
-    /// The last process failed; the next one starts after a pause.
+    /// The last process failed; the next one starts after a backoff.
     BackingOff = 4,
-    /// Turns are made, and nobody has registered anything that could run.
+    /// Turns are made, but no registration exists that could run.
     Unused = 5,
-    /// The database is a copy, and its processes are those of another one.
+    /// The database is a copy, and its processes belong to another database.
     Copy = 6,
     /// This library doesn't work with the schema of the database.
     OtherSchema = 7,
@@ -158,7 +166,7 @@ impl EngineState {
         EngineState::OtherSchema,
     ];
 
-    /// The words that users see.
+    /// The word for people.
     pub fn as_str(self) -> &'static str {
         match self {
             EngineState::Stopped => "stopped",
@@ -172,14 +180,17 @@ impl EngineState {
     }
 }
 
-/// A copy of what a slot says; without a slot, the default. Times are microseconds since the server's epoch; zero means never.
+/// A copy of a slot; without a slot, the default. Times are microseconds since the server's epoch; zero means never.
 #[derive(Clone, Debug, Default)]
 pub struct SlotStatus {
     pub pid: Option<i32>,
     pub state: EngineState,
+    /// The epoch of the leases that the scheduler gives.
     pub epoch: i64,
     pub started_at: i64,
+    /// Calls handed to the transport and not finished.
     pub in_flight: i64,
+    /// Calls in flight that wait for a connection.
     pub waiting_calls: i64,
     pub calls_per_second: f64,
     pub next_turn_at: i64,
@@ -192,30 +203,30 @@ pub struct SlotStatus {
 /// The slot of this process, counted from 1; zero: none. Not a thread-local, because a signal handler reads it.
 static MINE: AtomicU32 = AtomicU32::new(0);
 
-/// A slot of the shared memory. Copying it copies the reference, not the slot.
+/// A slot in shared memory. Copying it copies the reference, not the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u8);
 
 impl Slot {
     fn cell(self) -> &'static SlotCell {
-        // A Slot is only made from shared memory that exists.
+        // A Slot is only made from existing shared memory.
         match shared() {
             Some(shared) => &shared.slots[self.0 as usize],
             None => unreachable!("a slot without shared memory"),
         }
     }
 
-    /// The slot with this number, which a process was given at its start.
+    /// The slot with this index, which a process gets at its start.
     pub(crate) fn by_index(index: u8) -> Option<Slot> {
         (shared().is_some() && usize::from(index) < SLOTS).then_some(Slot(index))
     }
 
-    /// Its place in shared memory. Those of schedulers come first.
+    /// Its index in shared memory. Slots of schedulers come first.
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Every slot in use.
+    /// All slots in use.
     pub fn all() -> impl Iterator<Item = Slot> {
         let count = if shared().is_some() { SLOTS as u8 } else { 0 };
         (0..count).map(Slot).filter(|s| s.cell().database.load(Ordering::SeqCst) != 0)
@@ -231,7 +242,7 @@ impl Slot {
         Slot::of_database(database).find(|s| s.role() == role)
     }
 
-    /// Makes a slot for a process; `None` when all are in use. Only the launcher allocates.
+    /// Allocates a slot for a process; `None` if all are in use. Launcher only.
     pub fn allocate(database: pg_sys::Oid, role: Role) -> Option<Slot> {
         let shared = shared()?;
         let mut places = if role == Role::Scheduler { 0..SCHEDULERS } else { SCHEDULERS..SLOTS };
@@ -266,23 +277,20 @@ impl Slot {
         Some(Slot(index as u8))
     }
 
-    /// Gives the slot back. Only the launcher, and only without a process.
+    /// Frees the slot. Launcher only, and only without a process.
     pub fn free(self) {
         self.set_phase(SlotPhase::Idle);
         self.cell().database.store(0, Ordering::SeqCst);
     }
 
-    /// The database of this slot.
     pub fn database(self) -> pg_sys::Oid {
         pg_sys::Oid::from(self.cell().database.load(Ordering::SeqCst))
     }
 
-    /// What the process of this slot is for.
     pub fn role(self) -> Role {
         Role::from_index(self.cell().role.load(Ordering::SeqCst) as usize)
     }
 
-    /// Where the slot is in its life.
     pub fn phase(self) -> SlotPhase {
         match self.cell().life.load(Ordering::SeqCst) & 0xff {
             1 => SlotPhase::Requested,
@@ -292,16 +300,16 @@ impl Slot {
         }
     }
 
-    /// Only the launcher, and never while a process has the slot.
+    /// Launcher only, and never while a process has the slot.
     pub fn set_phase(self, phase: SlotPhase) {
         let start = self.cell().life.load(Ordering::SeqCst) >> 8;
         self.cell().life.store((start << 8) | phase as u64, Ordering::SeqCst);
     }
 
-    /// Opens the slot for one new process and returns the argument that this process gets.
+    /// Opens the slot for one new process. Returns the argument for that process.
     pub fn request_start(self) -> u64 {
         let cell = self.cell();
-        // 32 bits of it travel in the argument.
+        // The argument has room for 32 bits of it.
         let start = ((cell.life.load(Ordering::SeqCst) >> 8) + 1) & 0xffff_ffff;
         cell.leave.store(0, Ordering::SeqCst);
         cell.exit_reason.store(ExitReason::Restart as u32, Ordering::SeqCst);
@@ -311,7 +319,7 @@ impl Slot {
         (start << 8) | u64::from(self.0)
     }
 
-    /// Closes the slot to the process that was asked for; false if that process has taken it.
+    /// Closes the slot to the process that was asked for. False: that process has taken the slot already.
     pub fn give_up_start(self) -> bool {
         let life = &self.cell().life;
         let now = life.load(Ordering::SeqCst);
@@ -321,14 +329,14 @@ impl Slot {
                 .is_ok()
     }
 
-    /// Whether the slot belongs to a scheduler.
+    /// Whether the slot is in use.
     pub fn is_allocated(self) -> bool {
         self.cell().database.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the slot for this process, if the start that `argument` names is still wanted.
+    /// Takes the slot for this process, if the start in `argument` is still wanted.
     ///
-    /// A new process begins with its wake flag set: whatever was asked of its predecessor is its work.
+    /// A new process begins with its wake flag set, because requests to its predecessor are its work.
     pub fn claim(argument: u64) -> Option<Slot> {
         let index = (argument & 0xff) as usize;
         let cell = shared()?.slots.get(index)?;
@@ -359,10 +367,10 @@ impl Slot {
         MINE.load(Ordering::SeqCst).checked_sub(1).map(|index| Slot(index as u8))
     }
 
-    /// Says that the process of this slot has ended, and tells the launcher. Called while it exits: cannot fail.
+    /// Marks the process of this slot as ended, and notifies the launcher. Called during exit: can't fail.
     pub fn vacate(self) {
         let cell = self.cell();
-        // Once it has exited, the launcher may free the slot at any time.
+        // After the phase is `Exited`, the launcher may free the slot at any time.
         let (database, role) = (self.database(), self.role());
         cell.pid.store(0, Ordering::SeqCst);
         cell.procno.store(0, Ordering::SeqCst);
@@ -378,7 +386,7 @@ impl Slot {
         let start = cell.life.load(Ordering::SeqCst) >> 8;
         cell.life.store((start << 8) | SlotPhase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
-        // A runner's leases are void now.
+        // The leases of a runner are void now.
         if role != Role::Scheduler
             && let Some(scheduler) = Slot::find(database, Role::Scheduler)
         {
@@ -387,7 +395,7 @@ impl Slot {
         }
     }
 
-    /// Why the process of this slot ended, or will have ended when it exits now.
+    /// Why the process of this slot ended, or will have ended if it exits now.
     pub fn exit_reason(self) -> ExitReason {
         match self.cell().exit_reason.load(Ordering::SeqCst) {
             1 => ExitReason::Gone,
@@ -396,7 +404,7 @@ impl Slot {
         }
     }
 
-    /// Sets what [`Slot::exit_reason`] says.
+    /// Sets the reason for [`Slot::exit_reason`].
     pub fn set_exit_reason(self, reason: ExitReason) {
         self.cell().exit_reason.store(reason as u32, Ordering::SeqCst);
     }
@@ -413,44 +421,45 @@ impl Slot {
         self.cell().started_at.load(Ordering::SeqCst)
     }
 
-    /// Wakes the scheduler. Cannot fail.
+    /// Wakes the process of this slot. Can't fail.
     pub fn wake(self, wakeup: Wakeup) {
         let cell = self.cell();
         let is_first = cell.wake.swap(1, Ordering::SeqCst) == 0;
-        // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the wakeup.
+        // The flag is set before `dormant` is read, and taken after `dormant` was reset. So a scheduler that is not
+        // dormant any more sees the wake-up.
         let is_heard = is_first && cell.dormant.load(Ordering::SeqCst) == 0;
         if is_heard || wakeup == Wakeup::Anything {
             self.set_latch();
         }
     }
 
-    /// Says whether the scheduler waits for [`Wakeup::Anything`] alone. To be taken back *before* [`Slot::take_wake`].
+    /// Sets whether only [`Wakeup::Anything`] wakes the scheduler. Reset it *before* [`Slot::take_wake`].
     pub fn set_dormant(self, dormant: bool) {
         self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
-    /// Whether somebody woke since the flag was taken: a wait for a lock may have swallowed the latch.
+    /// Whether there was a wake-up since the flag was taken. A wait for a lock may have consumed the latch.
     pub fn is_woken(self) -> bool {
         self.cell().wake.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
+    /// Takes the wake flag: whether there was a wake-up since the last call. Call it *before* reading the tables.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether runners of this scheduler have ended since the last call of this.
+    /// Whether runners of this scheduler have ended since the last call.
     pub fn take_runners_ended(self) -> bool {
         self.cell().runners_ended.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Tells the scheduler of this slot that sessions have ended calls, whose locks go to other calls. To be called after the commit, and
-    /// before the scheduler is woken. Cannot fail.
+    /// Notes for the scheduler of this slot that sessions have ended calls, whose locks are free for other calls. Call
+    /// it after the commit, and before the scheduler is woken. Can't fail.
     pub fn note_calls_over(self) {
         self.cell().calls_over.store(1, Ordering::SeqCst);
     }
 
-    /// Whether sessions have ended calls since the last call of this. To be called *before* the tables are read.
+    /// Whether sessions have ended calls since the last call. Call it *before* reading the tables.
     pub fn take_calls_over(self) -> bool {
         self.cell().calls_over.swap(0, Ordering::SeqCst) != 0
     }
@@ -462,19 +471,19 @@ impl Slot {
         }
     }
 
-    /// Asks the scheduler to leave at the end of its turn.
+    /// Asks the process to leave at the end of its turn.
     pub fn ask_to_leave(self) {
         self.cell().leave.store(1, Ordering::SeqCst);
         self.set_latch();
     }
 
-    /// Whether the process was asked to leave: the engine is switched off, or a statement needs the database for itself. It is ended soon if
-    /// it doesn't.
+    /// Whether the process was asked to leave: the engine was switched off, or a statement needs the database for
+    /// itself. If it does not leave, it is terminated soon.
     pub fn asked_to_leave(self) -> bool {
         self.cell().leave.load(Ordering::SeqCst) != 0
     }
 
-    /// Ends the scheduler now, in whatever statement it is.
+    /// Terminates the process now, whatever statement it runs.
     pub fn terminate(self) {
         if let Some(pid) = self.pid() {
             // SAFETY: plain system call. The pid was just read, and a process clears it before it ends.
@@ -482,12 +491,12 @@ impl Slot {
         }
     }
 
-    /// Process id of the scheduler, if it runs.
+    /// Process id, if a process runs.
     pub fn pid(self) -> Option<i32> {
         Some(self.cell().pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
     }
 
-    /// Asks the launcher for these runners of this database, one bit each, and for no others; on the scheduler's slot.
+    /// Asks the launcher for exactly these runners of this database, one bit each. On the scheduler's slot.
     pub fn want_runners(self, runners: u32) {
         let before = self.cell().runners_wanted.swap(runners, Ordering::SeqCst);
         if runners & !before != 0 {
@@ -495,7 +504,7 @@ impl Slot {
         }
     }
 
-    /// Whether the scheduler of this slot wants this runner, and has not got it yet.
+    /// Whether the scheduler of this slot has asked for this runner, and the launcher has not started it.
     pub fn wants_runner(self, number: u8) -> bool {
         self.cell().runners_wanted.load(Ordering::SeqCst) & (1 << number) != 0
     }
@@ -505,7 +514,6 @@ impl Slot {
         self.cell().runners_wanted.fetch_and(!(1 << number), Ordering::SeqCst);
     }
 
-    /// What the engine is doing.
     pub fn state(self) -> EngineState {
         let number = self.cell().state.load(Ordering::SeqCst) as usize;
         EngineState::ALL.get(number).copied().unwrap_or(EngineState::Stopped)
@@ -521,18 +529,20 @@ impl Slot {
         self.cell().epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// The epoch that was shown last. Zero: no process has begun in this slot since the shared memory was made.
+    /// The last epoch shown. Zero: no process has begun in this slot since the shared memory was created.
     pub fn epoch(self) -> i64 {
         self.cell().epoch.load(Ordering::SeqCst)
     }
 
-    /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner that calls none
-    /// serves only owners whose functions no other runner calls. So functions of one owner that hang leave it to other owners.
+    /// Whether this runner may call functions of an owner now. `most`: how many runners call functions. The last runner
+    /// that calls none is reserved for owners whose functions no other runner calls. So functions of one owner that
+    /// hang don't block other owners.
     pub fn may_call_functions_of(self, owner: u32, most: usize) -> bool {
         with_lock(false, || self.leaves_a_runner(owner, most))
     }
 
-    /// The same, and says that this runner calls them from now on. Of two runners that ask at the same time, one is the first.
+    /// Like [`Slot::may_call_functions_of`], and records that this runner calls them from now on. Under a lock, so two
+    /// runners can't both be the last.
     pub fn begin_functions_of(self, owner: u32, most: usize) -> bool {
         with_lock(true, || {
             let may = self.leaves_a_runner(owner, most);
@@ -550,7 +560,7 @@ impl Slot {
         busy + 1 < most || !others().any(|slot| owner_of(slot) == owner)
     }
 
-    /// This runner calls no functions any more.
+    /// Records that this runner calls no functions any more.
     pub fn end_functions(self) {
         self.cell().functions_of.store(0, Ordering::SeqCst);
     }
@@ -565,12 +575,12 @@ impl Slot {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
     }
 
-    /// What was shown with [`Slot::set_in_flight`].
+    /// The number shown by [`Slot::set_in_flight`].
     pub fn in_flight(self) -> usize {
         self.cell().in_flight.load(Ordering::Relaxed) as usize
     }
 
-    /// Shows how many calls went out per second, of late.
+    /// Shows the recent rate of calls per second.
     pub fn set_calls_per_second(self, rate: f64) {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
@@ -602,7 +612,7 @@ impl Slot {
         cell.last_error_at.store(raw::now_micros(), Ordering::SeqCst);
     }
 
-    /// A copy of what the slot says.
+    /// A copy of the slot's values.
     pub fn status(self) -> SlotStatus {
         let cell = self.cell();
         let last_error_at = cell.last_error_at.load(Ordering::SeqCst);

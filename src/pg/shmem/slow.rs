@@ -1,24 +1,25 @@
-//! Marks of what is slow inside a database: tables, functions, and roles whose steps have ended a process of the engine.
+//! Marks of slow things in a database: tables, functions, and roles whose steps have ended an engine process.
 //!
-//! | mark | set by | meaning |
-//! |---|---|---|
-//! | [`Kind::Slow`] | the scheduler, if one use of a table ran into `xdb.apply_timeout` | for ten minutes, steps of the table run in a runner |
-//! | [`Kind::Deadly`] | a process of the engine that can't be cancelled in a table, and ends | for ten minutes, no process uses the table |
-//! | [`Kind::Killer`] | the same process | for an hour, all steps of the role that use tables run in a runner |
+//! - [`Kind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps of
+//!   the table run in a runner.
+//! - [`Kind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no process
+//!   uses the table.
+//! - [`Kind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
 //!
-//! A runner is the first that uses a deadly table again. If the table ends the runner, both marks are set again. So one role ends the
-//! scheduler once, however many such tables the role has, and no process waits for its tables.
+//! A runner is the first process that uses a deadly table again. If the table ends the runner, both marks are set
+//! again. So one role ends the scheduler at most once, however many such tables it has, and no process waits for its
+//! tables.
 //!
-//! The marks stand in shared memory, beside the slot of the database's scheduler: they outlive the process that sets them. They may be
-//! lost at any moment. Then the scheduler finds out again.
+//! The marks are in shared memory, by the slot of the database's scheduler. They outlive the process that sets them.
+//! Limitations: marks may be lost at any moment; then the scheduler has to find out again.
 use super::slot::{Role, Slot};
 use super::{clock_offset, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Marks of one database. A further one takes the place of the oldest of the first [`Kind`] that has any: no number of slow tables
-/// has the database forget what ends processes.
+/// Most marks of one database. If all are in use, a new mark replaces the oldest one of the first [`Kind`] that has
+/// any. So slow tables never replace marks of what ends processes.
 pub const PLACES: usize = 64;
 
 const MINUTE: i64 = 60_000_000;
@@ -27,11 +28,11 @@ const MINUTE: i64 = 60_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Kind {
-    /// A table, or a function, took too long.
+    /// A table or a function took too long.
     Slow = 1,
-    /// A process could not be cancelled in a table or a function.
+    /// A process could not be cancelled in this table or function.
     Deadly = 2,
-    /// The role whose step that was.
+    /// The role whose step could not be cancelled.
     Killer = 3,
 }
 
@@ -43,8 +44,8 @@ impl Kind {
     }
 }
 
-/// A mark of a table, a function or a role. The server counts the oids of tables and functions with one counter: if two have the same
-/// oid, both are slow.
+/// A mark of a table, a function or a role. Limitation: tables and functions may have the same oid; then both are
+/// marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     pub kind: Kind,
@@ -58,12 +59,12 @@ pub(super) struct SlowMarks([MarkPlace; PLACES]);
 struct MarkPlace {
     /// Kind and oid; zero: free. Written last.
     mark: AtomicU64,
-    /// By the clock of processes; zero: free.
+    /// Process time, which `xdb.now` may shift; zero: free.
     since: AtomicI64,
 }
 
 impl MarkPlace {
-    /// The mark that stands here, unless it has expired. A clock that is set back by more than its age ends it.
+    /// The mark in this place, unless it has expired. Setting the clock back by more than the mark's age ends it too.
     fn mark(&self, now: i64) -> Option<Mark> {
         let word = self.mark.load(Ordering::SeqCst);
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
@@ -81,7 +82,7 @@ fn places(database: pg_sys::Oid) -> Option<&'static [MarkPlace]> {
     Some(&shared()?.slow[slot.index()].0)
 }
 
-/// Marks something in this database. Cannot fail.
+/// Marks something in this database. Can't fail.
 pub fn mark(database: pg_sys::Oid, mark: Mark) {
     let Some(places) = places(database) else { return };
     let now = now();
@@ -95,8 +96,8 @@ pub fn mark(database: pg_sys::Oid, mark: Mark) {
     }
 }
 
-/// This process ends because it can't be cancelled in this table, in a step of this role; zero: the scheduler never carries such a step
-/// out. A signal handler calls it.
+/// Records that this process ends because it can't be cancelled in this table, in a step of this role. A zero role: the
+/// scheduler never runs such a step. Called by a signal handler.
 pub fn ends_process(table: u32, owner: u32) {
     let Some(slot) = Slot::mine() else { return };
     mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
@@ -105,13 +106,13 @@ pub fn ends_process(table: u32, owner: u32) {
     }
 }
 
-/// The marks of this database.
+/// The current marks of this database.
 pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
     let now = now();
     places(database).unwrap_or_default().iter().filter_map(move |place| place.mark(now))
 }
 
-/// Nothing is marked in the database of this slot. Cannot fail.
+/// Clears the marks of this slot's database. Can't fail.
 pub(super) fn clear(slot: usize) {
     for place in shared().into_iter().filter_map(|shared| shared.slow.get(slot)).flat_map(|marks| &marks.0) {
         place.mark.store(0, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The rows that an execution should have, and how they are compared with those that are there.
+//! The rows that an execution should have, and the statements that compare them with the tables.
 
 use super::super::attribute::LocalAttribute;
 use super::super::claim::Task;
@@ -18,34 +18,35 @@ use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
 
-/// What is known of an execution.
+/// What is known about an execution.
 pub struct Known {
     pub execution: Execution,
-    /// When messages were received; None without a history.
+    /// When the messages were received, by number. None without a history.
     pub received_at: Option<HashMap<u64, Timestamp>>,
-    /// There may be message ids that the execution does not know of.
+    /// Whether there may be message ids that the execution does not know.
     pub more_message_ids: bool,
 }
 
 /// The rows of one execution that a table should have.
 pub struct Expected {
     pub table: &'static str,
-    /// Gives the differences: see [`differences`].
+    /// Returns the differences: see [`differences`].
     pub statement: &'static Statement,
-    /// Columns that hold moments.
+    /// Columns that hold times.
     pub moments: Vec<&'static str>,
     /// The rows, as a batch.
     pub rows: Vec<Param>,
-    /// Columns that are compared, besides the key.
+    /// Columns to compare, besides the key.
     pub columns: Vec<&'static str>,
-    /// Further rows may be there: nobody knows of them without a history, or beyond a snapshot.
+    /// Whether the table may have further rows. Without a history, or from before its snapshot, the rows are not known.
     pub may_have_more: bool,
 }
 
 const EXECUTION: &str = "execution_id";
 
-/// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
-/// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
+/// Compares a table with the batch of rows that it should have, as `jsonb`. So the spelling of numbers and the order of
+/// keys make no difference. `of` is the column with the execution. The last two parameters are the execution, and the
+/// columns to compare.
 fn differences<T: Table>(of: &str) -> String {
     let row = |relation: &str| {
         let member = |name: &&str| match is_moment::<T>(name) {
@@ -89,7 +90,7 @@ statements! {
     GLOBAL_MESSAGES = differences::<global_queue::GlobalQueueMessage>("taken_by");
 }
 
-/// These rows, with all that follows from the history.
+/// These rows, compared in all columns that follow from the history.
 fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
     Expected {
         table: T::NAME,
@@ -101,13 +102,14 @@ fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
     }
 }
 
-/// Every table that follows from the execution. `arrived` are the message ids of the inbox, which are on record too.
+/// The rows of every table that follows from the execution. `arrived` are the message ids of the inbox, which have keys
+/// too.
 pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
     let Known { execution, received_at, more_message_ids } = known;
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
-    // A state at a call has a task, unless it has an incident, and nothing else has.
+    // A state at a call has a task, unless it has an incident. No other state has a task.
     let task = |state: &StateExecution| {
         state.open_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
     };
@@ -125,7 +127,7 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
     ])
 }
 
-/// Without a history, what follows from the states alone.
+/// The execution's own row. Without a history, only the columns that follow from the states are compared.
 fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected> {
     let found = [Process::of(execution, shard)?];
     let mut expected = all(&PROCESSES, &found);
@@ -155,7 +157,7 @@ fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<I
     queues.into_iter().map(move |(queue_name, wait_order)| QueueWaiter { execution_id, queue_name, wait_order, seq })
 }
 
-/// Without a history nobody knows when they were received.
+/// The messages in local queues. Without a history, the time of receipt is unknown and not compared.
 fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64, Timestamp>>) -> Expected {
     let at = |number| received_at.and_then(|times| times.get(number)).copied().unwrap_or_default();
     let messages = execution.queues.values().flatten();
@@ -165,7 +167,7 @@ fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64,
     expected
 }
 
-/// Ids that were received or wait in the inbox; a closed execution needs none.
+/// Message ids that were received or are in the inbox. A closed execution has none.
 fn message_keys(execution: &Execution, arrived: &[(String, String)], more: bool) -> Expected {
     let ids: BTreeSet<_> = execution.message_ids.iter().chain(arrived).filter(|_| execution.is_running()).collect();
     let row = |key| {
@@ -188,7 +190,7 @@ fn global_waiters(id: ExecutionId, state: &StateExecution) -> impl Iterator<Item
         .map(move |(command, demand)| global_waiter::GlobalWaiter::of((id, state.seq), command, demand))
 }
 
-/// Messages of global queues that states have taken and not used up.
+/// Messages of global queues that states have taken and not yet consumed.
 fn global_messages(execution: &Execution) -> Expected {
     let taken = execution.states.values().flat_map(|state| {
         let of =

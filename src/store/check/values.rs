@@ -1,4 +1,4 @@
-//! Values that have to fit each other, though no event tells them; and an execution's place among what it does not own.
+//! Rules for the values of rows that the history does not determine, and for the rows around an execution.
 
 use super::Check;
 use crate::pg::catch::Result;
@@ -8,8 +8,8 @@ use crate::store::history;
 use crate::store::table::{Gives, statements};
 use xdb_engine::ExecutionId;
 
-/// What is wrong with rows: a condition, and what to say where it holds, both as SQL. Gives the `key` of the row, as a JSON
-/// object, and the `problems`.
+/// Applies rules to rows. A rule is a condition and a problem, both as SQL. Returns the `key` of the row, as a JSON
+/// object, and its `problems`.
 fn wrong(key: &str, rules: &[(&str, &str)]) -> String {
     let rules = rules.iter().map(|(condition, what)| format!("CASE WHEN {condition} THEN {what} END"));
     let rules = rules.collect::<Vec<_>>().join(", ");
@@ -40,13 +40,13 @@ const STATE: &[(&str, &str)] = &[
 ];
 
 const TASK: &[(&str, &str)] = &[
-    // From 16 to 36 they are those of priorities, from 40 to 60 the same of functions.
+    // 16 to 36 are the lanes of priorities. 40 to 60 are the same for calls that functions answer.
     (
         "t.lane NOT IN (0, 1, 2) AND t.lane NOT BETWEEN 16 AND 36 AND t.lane NOT BETWEEN 40 AND 60",
         "'its lane is unknown'",
     ),
     ("t.attempt > 0 AND t.first_attempt_at IS NULL", "'it has begun an attempt, and first_attempt_at is null'"),
-    // A worker that fetches its calls has leases of epoch 0, with a number.
+    // Leases of pull workers have epoch 0, and a number.
     (
         "(t.lease_until IS NULL) <> (t.lease_epoch = 0 AND t.lease_number = 0)",
         "'only one of lease_epoch and lease_until is set'",
@@ -61,7 +61,7 @@ const TASK: &[(&str, &str)] = &[
     ),
 ];
 
-/// Of a message in the inbox, with whether the execution runs and its shard.
+/// Rules for a message in the inbox. The parameters say whether the execution runs, and its shard.
 const ARRIVAL: &[(&str, &str)] = &[
     ("NOT $2::bool", "'should not be there'"),
     ("$2::bool AND i.shard <> $3::int2", "'shard is ' || i.shard || ' and should be ' || $3::int2"),
@@ -82,13 +82,14 @@ statements! {
         + "FROM xdb.global_message AS m WHERE m.taken_by = $1 ORDER BY m.number";
     INBOX = wrong("'inbox_id', i.inbox_id", ARRIVAL)
         + "FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id";
-    // The latest execution of the id is this one, if it runs. Which of two came first no time tells: clocks go back.
+    // A running execution must be the latest one of its process id. Of two closed ones, times can't say which is the
+    // latest: clocks go back.
     LATEST = "SELECT l.execution_id::text AS latest, o.execution_id IS NULL AS is_none, \
             o.process_id <> p.process_id AS is_another \
         FROM xdb.process_execution AS p LEFT JOIN xdb.latest_execution AS l USING (process_id) \
         LEFT JOIN xdb.process_execution AS o ON o.execution_id = l.execution_id WHERE p.execution_id = $1"
         => fn latest(id: ExecutionId) -> Option<(Option<String>, bool, Option<bool>)>;
-    // A path instead of functions that fail on what is no array.
+    // A JSON path, because functions for arrays fail on other values.
     SURROUNDINGS = wrong("", &[
             ("p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y \
                 WHERE y.type_id = p.type_id AND y.process_type = p.process_type)",
@@ -104,7 +105,7 @@ statements! {
 }
 
 impl Check<'_> {
-    /// What has to hold of the values of each row.
+    /// Checks the rules for the values of each row.
     pub(super) fn values(&mut self) -> Result<()> {
         self.rules("process_execution", &PROCESSES, &[])?;
         self.rules("state_execution", &STATES, &[])?;
@@ -112,7 +113,7 @@ impl Check<'_> {
         self.rules("global_message", &GLOBAL_MESSAGES, &[])
     }
 
-    /// `more` are the parameters behind the execution.
+    /// `more` are the parameters after the execution.
     fn rules(&mut self, table: &str, statement: &'static Statement, more: &[Param]) -> Result<()> {
         let params = [&[value(self.id)], more].concat();
         let found: Vec<(String, Vec<String>)> = Gives::of(self.spi, statement, &params)?;
@@ -127,7 +128,8 @@ impl Check<'_> {
         self.rules("inbox", &INBOX, &[value(running), value(shard)])
     }
 
-    /// The execution's place among what it does not own.
+    /// Checks the rows around the execution: its type, its latest execution, its mapping, its mark as purged, its
+    /// events.
     pub(super) fn surroundings(&mut self, running: bool, has_history: bool) -> Result<()> {
         let id = self.id.to_string();
         match latest(self.spi, self.id)? {

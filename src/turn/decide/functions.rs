@@ -1,4 +1,5 @@
-//! Functions of the database that answer a state's calls in place of a worker. A runner calls them where it applies what they say:
+//! Calls of functions of the database that answer a state's calls in place of a worker. A runner calls the function in
+//! the transaction that applies its answer:
 //!
 //! ```text
 //!   lease ─▶ COMMIT     the call is claimed as any other, several at once; nothing is prepared
@@ -6,9 +7,10 @@
 //!              └─────────────── one subtransaction: all of it, or an attempt that failed ──────┘
 //! ```
 //!
-//! What the function has done and what comes of its answer are one transaction, so both are there once. States that follow and are
-//! answered by functions too are called in the same transaction, for some milliseconds if others wait: one that fails there is
-//! undone, and claimed like any other, so that its attempts count.
+//! The writes of the function and the effects of its answer are one transaction, so both happen exactly once. If
+//! functions also answer the next states, these are called in the same transaction. If other calls wait, only for some
+//! milliseconds. A next call that fails there is undone. Then it is claimed like any other call, so that its attempts
+//! count.
 
 use super::super::owners::why_unfit;
 use super::super::role::function_runners;
@@ -24,24 +26,24 @@ use crate::store::attribute::{Found, Size};
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
 
-/// Most calls of one process in one transaction.
+/// The most calls of one process in one transaction.
 const IN_ONE_TRANSACTION: usize = 16;
 
-/// In a transaction that has taken so long no further call begins: others may have come to wait.
+/// After this time no further call begins in a transaction: other calls may have come to wait.
 const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 
-/// So long after a transaction's begin more functions are called in it while others wait: it saves more time than it takes from
-/// them. A function of another process than the first one's may take as long, and is called alone otherwise: what it waits for
-/// must not keep the others' locks.
+/// While other calls wait, more functions are called in a transaction only until this time after its begin. That saves
+/// more time than it costs the others. A function of another process than the first one's may wait for locks no longer
+/// than this; else it is called alone. So its waits do not prolong the locks of the functions before it.
 const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
-/// What became of a call that is undone: it was an attempt, or is made again later, or there is nothing more to be called.
+/// Why a call is undone: its attempt failed, or it is made again later, or nothing is left to call.
 type Undone = Outcome<ItemOutcome>;
 
-/// There is nothing more to be called.
+/// Nothing is left to call.
 const OVER: Undone = Undone::Over(Rejection::Stale);
 
-/// An error of the function itself: its SQLSTATE is the word for it.
+/// An error of the function as a failed attempt. The SQLSTATE is the type of the failure.
 fn raised(error: &PgError) -> Failure {
     let context = error.functions();
     let error = crate::error::explained(error.clone());
@@ -50,14 +52,14 @@ fn raised(error: &PgError) -> Failure {
 }
 
 impl Decider<'_, '_, '_> {
-    /// Makes a call that a function answers, and what follows from it at once.
+    /// Calls a function, and then the functions of the next states.
     pub(super) fn call_function(&mut self, number: usize, record: &CallRecord) -> Result<()> {
         if self.turn.paused || !self.may_be_called(record)? {
             self.give_back(number, record.key);
             return Ok(());
         }
         if self.is_beside_others(record.key.0) && self.turn.began_at.elapsed() >= WHILE_OTHERS_WAIT {
-            // Its lease is kept, and it is called in the next transaction.
+            // The call keeps its lease, and its function is called in the next transaction.
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
         }
@@ -91,12 +93,13 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Whether a function of another process was called in this transaction, whose locks it has.
+    /// Whether a function of another process was called in this transaction. Its locks are held until the commit.
     fn is_beside_others(&self, id: ExecutionId) -> bool {
         self.called_first.is_some_and(|first| first != id)
     }
 
-    /// Whether a function answers the call now. Claiming says what becomes of one that was leased before, and is not to begin.
+    /// Whether a function may answer the call now. If not, the lease is given up, and claiming decides what becomes of
+    /// the call.
     fn may_be_called(&self, record: &CallRecord) -> Result<bool> {
         let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(true) };
         let Some(state) = loaded.execution.states.get(&record.key.1) else { return Ok(true) };
@@ -110,7 +113,7 @@ impl Decider<'_, '_, '_> {
         self.decided.outcomes[number] = ItemOutcome::GivenAway;
     }
 
-    /// Calls what follows, as long as functions answer it; not for long if others wait.
+    /// Calls the functions of the next states, for a bounded time.
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
@@ -123,7 +126,7 @@ impl Decider<'_, '_, '_> {
         Ok(())
     }
 
-    /// A call that has become due in this turn, and that a function answers if it may be made.
+    /// A call that has become due in this turn and has a function.
     fn next_call(&self, id: ExecutionId) -> Option<CallRecord> {
         let (now, loaded) = (self.decided.now, self.decided.executions.get(&id)?);
         let running = loaded.execution.is_running();
@@ -138,7 +141,7 @@ impl Decider<'_, '_, '_> {
         })
     }
 
-    /// Makes one call: applied as a whole, or undone as a whole.
+    /// Makes one call: applied as a whole, or undone as a whole. None: it was applied.
     fn make(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
         let mut undone = None;
         let made = guarded(|| match self.made(record)? {
@@ -158,7 +161,7 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    // Long because a call is one way down, and each of its steps may end it.
+    // Long because a call is a sequence of steps, and each of them may end it.
     fn made(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
         let (spi, id) = (self.turn.spi, record.key.0);
         self.app.next_item();
@@ -166,7 +169,7 @@ impl Decider<'_, '_, '_> {
         let (meta, definition) = (loaded.meta.clone(), loaded.meta.definition());
         let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(OVER)) };
         let Some(name) = definition.function_of(&state.id.state_id, record.api) else {
-            // It was registered otherwise meanwhile.
+            // The type was registered without the function meanwhile.
             return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
         };
         let function = match app_functions::find(name, 1) {
@@ -186,13 +189,13 @@ impl Decider<'_, '_, '_> {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
-        // It may have met the shorter limit, and have gone on in spite of it.
+        // The function may have met the shorter limit, handled the error and gone on.
         if beside_others && began.elapsed() >= lock_timeout {
             return Ok(Some(Undone::Later(ItemOutcome::RowLocked(function))));
         }
         let answered = match called {
             Ok(answer) => of_function(record.api, answer.as_deref()),
-            // Nothing may run in the subtransaction any more: it is undone at once.
+            // The subtransaction is undone at once: no statement may run in it any more.
             Err(error) => return Ok(Some(Undone::Failed(raised(&error), Further::ByPolicy))),
         };
         crash::point("function-called");
@@ -202,7 +205,7 @@ impl Decider<'_, '_, '_> {
         self.applied(record, &answered, size)
     }
 
-    /// What the function is asked: as the body of a worker's call. With the size of the local attributes.
+    /// The request of the function, which is the body of a worker's call, and the size of the local attributes.
     fn request(
         &mut self,
         record: &CallRecord,
@@ -222,7 +225,7 @@ impl Decider<'_, '_, '_> {
             }
             Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
         };
-        // What this very transaction has written is not in the table yet.
+        // What this transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
             if let Event::LocalAttributesWritten { attributes } = event {
                 local.extend(attributes.iter().map(|(key, value)| (key.clone(), value.as_str().to_owned())));
@@ -242,11 +245,11 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Applies an answer, or says why it has to be undone.
+    /// Applies an answer. Returns why it has to be undone, if it has to be.
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
         let (spi, id) = (self.turn.spi, record.key.0);
         let mut queues = queue::QueueDemand::new();
-        // Calls come one after the other in a transaction: each takes what those before have left.
+        // Several calls of one transaction take from the same queues: each needs what the calls before it have left.
         let of = self.decided.executions.get(&id);
         for (queue, wanted) in queue::demand(answered.queues(), answered.publishes()) {
             let before = of.map_or(0, |loaded| loaded.looked_into(&queue));
@@ -265,8 +268,8 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Takes the lock that a close needs, and loads what it looks at. It waits for nobody: what the function has done would be locked
-    /// as long.
+    /// Takes the lock that a close needs, without waiting, and loads what the close reads. A wait would prolong the
+    /// locks of the function.
     pub(super) fn lock_one_for_close(&mut self, id: ExecutionId, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
         let (turn, ids) = (self.turn, [id]);
         if execution::lock_for_close(turn.spi, &ids)?.is_empty() {
@@ -274,7 +277,7 @@ impl Decider<'_, '_, '_> {
         }
         state::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
         if conditional {
-            // What was published before the lock is received before the answer: by the next turn.
+            // A message that was published before the lock is received before the answer, by the next turn.
             let of = self.decided.executions.get(&id).map(|loaded| (id, loaded.meta.owner));
             let found = inbox::arrivals(turn.spi, of.as_slice())?;
             let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);

@@ -138,7 +138,7 @@ fn a_function_that_changes_the_process_that_calls_it_is_refused() {
     db.start("p", "stopping").go();
     assert_eq!(db.outcome("p").status(), "FAILED");
     let reason = db.text("SELECT reason FROM xdb.processes WHERE process_id = 'p'");
-    assert!(reason.contains("can't change this very process (XD016)"), "{reason}");
+    assert!(reason.contains("can't change the same process (XD016)"), "{reason}");
     app.done(&[]);
 }
 
@@ -179,12 +179,12 @@ fn changing_hands_is_refused(app: App) {
         db.start(id, "giving").key(id).globals(json!({"n": 0})).go();
         assert_eq!(db.outcome(id).status(), "FAILED", "{id}");
         let reason = db.text(&format!("SELECT reason FROM xdb.processes WHERE process_id = '{id}'"));
-        assert!(reason.contains("can't change this very process (XD016)"), "{id}: {reason}");
+        assert!(reason.contains("can't change the same process (XD016)"), "{id}: {reason}");
     }
     db.start("by-rpc", "waiting").key("r").globals(json!({"n": 0})).go();
     let error = db.again(|db| db.try_run("SELECT xdb.invoke_rpc('by-rpc', 'touch')")).expect_err("it changes hands");
     assert_eq!(error.code, "XD016", "{error:?}");
-    assert!(error.message.contains("can't change this very process"), "{error:?}");
+    assert!(error.message.contains("can't change the same process"), "{error:?}");
     assert_eq!(db.text("SELECT owner FROM xdb.processes WHERE process_id = 'by-rpc'"), "app");
     db.run("SELECT xdb.stop_process('by-rpc')");
     app.superuser().run("DROP OWNED BY heir; DROP ROLE heir");

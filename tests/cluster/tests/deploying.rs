@@ -350,7 +350,7 @@ fn the_caller_of_an_rpc_is_told_and_a_registration_during_the_call_counts() {
         let error = db.refused(codes::WORKER_FAILED, &format!("SELECT xdb.invoke_rpc('p', 'ask', '\"{input}\"')"));
         assert_eq!(error.datatype, "NotRegistered", "{error:?}");
         assert!(error.detail.contains(what), "{error:?}");
-        assert!(error.hint.starts_with("Register the version"), "{error:?}");
+        assert!(error.hint.starts_with("Register the worker's version"), "{error:?}");
     }
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| app.db().rpc("p", "ask", json!("later")));
@@ -515,7 +515,7 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 100)", worker.url()));
     worker.wait_for_count("it has half", 20, 4, |_| true);
     let told = says("4 calls wait for a place at worker \"stub\"");
-    assert!(told.contains("it has 4 places, half of what the engine has for all workers"), "{told}");
+    assert!(told.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{told}");
     // Alone it has all, of which one role gets eight ninths.
     superuser.run("SELECT xdb.unregister_worker('beside')");
     worker.wait_for_count("it has all", 20, 8, |_| true);

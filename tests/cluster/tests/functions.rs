@@ -299,7 +299,7 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
     register(&app, "Bad", &bad);
     let cases = [
         ("raise", "AC404", "no such account"),
-        ("null", "InvalidAnswer", "the function has answered with NULL"),
+        ("null", "InvalidAnswer", "the function returned NULL"),
         ("garbage", "InvalidAnswer", "must be an object"),
         ("nowhere", "InvalidAnswer", "decides nothing"),
         ("serialize", "40001", ""),
@@ -426,7 +426,7 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     let scheduler = app.scheduler();
     db.start("p", "Swallows").go();
     wait_until("the function is named", 60, || {
-        views::engine(&mut app.superuser()).contains("swallow(jsonb): a process died in it")
+        views::engine(&mut app.superuser()).contains("swallow(jsonb): an engine process crashed in it")
     });
     assert_eq!(app.scheduler(), scheduler, "the scheduler goes on");
     db.start("quick", "Quick").go();
@@ -438,7 +438,7 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     db.completes("p");
     let shown = views::engine(&mut app.superuser());
     assert!(!shown.contains("all tables of"), "the scheduler never calls it: {shown}");
-    app.done(&["a process died", "terminating background worker"]);
+    app.done(&["an engine process crashed", "terminating background worker"]);
 }
 
 #[test]
@@ -1114,7 +1114,7 @@ fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
         ),
         ("CREATE PROCEDURE named(request jsonb) LANGUAGE sql AS ''", "42883", "does not exist"),
         ("CREATE AGGREGATE named(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb)", "42809", "not a plain function"),
-        ("CREATE FUNCTION named(request jsonb) RETURNS void LANGUAGE sql AS ''", "InvalidAnswer", "answered with NULL"),
+        ("CREATE FUNCTION named(request jsonb) RETURNS void LANGUAGE sql AS ''", "InvalidAnswer", "returned NULL"),
     ]
     .into_iter()
     .enumerate()

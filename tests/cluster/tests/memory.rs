@@ -388,7 +388,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
     wait_until("all are done", 60, || views::with_status(&mut db, "of_large%", "COMPLETED") == 10);
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
-    app.done(&["out of memory", "can't be read, and its processes wait", "bytes were needed"]);
+    app.done(&["out of memory", "can't be read, so its processes wait", "bytes were needed"]);
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn a_subscriber_of_all_tables_has_a_quiet_copy_that_can_be_adopted() {
     let of_status = "SELECT state || ': ' || reason FROM xdb.status()";
     let shown = db.text(of_status);
     assert!(shown.starts_with("waiting for adopt: this database is a copy of the one with oid "), "{shown}");
-    let to_do = "; the tables of XDB are replicated into by: sub; drop it before xdb.adopt()";
+    let to_do = "; a subscription replicates into the tables of xdb: sub; drop it before xdb.adopt()";
     assert!(shown.ends_with(to_do), "{shown}");
     let rows = "SELECT format('%s %s %s', p.process_id, p.status, c.n) FROM xdb.processes p JOIN counters c ON c.id = p.process_id
                 ORDER BY p.process_id";
@@ -154,7 +154,7 @@ fn a_subscriber_with_processes_of_its_own_takes_none_of_another() {
     user.start("p", "counting").key("p").globals(json!({"n": 0})).go();
     wait_until("it waits", 20, || user.count("xdb.waits") == 1);
     subscribe(&app, &mut db);
-    let notice = "NOTICE: xdb: the tables of XDB are left out of the subscription, because this database runs processes of its own";
+    let notice = "NOTICE: xdb: the tables of xdb were removed from the subscription, because this database runs processes of its own";
     assert!(db.notices().iter().any(|heard| heard == notice));
     let mut here = app.db();
     here.publish("p", "inbox", json!("here"));

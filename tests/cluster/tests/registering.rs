@@ -225,7 +225,7 @@ fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
     assert_eq!(superuser.notices(), Vec::<String>::new());
     for (host, why) in [
         ("worker.absent.test", "the worker host \"worker.absent.test\" was not found: "),
-        ("worker.silent.test", "there was no answer about the worker host \"worker.silent.test\" in 5 seconds"),
+        ("worker.silent.test", "the worker host \"worker.silent.test\" could not be looked up within 5 seconds"),
     ] {
         superuser.run(&format!("SELECT xdb.register_worker('far', 'http://{host}/')"));
         let notices = superuser.notices();

@@ -295,7 +295,7 @@ fn what_the_scheduler_cannot_look_after_is_not_tried_in_each_turn() {
     superuser.run("BEGIN; SELECT FROM xdb.engine WHERE lane >= 10 FOR UPDATE");
     // The runner ends by itself. Its leases can't be made void.
     wait_until("it has ended", 20, || slow.runners() == 0);
-    let complaints = || slow.app.cluster().log().matches("could not look after itself").count();
+    let complaints = || slow.app.cluster().log().matches("a duty of the scheduler failed").count();
     wait_until("that is in the log", 20, || complaints() > 0);
     let (before, began) = (complaints(), Instant::now());
     slow.others_go_on("meanwhile");
@@ -417,7 +417,7 @@ fn a_table_in_which_a_process_died_is_left_alone_and_first_used_by_a_runner() {
     db.start("p", "mine").key("p").go();
     let mut superuser = app.superuser();
     wait_until("the table is named", 30, || {
-        views::engine(&mut superuser).contains("public.mine: a process died in it")
+        views::engine(&mut superuser).contains("public.mine: an engine process crashed in it")
     });
     db.run("DROP TRIGGER stubborn ON mine");
     wait_until("its call waits for a runner", 30, || {
@@ -431,7 +431,7 @@ fn a_table_in_which_a_process_died_is_left_alone_and_first_used_by_a_runner() {
     assert_ne!(written_by(&mut db, "p"), scheduler, "the first use is a runner's");
     let shown = views::engine(&mut superuser);
     assert!(!shown.contains("public.mine: "), "{shown}");
-    assert!(shown.contains("all tables of processes of app: a process died in one"), "{shown}");
+    assert!(shown.contains("all tables of processes of app: an engine process crashed in one"), "{shown}");
     app.cluster().set("xdb.now", "1 hour 1 min");
     db.start("q", "mine").key("q").go();
     db.completes("q");
@@ -467,7 +467,7 @@ fn a_machine_that_stood_still_costs_no_process() {
     signal(scheduler, libc::SIGCONT);
     slow.complete(started);
     assert_eq!(slow.app.scheduler(), scheduler, "no other one was started");
-    assert!(!views::engine(&mut slow.app.superuser()).contains("a process died"));
+    assert!(!views::engine(&mut slow.app.superuser()).contains("an engine process crashed"));
     slow.app.done(&[]);
 }
 
@@ -503,13 +503,13 @@ fn the_scheduler_dies_once_of_a_role_however_many_of_its_tables_are_deadly() {
             modest.completes(&id)
         });
         assert!(took < Duration::from_secs(5), "{id} took {took:?} beside tables that kill");
-        views::engine(&mut superuser).matches(": a process died in it").count() == TABLES
+        views::engine(&mut superuser).matches(": an engine process crashed in it").count() == TABLES
     });
     let deaths =
         app.cluster().log().lines().filter(|line| line.contains("FATAL") && line.contains("xdb scheduler")).count();
     assert_eq!(deaths, 1, "later ones are runners'");
     let shown = views::engine(&mut superuser);
-    assert!(shown.contains("all tables of processes of app: a process died in one"), "{shown}");
+    assert!(shown.contains("all tables of processes of app: an engine process crashed in one"), "{shown}");
     app.done(&["terminating background worker"]);
 }
 

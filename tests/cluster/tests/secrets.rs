@@ -150,8 +150,8 @@ fn a_file_is_one_of_the_directory_and_small() {
     );
     app.cluster().set("xdb.secrets_directory", "secrets");
     for (secret, why) in [
-        ("file:out", "its file leads out of the directory"),
-        ("file:absolute", "its file leads out of the directory"),
+        ("file:out", "its file is outside of the directory"),
+        ("file:absolute", "its file is outside of the directory"),
         ("file:loop", "its file can't be read"),
         ("file:pipe", "its file can't be read: it is not an ordinary file"),
         ("file:directory", "its file can't be read: it is not an ordinary file"),
@@ -160,14 +160,14 @@ fn a_file_is_one_of_the_directory_and_small() {
         ("file:large", "its file is longer than 4096 bytes"),
         ("file:binary", "its file is not text"),
         ("file:broken", "not base64"),
-        ("file:", "has to be followed by the name of a file"),
-        ("file:..", "has to be followed by the name of a file"),
-        ("file:..data", "has to be followed by the name of a file"),
-        ("file:../PG_VERSION", "has to be followed by the name of a file"),
-        ("file:directory/x", "has to be followed by the name of a file"),
-        ("file:/etc/hostname", "has to be followed by the name of a file"),
-        ("env:", "has to be followed by the name of an environment variable"),
-        ("env:A=B", "has to be followed by the name of an environment variable"),
+        ("file:", "must be followed by the name of a file"),
+        ("file:..", "must be followed by the name of a file"),
+        ("file:..data", "must be followed by the name of a file"),
+        ("file:../PG_VERSION", "must be followed by the name of a file"),
+        ("file:directory/x", "must be followed by the name of a file"),
+        ("file:/etc/hostname", "must be followed by the name of a file"),
+        ("env:", "must be followed by the name of an environment variable"),
+        ("env:A=B", "must be followed by the name of an environment variable"),
         ("env:XDB_IS_NOT_SET", "its environment variable is not set"),
     ] {
         let error = superuser.refused(codes::INVALID_ARGUMENT, &registration(&worker, secret));
@@ -266,13 +266,13 @@ fn a_dump_has_references_and_no_secrets() {
     let mut copy = cluster.connect("secret_copy", "postgres");
     assert_eq!(copy.text(stored), "2env");
     // Of two that are wanted one is missing: nothing is signed with less.
-    let why = "\"stub\" (it did not come along with the dump";
+    let why = "\"stub\" (it the dump that this database was restored from does not have it";
     assert!(copy.text(REASON).contains(why), "{}", copy.text(REASON));
     copy.run("SELECT xdb.adopt()");
     let mut db = cluster.connect("secret_copy", "app");
     db.start("p", "one").go();
     let error = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'ping')");
-    assert!(error.detail.contains("did not come along with the dump"), "{error:?}");
+    assert!(error.detail.contains("the dump that this database was restored from does not have it"), "{error:?}");
     wait_until("the engine runs", 20, || copy.text("SELECT state FROM xdb.status()") == "running");
     assert!(copy.text(REASON).contains(why), "{}", copy.text(REASON));
     assert_eq!(worker.count(|_| true), 0);

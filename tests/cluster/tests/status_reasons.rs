@@ -50,7 +50,7 @@ fn what_people_have_set_is_named() {
     says(&mut superuser, "running", "");
 
     superuser.run("SELECT xdb.pause_engine()");
-    says(&mut superuser, "paused", "xdb.pause_engine() was called: nothing is begun before xdb.resume_engine()");
+    says(&mut superuser, "paused", "xdb.pause_engine() was called: no work starts before xdb.resume_engine()");
     superuser.run("SELECT xdb.resume_engine()");
     says(&mut superuser, "running", "");
 
@@ -123,7 +123,7 @@ fn an_engine_that_cannot_begin_says_why() {
     other.run("BEGIN; LOCK TABLE xdb.engine IN ACCESS EXCLUSIVE MODE");
     let scheduler = app.scheduler();
     app.cluster().superuser().run(&format!("SELECT pg_terminate_backend({scheduler})"));
-    let waits = "an engine process is being started; while somebody has locked the extension it waits";
+    let waits = "an engine process is being started; it waits while another session has locked the extension";
     says(&mut superuser, "starting", waits);
     other.run("COMMIT");
     says(&mut superuser, "running", "");

@@ -28,8 +28,7 @@ fn on_the_schema_of_another_minor_version_everything_waits_and_says_why() {
         ("99.1.0", "Install version 99.1.0 of xdb and restart the server."),
     ] {
         set_version(&app, schema);
-        let reason =
-            format!("the server runs version {now} of xdb, which does not work with version {schema} of its schema");
+        let reason = format!("the server runs version {now} of xdb, which can't run version {schema} of its schema");
         let told = format!("waiting for update: {reason}. {remedy}");
         for reader in [&mut db, &mut superuser] {
             // While the scheduler is started again, that is a reason too.

@@ -183,7 +183,7 @@ fn a_refusal_says_what_was_refused() {
     let message = policy("localhost").filter("db.example", &addresses, 80).unwrap_err();
     assert_eq!(
         message,
-        "the worker host \"db.example\" leads to 10.0.0.1, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts"
+        "the worker host \"db.example\" resolves to 10.0.0.1, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts"
     );
     let kept = policy("10.0.0.0/8").filter("db.example", &addresses, 80);
     assert_eq!(kept, Ok(vec!["10.0.0.1".parse().unwrap()]));
@@ -191,7 +191,7 @@ fn a_refusal_says_what_was_refused() {
     let elsewhere = policy("10.0.0.0/8:443").filter("db.example", &addresses[..1], 80).unwrap_err();
     assert_eq!(
         elsewhere,
-        "the worker host \"db.example\" leads to 10.0.0.1, which is not permitted at port 80 by xdb.allowed_worker_hosts"
+        "the worker host \"db.example\" resolves to 10.0.0.1, which is not permitted at port 80 by xdb.allowed_worker_hosts"
     );
     let elsewhere = policy("10.0.0.1:443").filter("10.0.0.1", &addresses[..1], 80).unwrap_err();
     assert_eq!(elsewhere, "the worker address 10.0.0.1 is not permitted at port 80 by xdb.allowed_worker_hosts");

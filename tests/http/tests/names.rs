@@ -148,7 +148,7 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
 fn the_policy_is_asked_about_addresses() {
     let Setup { rig, .. } = setup("private.test");
     rig.reactor.set_policy(policy("other.test"));
-    let expected = "the worker host \"private.test\" leads to 10.1.2.3, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts";
+    let expected = "the worker host \"private.test\" resolves to 10.1.2.3, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts";
     assert_eq!(failure(rig.get("http://private.test/"), FailureKind::Refused), expected);
     for address in ["169.254.169.254", "[::ffff:10.0.0.1]", "[fe80::1]"] {
         let message = failure(rig.get(format!("http://{address}/")), FailureKind::Refused);

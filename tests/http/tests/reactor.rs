@@ -143,7 +143,7 @@ fn who_never_got_a_connection_was_not_tried() {
     let mut replies = rig.collect(2);
     let second = replies.remove(1);
     let message = failure(second.outcome, FailureKind::NotTried);
-    assert_eq!(message, "not tried in 300 ms: no connection more could be opened");
+    assert_eq!(message, "timed out after 300 ms without being sent: the engine has no connection left");
     assert_eq!(second.elapsed, Duration::ZERO);
     failure(replies.remove(0).outcome, FailureKind::Timeout);
     assert_eq!(stub.accepted(), 1);

@@ -306,10 +306,10 @@ fn what_is_no_file_of_authorities_says_why() {
     let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let large = vec![b'#'; (4 << 20) + 1];
     let cases: [(&str, &[u8], &str); 6] = [
-        ("empty", b"", "the file of xdb.ssl_ca_file has no certificate in it"),
-        ("text", b"not a certificate", "the file of xdb.ssl_ca_file has no certificate in it"),
-        ("bytes", &[0xff; 100], "the file of xdb.ssl_ca_file has no certificate in it"),
-        ("broken", broken.as_bytes(), "the file of xdb.ssl_ca_file is none of certificates: "),
+        ("empty", b"", "the file of xdb.ssl_ca_file has no certificate"),
+        ("text", b"not a certificate", "the file of xdb.ssl_ca_file has no certificate"),
+        ("bytes", &[0xff; 100], "the file of xdb.ssl_ca_file has no certificate"),
+        ("broken", broken.as_bytes(), "the file of xdb.ssl_ca_file is not a PEM file of certificates: "),
         ("garbage", garbage.as_bytes(), "certificate 1 in the file of xdb.ssl_ca_file can't be used: "),
         ("large", &large, "the file of xdb.ssl_ca_file can't be read: it is larger than 4 MB"),
     ];
