@@ -11,19 +11,19 @@ demo: ## install what is missing, build, and watch two processes run (some minut
 demo-sql: ## watch two orders that are handled by functions of the database, with psql alone
 	@scripts/demo-sql
 
-test: ## run every test suite (PG=15-assert, PG=17: against another server; see docs/versions.md)
+test: ## run every test suite (PG=15-assert, PG=17: against another server; see docs/internals/versions.md)
 	@scripts/test
 
 test-upgrade: ## pg_upgrade from 15 to the server of PG=
 	@scripts/pg-upgrade
 
-explore: ## try property tests with fresh seeds (MINUTES=, CASES=; see docs/torture.md)
+explore: ## try property tests with fresh seeds (MINUTES=, CASES=; see docs/internals/torture.md)
 	@scripts/explore
 
-fuzz: ## hostile arguments and answers (SEED=, MINUTES=; see docs/torture.md)
+fuzz: ## hostile arguments and answers (SEED=, MINUTES=; see docs/internals/torture.md)
 	@scripts/fuzz
 
-torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/torture.md)
+torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/internals/torture.md)
 	@scripts/torture
 
 torture-plants: ## show that the rack finds faults that are planted in the engine

@@ -1,9 +1,9 @@
-"""An order whose steps work in the database itself: stock, invoice and shipment are booked exactly once, whoever dies.
+"""An order whose steps write to the database: stock, invoice and shipment are booked exactly once, even after a crash.
 
-    python order_desk.py                    # with PGHOST and the like set; as many of them as you like
+    python order_desk.py                    # with PGHOST and so on; start as many as you like
 
-The worker has no HTTP. It fetches its calls over an ordinary connection, and each step is answered in the transaction in which it has
-worked: what it has booked counts if the answer does, and only then.
+It is a pull worker: it claims its calls with SQL, over an ordinary connection. Each step is completed in the transaction in which its
+handler wrote, so both are committed, or neither is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OrderRow(xdb.Row, table="public.orders", key="order_id"):
 
 
 def book(sql: str, *params: Any) -> Any:
-    """In the step's own transaction."""
+    """Executes a statement in the step's transaction."""
     return xdb.connection().execute(sql, params)
 
 

@@ -29,7 +29,7 @@ def order(db: Database, id: str) -> None:
 
 
 def booked(db: Database) -> tuple[int, int, int]:
-    """Bicycles that are left, invoices, shipments."""
+    """How many bicycles are left, and how many invoices and shipments there are."""
     [(stock, invoices, shipments)] = db.execute(
         "SELECT amount, (SELECT count(*) FROM invoices), (SELECT count(*) FROM shipments) FROM stock"
     )

@@ -1,12 +1,12 @@
-"""Agents that think (a language model that takes 20 seconds), use a tool, think again, and ask a person.
+"""Agents that call a language model for 20 seconds, use a tool, call the model again, and ask a person.
 
     uvicorn agent:app --port 8080
     python -m xdb register agent:slow --name agents --url http://127.0.0.1:8080 --max-concurrency 500
     python -m xdb register agent:quick --name quick --url http://127.0.0.1:8080
 
-Types whose calls take long and quick ones are two workers for the engine, though one program serves both: each has places of its
-own, and no quick call waits until an agent has thought. One `xdb.Worker` serves both because the slow handlers are async: those that
-are not would take its threads, and need another `xdb.Worker`.
+One program serves slow and quick types, but they are registered as two workers. Each worker has its own places, so quick calls don't wait
+for the model. One `xdb.Worker` can serve both, because the slow handlers are async. Slow ordinary handlers would take all of its threads,
+and need an `xdb.Worker` of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Said:
 
 
 class Model:
-    """A language model. It is asked with a key, so that it does not think twice for one call."""
+    """A language model. It gets an idempotency key, so that it does not work twice for one call."""
 
     async def answer(self, messages: list[Said], key: str) -> str:
         await asyncio.sleep(float(os.environ.get("MODEL_SECONDS", "20")))
@@ -42,7 +42,7 @@ class Agent(xdb.Process, timeout=timedelta(hours=1)):
 
     @xdb.state(start=True, timeout=timedelta(seconds=90), retry=xdb.Retry(attempts=4))
     async def think(self, prompt: str | None) -> xdb.Decision:
-        # Cancelled when the agent is stopped: the answer would be of no use.
+        # This handler is cancelled when the agent is stopped, because its answer is no longer needed.
         if prompt is not None:
             self.messages.append(Said("user", prompt))
         said = await model.answer(self.messages, self.call.id)
@@ -67,12 +67,12 @@ class Agent(xdb.Process, timeout=timedelta(hours=1)):
 
 
 class Note(xdb.Process):
-    """Something quick of the same program."""
+    """A quick process type of the same program."""
 
     @xdb.state(start=True)
     async def write(self, text: str) -> xdb.Decision:
         return xdb.complete(f"noted: {text}")
 
 
-slow, quick = xdb.Worker(Agent), xdb.Worker(Note)  # registered one by one
+slow, quick = xdb.Worker(Agent), xdb.Worker(Note)  # registered separately
 app = xdb.Worker(Agent, Note).asgi()  # and served together

@@ -1,4 +1,4 @@
-"""An approval: two of three have to agree within three days.
+"""An approval: two of three people have to agree within three days.
 
     python -m xdb serve approval:worker
 """
@@ -20,7 +20,7 @@ class Contract(xdb.Row, table="public.contracts", key="contract_id"):
 
 class Approval(xdb.Process):
     contract: Contract
-    approvers: list[str]  # given when it is started
+    approvers: list[str]  # a value is given at the start
     votes = xdb.Queue[str]()
     vetoes = xdb.Queue[str]()
 
@@ -40,7 +40,7 @@ class Approval(xdb.Process):
     @xdb.rpc
     def approve(self, by: str) -> None:
         self.check(by)
-        self.votes.publish(by, message_id=by)  # whoever votes twice has one vote
+        self.votes.publish(by, message_id=by)  # a second vote of the same person is ignored
 
     @xdb.rpc
     def refuse(self, by: str) -> None:
@@ -49,7 +49,7 @@ class Approval(xdb.Process):
 
     def check(self, by: str) -> None:
         if by not in self.approvers:
-            raise xdb.Fatal("NotAnApprover", f"{by} is none of {', '.join(self.approvers)}")
+            raise xdb.Fatal("NotAnApprover", f"{by} is not an approver; the approvers are {', '.join(self.approvers)}")
 
 
 worker = xdb.Worker(Approval)

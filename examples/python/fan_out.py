@@ -1,4 +1,4 @@
-"""A fan-out: a thread for each of two hundred pictures, and one that waits for all of them.
+"""A fan-out: a thread for each of two hundred pictures, and a thread that waits for all of them.
 
     python -m xdb serve fan_out:worker
 """
@@ -11,7 +11,7 @@ import xdb
 
 
 def make_thumbnail(picture: str) -> int:
-    """Gives its size in bytes."""
+    """Returns the size of the thumbnail in bytes."""
     return 1000 + len(picture)
 
 

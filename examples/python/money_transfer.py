@@ -1,4 +1,4 @@
-"""A transfer to another bank: debited here, approved by somebody, credited there. Where that fails, the money comes back.
+"""A transfer to another bank: debited here, approved by a person, credited there. If a step fails, the money is refunded.
 
     python -m xdb serve money_transfer:worker
 """
@@ -20,7 +20,7 @@ CREATE TABLE transfers (transfer_id text PRIMARY KEY, to_account text NOT NULL, 
 
 
 def credit_there(account: str, amount: Decimal, idempotency_key: str) -> None:
-    """The other bank takes what it has seen by its key no second time."""
+    """Credits the account at the other bank, which ignores a request whose key it has seen."""
     body = json.dumps({"account": account, "amount": str(amount)}).encode()
     headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key}
     with urllib.request.urlopen(urllib.request.Request(os.environ["BANK_URL"], body, headers), timeout=5):
@@ -42,7 +42,7 @@ class MoneyTransfer(xdb.Process):
     transfer: Transfer
     approval = xdb.Queue[str]()
 
-    @xdb.state(start=True, lock="exclusive")  # read, decide and write are one
+    @xdb.state(start=True, lock="exclusive")  # no other process can change the row between read and write
     def debit(self) -> xdb.Decision:
         if self.account.balance < self.transfer.amount:
             self.transfer.status = "rejected"
@@ -53,7 +53,7 @@ class MoneyTransfer(xdb.Process):
 
     @xdb.state(wait=xdb.any_of(approval, xdb.timer(hours=1)))
     def approved(self) -> xdb.Decision:
-        return self.credit() if self.approval.received else self.refund("nobody approved")
+        return self.credit() if self.approval.received else self.refund("not approved")
 
     @xdb.state(retry=xdb.Retry(attempts=5), timeout=timedelta(seconds=10), on_failure="refund")
     def credit(self) -> xdb.Decision:

@@ -1,9 +1,9 @@
-"""An order that can be cancelled at any time, until the parcel has left: also while a step is running or failing.
+"""An order that can be cancelled at any time until the parcel has left, even while a step runs or is retried.
 
     python -m xdb serve order:worker
 
-A call that runs can't be called back: the parcel could leave after its shipment was called off. So a cancellation is noted, and one
-thread alone decides. It looks before a call that has effects, and once more behind it, under a lock.
+A running call can't be taken back: the parcel could leave after its shipment was cancelled. So an RPC only notes the cancellation, and
+one thread decides. It checks the note before a call that has effects, and again after it, under a lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CREATE TABLE orders (order_id text PRIMARY KEY, article text NOT NULL, total num
 
 
 class Warehouse:
-    """Of another department. Both are of no effect the second time."""
+    """The warehouse of another department. Repeating a call has no effect."""
 
     def ship(self, order_id: str, article: str) -> None:
         print(f"{order_id}: {article} leaves", flush=True)
@@ -44,7 +44,7 @@ class OrderRow(xdb.Row, table="public.orders", key="order_id"):
 
 class Order(xdb.Process):
     order: OrderRow
-    cancelled_because: str | None = None  # written by `cancel` alone
+    cancelled_because: str | None = None  # written only by `cancel`
     paid = xdb.Queue[str]()
     cancelled = xdb.Queue[str]()
 
@@ -57,7 +57,7 @@ class Order(xdb.Process):
     def pay(self) -> xdb.Decision:
         if self.paid.received:
             self.order.payment = self.paid.message
-        if self.cancelled.received:  # or both
+        if self.cancelled.received:  # it may be both paid and cancelled
             return self.undo(self.cancelled.message)
         if not self.paid.received:
             return self.undo("it was not paid")
@@ -66,14 +66,14 @@ class Order(xdb.Process):
 
     @xdb.state(retry=xdb.Retry(attempts=8), on_failure="undo")
     def ship(self) -> xdb.Decision:
-        if self.cancelled_because is not None:  # each attempt asks
+        if self.cancelled_because is not None:  # checked in each attempt
             return self.undo(self.cancelled_because)
         warehouse.ship(self.call.process_id, self.order.article)
         return self.shipped()
 
     @xdb.state(lock="exclusive")
     def shipped(self) -> xdb.Decision:
-        if self.cancelled_because is not None:  # while the warehouse was asked
+        if self.cancelled_because is not None:  # cancelled while the warehouse was called
             return self.undo(self.cancelled_because)
         self.order.status = "shipped"
         return xdb.complete("shipped")
@@ -88,7 +88,7 @@ class Order(xdb.Process):
 
     @xdb.rpc(lock="exclusive")
     def cancel(self, why: str) -> bool:
-        """Whether it was not too late."""
+        """Cancels the order. Returns False if it is too late."""
         if self.order.status in ("shipped", "cancelled"):
             return False
         self.cancelled_because = why

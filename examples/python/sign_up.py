@@ -1,4 +1,4 @@
-"""A sign-up: the address has to be confirmed, and there is a reminder every day until it is.
+"""A sign-up: the user has to confirm the address, and gets a reminder every day until then.
 
     python -m xdb serve sign_up:worker
 """
@@ -15,7 +15,7 @@ CREATE TABLE users (user_id text PRIMARY KEY, form jsonb NOT NULL, status text N
 """
 
 
-# A day, but for those who want to see a reminder.
+# Seconds. Default: a day. Set it to a few seconds to see a reminder.
 REMIND_AFTER = float(os.environ.get("REMINDER_SECONDS", 24 * 3600))
 
 

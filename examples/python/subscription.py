@@ -1,4 +1,4 @@
-"""A subscription: billed every month on the day it began, for years, until somebody cancels it or the card does not pay.
+"""A subscription: billed on the same day of every month, for years, until the customer cancels it or the card is refused.
 
     python -m xdb serve subscription:worker
 """
@@ -21,12 +21,12 @@ PATIENCE = xdb.Retry(initial=timedelta(hours=6), maximum=timedelta(days=1), give
 
 
 def charge(card: str, amount: Decimal, idempotency_key: str) -> None:
-    """The provider charges no card twice for one key."""
+    """Charges a card. The payment provider ignores a request whose key it has seen."""
     print(f"{amount} from {card}", flush=True)
 
 
 def months_after(day: datetime, months: int) -> datetime:
-    """The same day, or the last one of a month that is too short."""
+    """The same day some months later, or the last day of a shorter month."""
     year, month = divmod(day.month - 1 + months, 12)
     last = calendar.monthrange(day.year + year, month + 1)[1]
     return day.replace(year=day.year + year, month=month + 1, day=min(day.day, last))
@@ -39,7 +39,7 @@ class Plan(xdb.Row, table="public.subscriptions", key="subscription_id"):
     paid_until: datetime | None
 
 
-class Subscription(xdb.Process, history=100):  # its history is as long as its latest hundred events
+class Subscription(xdb.Process, history=100):  # keeps about the latest hundred events
     plan: Plan
     months: int = 0
     cancelled = xdb.Queue[str]()
@@ -48,7 +48,7 @@ class Subscription(xdb.Process, history=100):  # its history is as long as its l
     def bill(self) -> xdb.Decision:
         charge(self.plan.card, self.plan.price, idempotency_key=self.call.id)
         self.months += 1
-        # From the first day on: the 31st would be the 28th for ever, after February.
+        # Counted from the first day. Counted from the last payment, the 31st would become the 28th for ever, after February.
         self.plan.paid_until = months_after(self.call.process_started_at, self.months)
         return self.next_month()
 
@@ -69,7 +69,7 @@ class Subscription(xdb.Process, history=100):  # its history is as long as its l
 
     @xdb.rpc
     def cancel(self, why: str) -> datetime | None:
-        """Until when it can still be used."""
+        """Cancels the subscription. Returns until when it is paid."""
         self.cancelled.publish(why)
         return self.plan.paid_until
 

@@ -37,7 +37,7 @@ def served() -> Iterator[str]:
 
 
 class Thinks(agent.Model):
-    """Thinks until the test lets it go on."""
+    """A model that answers when the test allows it."""
 
     def __init__(self) -> None:
         self.thinking, self.cancelled, self.goes_on = 0, 0, False
@@ -63,7 +63,7 @@ def test_quick_ones_do_not_wait_for_those_who_think(xdb_db: Database, monkeypatc
         xdb_db.admin.register(agent.quick, name="quick", url=url)
         for n in range(12):
             xdb_db.client.start(Agent, f"a-{n}", f"question {n}")
-        wait_until(lambda: model.thinking == 4)  # all places of their worker
+        wait_until(lambda: model.thinking == 4)  # all places of the slow worker
         xdb_db.client.start(Note, "note", "hello")
         assert xdb_db.client.wait(Note, "note").result == "noted: hello"
         assert model.thinking == 4

@@ -15,7 +15,7 @@ Bank = Callable[[str, Decimal, str], None]
 
 
 def run(db: Database, monkeypatch: pytest.MonkeyPatch, bank: Bank, amount: str, approve: bool = True) -> Outcome:
-    """A transfer from an account with 100, to its end."""
+    """Runs a transfer from an account with a balance of 100 to its end."""
     monkeypatch.setattr(money_transfer, "credit_there", bank)
     db.execute(money_transfer.TABLES)
     db.execute("INSERT INTO accounts VALUES ('acc-1', 100)")
@@ -40,11 +40,11 @@ def test_the_money_arrives(xdb_db: Database, monkeypatch: pytest.MonkeyPatch) ->
     def bank(account: str, amount: Decimal, idempotency_key: str) -> None:
         if idempotency_key not in arrived:
             arrived[idempotency_key] = amount
-            raise ConnectionError("it broke when the other bank had it already")
+            raise ConnectionError("the connection was lost after the credit")
 
     assert run(xdb_db, monkeypatch, bank, "12.30").status == "COMPLETED"
     assert left(xdb_db) == (Decimal("87.70"), "done")
-    assert list(arrived.values()) == [Decimal("12.30")]  # once, though there were two attempts
+    assert list(arrived.values()) == [Decimal("12.30")]  # once, although there were two attempts
 
 
 def test_the_other_bank_does_not_take_it(xdb_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +56,10 @@ def test_the_other_bank_does_not_take_it(xdb_db: Database, monkeypatch: pytest.M
     assert left(xdb_db) == (Decimal("100"), "refunded")
 
 
-@pytest.mark.parametrize("amount, why, status", [("12.30", "nobody approved", "refunded"), ("100.01", "insufficient funds", "rejected")])
+@pytest.mark.parametrize("amount, why, status", [("12.30", "not approved", "refunded"), ("100.01", "insufficient funds", "rejected")])
 def test_no_money_leaves(xdb_db: Database, monkeypatch: pytest.MonkeyPatch, amount: str, why: str, status: str) -> None:
     def bank(account: str, amount: Decimal, idempotency_key: str) -> None:
-        raise AssertionError("nobody is to call it")
+        raise AssertionError("the bank must not be called")
 
     outcome = run(xdb_db, monkeypatch, bank, amount, approve=False)
     assert (outcome.status, outcome.result) == ("FAILED", why)

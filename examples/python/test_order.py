@@ -47,7 +47,7 @@ def test_it_is_cancelled_while_a_step_fails(
 
     monkeypatch.setattr(order.warehouse, "ship", ship)
     shop.client.publish(Order.paid, "order-1", "p-1")
-    shop.clock.advance(seconds=5)  # some attempts, of eight
+    shop.clock.advance(seconds=5)  # some of the eight attempts
     assert status(shop) == "paid"
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
     assert shop.client.wait(Order, "order-1").result == "changed my mind"

@@ -1,4 +1,4 @@
-"""An order that is cancelled while something else happens to it."""
+"""An order that is cancelled at the same time as another event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["shop"]
 
 
 def test_it_is_cancelled_while_the_warehouse_is_asked(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the customer was told holds: the parcel does not leave, or comes back."""
+    """The customer's cancellation holds: the parcel does not leave, or comes back."""
     events: list[str] = []
     asked, cancelled = threading.Event(), threading.Event()
 
@@ -37,7 +37,7 @@ def test_it_is_cancelled_while_the_warehouse_is_asked(shop: Database, monkeypatc
 
 
 def test_it_is_cancelled_between_the_warehouse_and_the_end(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`shipped` has seen no cancellation, and one commits before its answer is applied: the step is repeated."""
+    """`shipped` has read no cancellation, and one is committed before its answer is applied: the step is repeated."""
     called: list[bool] = []
     shipped = Order.shipped.fn
 
@@ -55,7 +55,7 @@ def test_it_is_cancelled_between_the_warehouse_and_the_end(shop: Database, monke
 
 
 def test_it_is_paid_and_cancelled_at_once(shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whichever the engine takes in first."""
+    """In either order of the payment and the cancellation."""
     shop.client.publish(Order.paid, "order-1", "p-1")
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
     assert shop.client.wait(Order, "order-1").status == "FAILED"

@@ -21,7 +21,7 @@ def shop(xdb_db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 def failing(times: int, what: object = ConnectionError("it does not answer")) -> tuple[list[int], object]:
-    """A function that fails, or gives that, so many times before it gives 7; and how often it was called."""
+    """A counter of calls, and a function that raises or returns `what` in its first `times` calls, and then returns 7."""
     calls = [0]
 
     def function(*_: object) -> object:

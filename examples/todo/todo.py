@@ -1,9 +1,9 @@
-"""Todos: jobs that run once, later, again, and that are merged while they wait.
+"""Todos: jobs that run once, run later, are retried, or are merged while they wait.
 
     python -m xdb serve todo:worker
 
-An order is taken step by step. What fails is repeated from the step that failed, after a time that the code chooses; what has
-failed too often goes to a reject queue. The approval is another job, two days later. Mails are sent and forgotten, and requests for a
+An order is taken step by step. A step that fails is retried after a time that its code chooses. After too many failures the order goes to
+a reject queue. The approval is another job, two days later. A mail is a job whose execution is deleted at once. Many requests for a
 vendor's report become one report.
 """
 
@@ -24,10 +24,10 @@ MAX_ENQUEUE_AUTO_APPROVE_RETRIES = 50
 
 
 class Shop:
-    """Of other departments. What is done twice with the same order is of no effect the second time."""
+    """The systems of other departments. Repeating a call with the same order has no effect."""
 
     def partition(self, order_id: str) -> int | None:
-        """None while there is no room for the order."""
+        """Returns the partition for an order. None if there is no room."""
         return 7
 
     def store(self, order_id: str, part: int) -> None:
@@ -37,7 +37,7 @@ class Shop:
         print(f"to {address}: {subject}", flush=True)
 
     def enqueue_approval(self, order_id: str, at: datetime) -> None:
-        """A start of its own, with the order's id: it is there once, however often this is called."""
+        """Starts the approval of an order. Its id and key make sure that there is one, even if this is called again."""
         id = f"approve-{order_id}"
         client.start(ApproveOrder, id, start_at=at, idempotency_key=id)
 
@@ -68,7 +68,7 @@ class Report:
 
 
 def throttled(attempt: int) -> timedelta:
-    """It grows with each failure, and no two are equal: else all that failed together would come back together."""
+    """A time that grows with each failure. It is random, so that orders that failed together are not retried together."""
     ms = random.randint(1000, 3000)
     return timedelta(milliseconds=min(4 * ms + 5 * 60_000, ms * attempt))
 
@@ -90,7 +90,7 @@ class TakeOrder(xdb.Process, retention=timedelta(0)):
         try:
             self.part = shop.partition(self.order.order_id)
         except ConnectionError as error:
-            # Failed, and what was found out so far is kept.
+            # The attempt fails, but `looked` is stored.
             return xdb.retry("PartitionError", str(error), after=throttled(self.call.attempt))
         if self.part is None:
             return self.assign_part.later(seconds=10)()
@@ -119,7 +119,7 @@ class TakeOrder(xdb.Process, retention=timedelta(0)):
 
     @xdb.state
     def reject(self) -> xdb.Decision:
-        """For later consideration, by whoever takes from the queue."""
+        """Publishes the order for a review by other processes or people."""
         self.rejected.publish(self.order.order_id)
         return xdb.complete("rejected")
 
@@ -145,7 +145,7 @@ class LaunchVendorActivityReport(xdb.Process):
 
 
 def request_report(calling: xdb.Client, vendor: str, from_date: str, at: datetime) -> xdb.Execution:
-    """Requests less than an hour after each other are one report, of the earliest date, when the last of them wanted it."""
+    """Requests a report. Requests less than an hour apart become one report: from the earliest date, at the time of the last request."""
     merge = xdb.Merge("public.merge_report", start_at="replace", within=timedelta(minutes=60))
     report = Report(vendor, from_date)
     return calling.start(LaunchVendorActivityReport, None, report, start_at=at, correlation_key=vendor, merge=merge)

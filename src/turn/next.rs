@@ -9,7 +9,7 @@ use xdb_engine::{Timestamp, words};
 pub const RETRY: Duration = Duration::from_millis(50);
 
 words! {
-    /// The reason for a turn, as `xdb.status()` shows it. docs/reference.md explains each word.
+    /// The reason for a turn, as `xdb.status()` shows it. docs/reference/administration.md explains each word.
     Why {
         Answers = "answers", Timers = "timers", Calls = "calls", Messages = "messages", Pauses = "pauses",
         Registrations = "registrations", Locks = "locks", Workers = "workers", Scan = "scan", Secrets = "secrets",

@@ -6,7 +6,7 @@
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
 //! | Neither the process nor its type is paused. | `Held` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
-//! | The process uses no table and no function that has ended a process of the engine. | `Waits` |
+//! | The process uses no table and no function that crashed a process of the engine. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
 //! | The type lists the state, and has a worker or a function for it. | `Fails` |
 //! | | `MayBeMade` |
@@ -17,7 +17,8 @@
 //! - An asker that does not make the call does not check the owner: the maker records the failure.
 //! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
-//! Places and locks come after the verdict, and stay with the asker: nothing is taken for a call that is not made.
+//! Limitations: places and locks are not judged here. The asker takes them after the verdict, so that nothing is taken
+//! for a call that is not made.
 //!
 //! To add a reason why a call may not be made, add a check to [`eligible`]. It reads the execution, the state and the
 //! definition, or a new fact. [`Facts::new`] gives a new fact a default, and its result is one of these verdicts. So
@@ -76,7 +77,7 @@ impl Asker {
     }
 }
 
-/// What becomes of a call.
+/// The judgement about a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict<'a> {
     /// The asker makes the call now.
@@ -96,7 +97,7 @@ pub enum Verdict<'a> {
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Using a table or function of the process has ended a process of the engine.
+    /// Using a table or function of the process crashed a process of the engine.
     DeadlyTable,
 }
 
@@ -122,7 +123,7 @@ pub enum Marked {
     #[default]
     Not,
     Slow,
-    /// Using one of them has ended a process of the engine.
+    /// Using one of them crashed a process of the engine.
     Deadly,
 }
 

@@ -1,4 +1,4 @@
-//! The one way of an answer, with a driver in memory.
+//! `apply`, the one path of an answer, with a driver in memory.
 
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use xdb_calls::*;
 use xdb_engine::*;
 
-/// What a driver says when it is asked, and what it was asked.
+/// What the driver answers at each step.
 #[derive(Clone, Debug)]
 struct Said {
     strict: bool,
@@ -42,12 +42,12 @@ const WILLING: Said =
 struct Memory {
     world: World,
     said: Said,
-    /// A message that is published before the lock for a close is there.
+    /// A message that is published before the lock for a close is taken.
     published: Option<&'static str>,
     asked: Vec<&'static str>,
 }
 
-/// Who has said: later.
+/// The step that answered `Later`.
 type Later = &'static str;
 
 fn used<T>(of: Use, done: T, by: Later) -> Used<T, Later> {
@@ -134,7 +134,7 @@ fn applied(memory: &mut Memory, command: &Command) -> Outcome<Later> {
     outcome
 }
 
-/// What becomes of an answer that closes its process and calls a function.
+/// The outcome of an answer that closes its process and calls a function.
 fn outcome(said: Said) -> Outcome<Later> {
     applied(&mut memory(said), &calling(close(CloseType::ForceComplete)))
 }
@@ -247,7 +247,7 @@ proptest! {
         let is_applied = outcome == Outcome::Applied;
         prop_assert_eq!(memory.asked.contains(&"apply"), is_applied);
         prop_assert_eq!(memory.world.execution == before, !is_applied);
-        // Nothing stands behind the tables but the execution in memory.
+        // After the tables, only the execution in memory changes.
         let last = memory.asked.iter().rev().find(|asked| **asked != "apply");
         prop_assert!(!memory.asked.contains(&"tables") || last == Some(&"tables"));
     }

@@ -1,4 +1,4 @@
-//! May a call be made now? Each verdict, for each who asks, and the order of the checks.
+//! May a call be made now? Each verdict, for each asker, and the order of the checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const ASKERS: [Asker; 4] = [Asker::Scheduler, Asker::Runner, PULLS, Asker::Sessi
 const GONE: Unfit = Unfit { why: "the role is gone", for_good: true };
 const SUPERUSER: Unfit = Unfit { why: "the role is a superuser", for_good: false };
 
-/// What the facts of a call are made of.
+/// The values that the facts of a call are made of.
 struct World {
     execution: Execution,
     definition: Option<Definition>,
@@ -26,7 +26,7 @@ fn pause(until: Option<i64>) -> Pause {
 }
 
 impl World {
-    /// A state that is called by a worker, and that nothing keeps from it.
+    /// A state whose call may be made by a worker.
     fn new(worker: TypeWorker) -> Self {
         let state = StateExecution {
             seq: StateSeq(1),
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// Who makes a call if nothing keeps it: a session stands for RPCs, which it makes if the engine would make a state's call.
+/// Which asker makes a call that may be made. A session makes RPCs, if the engine would make the call of a state.
 #[test]
 fn each_call_has_one_maker() {
     let slow = |worker| World { tables: Marked::Slow, ..World::new(worker) };
@@ -133,7 +133,8 @@ fn the_pause_of_a_type_is_nothing_to_a_closed_process() {
     assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade);
 }
 
-/// The engine's processes hold what they find, and a pull worker's sessions what they claim.
+/// The engine's processes hold paused calls that they find, and the sessions of a pull worker hold those that they
+/// claim.
 #[test]
 fn each_asker_holds_the_calls_that_it_claims() {
     let paused = |world: World| World { type_pause: Some(pause(None)), ..world };
@@ -172,7 +173,7 @@ fn what_is_not_registered_fails_the_attempt() {
     fails(&unlisted, Asker::Scheduler, "unknown state \"A\": the process type does not list it");
     unlisted.worker = TypeWorker::Pulls(7);
     fails(&unlisted, PULLS, "unknown state \"A\": the process type does not list it");
-    // Without a worker the runners find out.
+    // Without a worker, the runners find out that no function answers.
     unlisted.worker = TypeWorker::None;
     fails(&unlisted, Asker::Runner, "unknown state \"A\": the process type does not list it");
     let none = World::new(TypeWorker::None);
@@ -184,7 +185,7 @@ fn what_is_not_registered_fails_the_attempt() {
     assert_eq!(eligible(Asker::Session, &none.facts(CallOf::Rpc(Some("app.rpc")))).1, Verdict::MayBeMade);
 }
 
-/// Everything is wrong at once, and is mended in the order in which it is found.
+/// Everything is wrong at once, and is repaired in the order of the checks.
 #[test]
 fn the_order_of_the_checks() {
     let mut world = World { owner: Some(GONE), tables: Marked::Deadly, ..World::new(TypeWorker::Pulls(8)) };

@@ -1,4 +1,4 @@
-//! What is sent: the identity of a call, its attributes, and the bound on its size.
+//! Requests: the identity of a call, its attributes, and the limit of its size.
 
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ fn a_request_that_is_too_large_is_refused() {
     assert_eq!(too_large(&refusal.message).error_type.as_deref(), Some("RequestTooLarge"));
 }
 
-/// With the policy ALL a new attribute is a change; without a lock nothing is.
+/// With the policy ALL, a new attribute is a change. Without a lock nothing is a change.
 #[test]
 fn versions_of_what_is_locked() {
     let versions = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];

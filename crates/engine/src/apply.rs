@@ -244,7 +244,7 @@ impl Execution {
     }
 }
 
-/// A command that a state waits for.
+/// A command of a waiting state, by its position.
 fn command_of(
     states: &mut BTreeMap<StateSeq, Arc<StateExecution>>,
     seq: StateSeq,

@@ -12,7 +12,9 @@ pub enum Command {
     /// Merges another start into this execution: new input, and a new time for the first call. The sender has checked
     /// that the first call has not begun.
     MergeStart {
+        /// The new input of the first state.
         input: Option<Json>,
+        /// When the first call is due now.
         not_before: Timestamp,
     },
     /// A handler answered `waitUntil`.
@@ -37,6 +39,7 @@ pub enum Command {
     /// A timer command of a waiting state is due.
     TimerFired {
         seq: StateSeq,
+        /// The position of the command in the wait.
         command: u32,
     },
     /// The process timeout is due.
@@ -47,6 +50,7 @@ pub enum Command {
     GlobalMessagesArrived {
         seq: StateSeq,
     },
+    /// A worker or function answered an RPC.
     RpcAnswered {
         rpc_name: String,
         answer: RpcAnswer,
@@ -57,15 +61,18 @@ pub enum Command {
     /// fire first.
     SkipTimer {
         seq: StateSeq,
+        /// None: the timer that would fire first.
         command_id: Option<String>,
     },
     /// A caller asks for the calls of these states that are in backoff to be made at once.
     RetryNow(Vec<StateSeq>),
     /// A caller pauses the process, or changes its pause.
     Pause(Pause),
+    /// A caller ends the pause.
     Resume,
     /// The end of the pause is due.
     PauseEnds,
+    /// A caller stops the process.
     Stop {
         stop_type: StopType,
         reason: Option<String>,
@@ -126,7 +133,7 @@ pub struct Start {
     pub local_attributes: BTreeMap<String, Json>,
     pub global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
-    /// Overrides the timeout of the definition; zero = none.
+    /// Overrides the timeout of the definition. Zero: no timeout.
     pub timeout: Option<Duration>,
     /// Overrides the starting state of the definition.
     pub starting_state: Option<String>,
@@ -241,7 +248,9 @@ pub struct ExecuteAnswer {
 /// A decoded answer to an RPC.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RpcAnswer {
+    /// The result for the caller.
     pub output: Option<Json>,
+    /// Starts threads, or closes the process.
     pub decision: Option<Decision>,
     pub effects: Effects,
 }
@@ -257,6 +266,7 @@ impl RpcAnswer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandRequest {
     pub waiting_type: WaitingType,
+    /// In the order of the request: timers, local queues, global queues.
     pub commands: Vec<RequestedCommand>,
     /// Positions in `commands`, for `AnyCombination`.
     pub combinations: Vec<Vec<u32>>,
@@ -280,6 +290,7 @@ impl RequestedCommand {
 /// What a command waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestedKind {
+    /// A time, counted from the answer.
     TimerAfter(Duration),
     TimerAt(Timestamp),
     LocalQueue {
@@ -290,16 +301,17 @@ pub enum RequestedKind {
     /// Without a key, the command takes messages with any key and without one.
     GlobalQueue {
         queue: String,
+        /// Only messages with this key. None: all messages.
         key: Option<String>,
         at_least: u32,
         at_most: u32,
     },
 }
 
-/// Where a thread goes after `execute`.
+/// How a thread goes on after `execute`. `Close` ends the thread, and perhaps the process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// At least one; each starts a thread.
+    /// The thread goes on. Each next state, at least one, starts a thread.
     NextStates(Vec<StateMovement>),
     Close {
         close_type: CloseType,
@@ -369,7 +381,7 @@ pub enum Rejection {
     UnknownLocalAttribute(String),
     /// The mapping of the execution has no global attribute of this name.
     UnknownGlobalAttribute(String),
-    /// The definition lists no function of this name.
+    /// The definition does not list this function.
     UnknownFunction(String),
     /// The state execution has no such open timer, with the timer that was asked for.
     NoTimer(String),

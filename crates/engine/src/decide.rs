@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a decision depends on, besides the execution and the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
+    /// By the clock of processes.
     pub now: Timestamp,
     /// A random number in 0..1, for the jitter of backoff.
     pub jitter: f64,
@@ -36,7 +37,7 @@ pub struct Quotas {
     pub threads: usize,
     /// The shortest time between two attempts. Shorter intervals are raised to this one.
     pub retry_interval: Duration,
-    /// The longest timeout of a call that options may ask for.
+    /// The longest timeout of a call that options may have.
     pub call_timeout: Duration,
     /// Most messages in the local queues of an execution, and in global queues for each role.
     pub queue_messages: usize,

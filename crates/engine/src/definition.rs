@@ -11,25 +11,29 @@ pub struct Definition {
     /// None: an execution starts without threads and waits for RPCs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting_state: Option<String>,
+    /// The options of each state, by its id.
     pub states: BTreeMap<String, StateConfig>,
+    /// The application's tables whose columns are global attributes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub global_attributes: Vec<TableMapping>,
     /// None: each key is allowed. The same holds for local queues and RPCs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_attributes: Option<BTreeSet<String>>,
+    /// None: all local queues are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_queues: Option<BTreeSet<String>>,
     /// `*` allows every name. None allows every name too, but only releases before 0.3.0 registered it. Later
     /// registrations have a list, which may be empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_queues: Option<BTreeSet<String>>,
+    /// None: all RPCs are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcs: Option<BTreeMap<String, RpcConfig>>,
     /// Functions of the database that answers may call. Key: the name in answers. Value: schema and name, quoted as in
     /// SQL.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<String, String>,
-    /// Process timeout; None or 0 = none.
+    /// The timeout of the process. None or 0: no timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
     /// How long closed executions are kept. Overrides the setting; less than 0 = for ever.
@@ -131,17 +135,17 @@ impl Definition {
         listed(self.local_queues.iter().flatten().map(String::as_str))
     }
 
-    /// Whether its processes may use this local queue.
+    /// Whether its executions may use this local queue.
     pub fn knows_queue(&self, name: &str) -> bool {
         self.local_queues.as_ref().is_none_or(|known| known.contains(name))
     }
 
-    /// Whether its processes may use this global queue.
+    /// Whether its executions may use this global queue.
     pub fn knows_global_queue(&self, name: &str) -> bool {
         self.global_queues.as_ref().is_none_or(|known| known.contains(name) || known.contains(EVERY_QUEUE))
     }
 
-    /// Whether its processes may have this local attribute.
+    /// Whether its executions may have this local attribute.
     pub fn knows_local_attribute(&self, key: &str) -> bool {
         self.local_attributes.as_ref().is_none_or(|known| known.contains(key))
     }
@@ -276,7 +280,7 @@ fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> b
     }
 }
 
-/// How many names a message lists.
+/// The most names in a message.
 const LISTED_NAMES: usize = 20;
 
 /// Names with commas between them, for a message. Of a long list the first names, and how many more there are.

@@ -101,8 +101,10 @@ pub enum Event {
     AttemptsFolded {
         seq: StateSeq,
         api: Api,
+        /// How many attempts.
         count: u32,
         last_attempt: u32,
+        /// When the last attempt failed.
         at: Timestamp,
         failure: Failure,
     },
@@ -113,6 +115,7 @@ pub enum Event {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
+        /// The request is the same. False: the values under the lock have changed.
         #[serde(default, skip_serializing_if = "is_default")]
         same_request: bool,
         /// The answer that could not be applied, because it names something that is not registered.
@@ -123,6 +126,7 @@ pub enum Event {
     RetryRequested {
         seq: StateSeq,
         api: Api,
+        /// The call had an incident, which is resolved.
         #[serde(default, skip_serializing_if = "is_default")]
         resolves: bool,
     },
@@ -133,7 +137,7 @@ pub enum Event {
         attempt: u32,
         failure: Failure,
     },
-    /// The retries of a state were spent.
+    /// The retries of a state were spent, and the state failed.
     StateFailed {
         seq: StateSeq,
         api: Api,
@@ -143,9 +147,11 @@ pub enum Event {
     LocalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
+    /// Columns of the application's tables were written.
     GlobalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
+    /// Messages came into local queues.
     MessagesReceived {
         publisher: Publisher,
         messages: Vec<Message>,
@@ -162,14 +168,16 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
-    /// From now on the process completes when its last thread ends.
+    /// The process completes when its last thread ends.
     CompletionRequested {},
+    /// A thread or an RPC gave an output of the process.
     ResultGiven {
+        /// None: an RPC.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<StateSeq>,
         output: Json,
     },
-    /// From now on no call of its states begins.
+    /// No call of the process's states begins until `ProcessResumed`.
     ProcessPaused {
         mode: PauseMode,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,8 +208,11 @@ pub enum Event {
 /// Where a published message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Publisher {
+    /// A caller of `publish`.
     Client,
+    /// The answer of a state.
     State,
+    /// The answer of an RPC.
     Rpc,
 }
 

@@ -156,7 +156,7 @@ words! {
     }
 }
 
-/// A pause of a process or of a process type.
+/// A pause of a process or of a process type, written by a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
@@ -272,7 +272,7 @@ impl StateExecution {
         }
     }
 
-    /// The commands that the state still waits for, by position.
+    /// The commands that the state still waits for, each with its position.
     pub fn open_commands(&self) -> impl Iterator<Item = (u32, &WaitCommand)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) => &wait.commands,
@@ -299,7 +299,7 @@ impl StateExecution {
         })
     }
 
-    /// The call that the state is at, with its API.
+    /// The call that the state is at, including a call with an incident.
     pub fn current_call(&self) -> Option<(Api, &CallState)> {
         match &self.phase {
             Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
@@ -361,7 +361,7 @@ impl Phase {
     }
 }
 
-/// What is kept of the call that a state was at when it ended.
+/// The call that a state was at when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedCall {
     /// The attempt that ended the state, or the next one if the process closed.

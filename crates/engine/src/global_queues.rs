@@ -13,7 +13,7 @@ pub struct GlobalDemand<'a> {
     /// None: messages with any key and without one.
     pub key: Option<&'a str>,
     pub at_least: u32,
-    /// The most that the command takes at once.
+    /// The most messages that the command consumes.
     pub at_most: u32,
 }
 
@@ -48,7 +48,7 @@ fn demand<'a>(queue: &'a str, key: &'a Option<String>, at_least: u32, at_most: u
 }
 
 impl StateExecution {
-    /// What the state waits for in global queues, by position of the command.
+    /// The commands of global queues that the state still waits for, each with its position.
     pub fn global_demands(&self) -> impl Iterator<Item = (u32, GlobalDemand<'_>)> {
         self.open_commands().filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
     }
@@ -66,7 +66,7 @@ impl StateExecution {
 }
 
 impl Draft<'_> {
-    /// Free messages are offered to a waiting state.
+    /// Offers the free messages of the context to a waiting state.
     pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
         match self.execution.states.get(&seq).map(|state| state.status()) {
             Some(StateStatus::Waiting) => {

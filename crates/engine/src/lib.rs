@@ -49,7 +49,16 @@
 //! graceful completion was requested. It also closes if the retries are spent, if it times out, or if a caller stops it.
 //! A closed process refuses all commands except read-only RPCs.
 //!
-//! # Parts
+//! The process runs until a `ProcessClosed`. Its reason is one of these:
+//! - a decision that forces the close
+//! - the end of the last thread after a graceful completion was requested
+//! - spent retries
+//! - the timeout
+//! - a caller who stops the process
+//!
+//! A closed process refuses all commands except read-only RPCs.
+//!
+//! # Executions in part
 //!
 //! An execution may be loaded in part: the states and queues that a command needs, and counters for the rest. A
 //! decision about a loaded state does not depend on how many other states were left out.

@@ -22,6 +22,7 @@ pub enum MergedInput {
     /// The input of the pending start.
     #[default]
     Keep,
+    /// The input of the new start.
     Replace,
     /// Both inputs, combined by [`merged`].
     Merge,
@@ -79,7 +80,8 @@ impl MergeOptions {
     }
 }
 
-/// The command that merges a start into an execution. `function` calls the function of this name with both inputs.
+/// The command that merges a start into a pending execution. `function` calls the function of the database with this
+/// name, with the pending and the new input.
 ///
 /// None: the execution has begun, the two starts are too far apart, or the function returns no input.
 pub fn merge_start<E>(
@@ -100,7 +102,7 @@ pub fn merge_start<E>(
         MergedInput::Merge => merged(old, new),
         MergedInput::Function(name) => match function(name, old, new)? {
             None => return Ok(None),
-            // JSON null is no input.
+            // JSON null means: no input.
             made => made.filter(|made| made.as_str() != "null"),
         },
     };

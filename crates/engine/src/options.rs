@@ -15,7 +15,7 @@ pub struct RetryPolicy {
     pub backoff_coefficient: f64,
     /// Longest time between two attempts.
     pub maximum_interval_seconds: f64,
-    /// 0 = unlimited.
+    /// 0: unlimited.
     pub maximum_attempts: u32,
     /// Limit on the time since the first attempt; 0 = unlimited.
     pub maximum_attempts_duration_seconds: f64,
@@ -82,7 +82,7 @@ words! {
     }
 }
 
-/// Which attributes a call gets.
+/// Which attributes a call loads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Loading {
@@ -104,7 +104,7 @@ impl Loading {
         self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
     }
 
-    /// Whether the attribute of this name is loaded.
+    /// Whether the attribute with this name is loaded.
     pub fn wants(&self, name: &str) -> bool {
         match self.policy {
             LoadPolicy::All => true,
@@ -225,7 +225,7 @@ impl StateConfig {
         of_api(api, &mut self.wait_until_api_timeout_seconds, &mut self.execute_api_timeout_seconds)
     }
 
-    /// How long a call may take.
+    /// The time limit of a call.
     pub fn timeout(&self, api: Api) -> Duration {
         let set = of_api(api, self.wait_until_api_timeout_seconds, self.execute_api_timeout_seconds);
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))

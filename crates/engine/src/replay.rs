@@ -22,6 +22,7 @@ pub struct Snapshot {
 #[serde(rename_all = "camelCase")]
 pub struct MessageIds {
     pub count: u64,
+    /// The sum of the hashes of all ids.
     pub digest: u64,
 }
 
@@ -53,6 +54,7 @@ pub struct Replay {
 }
 
 impl Replay {
+    /// A replay before the first event.
     pub fn new(id: ExecutionId) -> Self {
         Self { execution: Execution::new(id), received_at: HashMap::new(), earlier_message_ids: MessageIds::default() }
     }

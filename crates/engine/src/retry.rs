@@ -5,6 +5,7 @@ use crate::{Duration, Further, RetryPolicy, Timestamp};
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
+    /// The next attempt, at this time.
     At(Timestamp),
     /// The attempt does not count: the call is made again.
     Repeat(Timestamp),
@@ -26,10 +27,10 @@ pub struct FailedAttempt {
 /// The shortest time until the next attempt that a worker can ask for.
 const SHORTEST_ASKED: Duration = Duration(100_000);
 
-/// Jitter shortens or lengthens an interval by at most this share.
+/// Jitter shortens or lengthens an interval by at most this part.
 const JITTER: f64 = 0.1;
 
-/// When a call is made again. `jitter` is a random number in 0..1.
+/// When a call is made again after a failed attempt. `jitter` is a random number in 0..1.
 pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, jitter: f64) -> Retry {
     let next = match failed.further {
         Further::Never => Retry::Spent,
@@ -59,6 +60,7 @@ pub const REGISTERED_WITHIN: Duration = Duration(600_000_000);
 
 /// The shortest and the longest pause before such a repeat.
 const FIRST_UNREGISTERED_PAUSE: Duration = Duration(10_000_000);
+/// The longest time before such a call is repeated.
 pub const LONGEST_UNREGISTERED_PAUSE: Duration = Duration(60_000_000);
 
 /// What follows an answer that names something that is not registered. Each repeat may have effects outside of the

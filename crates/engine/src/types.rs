@@ -112,7 +112,7 @@ impl fmt::Debug for ExecutionId {
     }
 }
 
-/// Ordinal of a state execution within its process execution, from 1 over all states: the short key of its rows.
+/// The number of a state execution within its execution, from 1 over all states. It is part of the key of its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
@@ -156,7 +156,8 @@ impl<'de> Deserialize<'de> for StateExecutionId {
     }
 }
 
-/// Declares an enum of words: its spelling in SQL and JSON, its parser, and the list for error messages.
+/// Declares an enum whose variants are words: their spelling in SQL and JSON, a parser, and the list for error
+/// messages.
 #[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -230,7 +231,7 @@ pub enum Reuse {
 }
 
 impl IdReusePolicy {
-    /// What the policy says about a latest execution with this status.
+    /// What a start does, if the latest execution has this status.
     pub fn about(self, latest: ProcessStatus) -> Reuse {
         let running = latest == ProcessStatus::Running;
         match self {
@@ -251,7 +252,7 @@ words! {
 }
 
 words! {
-    /// How a thread ends, and what that means for the process.
+    /// How a thread ends, and what follows for the process.
     CloseType {
         GracefulComplete = "GRACEFUL_COMPLETE_PROCESS",
         ForceComplete = "FORCE_COMPLETE_PROCESS",
@@ -261,7 +262,7 @@ words! {
 }
 
 words! {
-    /// When a command request is satisfied.
+    /// Which commands have to complete before a wait is over.
     WaitingType {
         Empty = "EmptyCommand",
         All = "AllOfCompletion",
@@ -276,7 +277,7 @@ words! {
 }
 
 words! {
-    /// Where a state execution stands.
+    /// How far a state execution is.
     StateStatus {
         WaitUntil = "WAIT_UNTIL",
         Waiting = "WAITING",
@@ -288,7 +289,7 @@ words! {
 }
 
 impl StateStatus {
-    /// Whether the state execution still belongs to a live thread.
+    /// Whether the state execution has not ended.
     pub fn is_live(self) -> bool {
         matches!(self, Self::WaitUntil | Self::Waiting | Self::Execute)
     }

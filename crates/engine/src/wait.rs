@@ -1,4 +1,6 @@
-//! When a command completes, and when a wait is over.
+//! When a command of a local queue completes, and when a wait is over.
+//!
+//! Limitations: timers are completed in `decide.rs`, and commands of global queues in `global_queues.rs`.
 
 use crate::*;
 

@@ -1,8 +1,8 @@
 //! The engine against a second, naive model of a process, and crashes at every event.
 //!
-//! 16 times `PROPTEST_CASES` (256) runs are tried, and twice as many as that number with crashes: the same in each run of
-//! the tests, others in `make explore`. What fails is written to `against_model.proptest-regressions`, which belongs into
-//! the repository, and is tried first from then on.
+//! The tests make 16 times `PROPTEST_CASES` (256) runs, and twice `PROPTEST_CASES` runs with crashes. The runs are the
+//! same each time, and other ones in `make explore`. A failing run is written to `against_model.proptest-regressions`,
+//! and is repeated first from then on. That file belongs into the repository.
 
 mod model;
 
@@ -12,7 +12,7 @@ use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use std::collections::BTreeMap;
 use xdb_engine::Event;
 
-/// `factor` times as many runs as proptest's default, or as `PROPTEST_CASES` says.
+/// `factor` times the number of runs in `PROPTEST_CASES`, or in proptest's default.
 fn config(factor: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let beside = FileFailurePersistence::WithSource("proptest-regressions");
@@ -43,7 +43,7 @@ proptest! {
     }
 }
 
-/// A model that nothing ever happens to would agree with everything.
+/// The runs reach all parts of the model. If nothing happened in them, any model would agree.
 #[test]
 fn the_runs_get_everywhere() {
     let mut runner = TestRunner::deterministic();

@@ -1,5 +1,5 @@
-//! Conditional closes that are graceful, what a close tells of unrecorded attempts, timers for a moment, timeouts of starts
-//! for later, options that nobody set.
+//! Graceful conditional closes, unrecorded attempts in the history of a close, timers at a moment, timeouts of later
+//! starts, and default options.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn a_graceful_conditional_close_waits_for_the_other_threads() {
     assert_eq!(world.replayed(), world.execution);
 }
 
-/// Whose attempts are folded, in the order of the history; a close is 0.
+/// The numbers of the states whose attempts are folded, in the order of the history. A close is 0.
 fn folded(events: &[Event]) -> Vec<u32> {
     let told = |event: &Event| match event {
         Event::AttemptsFolded { seq, .. } => Some(seq.0),

@@ -1,4 +1,4 @@
-//! Global queues, as far as one execution is concerned.
+//! Global queues, as one execution sees them.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn commands_are_evaluated_in_request_order() {
     let mut world = waiting();
     world.wait_until(1, WaitingType::All, vec![from_global("g", Some("k"), 2, 2), from_global("g", None, 1, 3)]);
     world.free = vec![global_message(1, "g", Some("k"), "1"), global_message(2, "g", Some("l"), "2")];
-    // Too few for the first one: what it would have taken is there for the second.
+    // There are too few messages for the first command, so the second one consumes them.
     assert_eq!(names(&world.offer(1).unwrap()), ["GlobalMessagesTaken"]);
     assert_eq!(world.results(1), [(Waiting, vec![]), (Completed, strings(&["1", "2"]))]);
     assert_eq!(world.offer(1).unwrap(), []);
@@ -81,7 +81,7 @@ fn a_message_of_a_local_queue_does_not_make_others_take_global_ones() {
     world.execute(1, next(&["A", "A"]));
     world.wait_until(2, WaitingType::Any, vec![from_global("g", None, 1, 1)]);
     world.free = vec![global_message(1, "g", None, "1")];
-    // The message is offered to the one that begins to wait; who waits longer was asked before.
+    // The message is offered to the state that begins to wait. States that wait longer were asked before.
     world.wait_until(3, WaitingType::Any, vec![from_global("g", None, 1, 1)]);
     assert_eq!((world.status(2), world.status(3)), (StateStatus::Waiting, StateStatus::Execute));
 }

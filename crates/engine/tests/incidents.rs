@@ -1,11 +1,11 @@
-//! A state whose retries are spent stays where it is, until somebody has it go on.
+//! A state whose retries are spent stays at its call until a caller retries it.
 
 mod common;
 
 use common::*;
 use xdb_engine::*;
 
-/// One that makes so many attempts, and then raises an incident.
+/// A process type whose state makes `most` attempts and then raises an incident.
 fn process_type(most: u32) -> Definition {
     definition(&[("A", raising(StateConfig { skip_wait_until: Some(true), ..attempts(most) }))])
 }
@@ -18,8 +18,8 @@ fn call(world: &World) -> &CallState {
     world.state(1).call(Api::Execute).unwrap()
 }
 
-/// Seed 5: the job fails without retries, an incident is created; the variables are mended, the incident is resolved, and the job
-/// goes on at the same place.
+/// Seed 5: the job fails without retries, and an incident is raised. The variables are corrected, the incident is
+/// resolved, and the job goes on at the same place.
 #[test]
 fn a_job_without_retries_creates_an_incident_and_resolving_it_continues_at_the_same_place() {
     let mut world = World::started(process_type(2));

@@ -1,4 +1,4 @@
-//! A worker may ask for more than anybody needs: that costs what it weighs, and no more.
+//! A worker may ask for very much. The cost is in proportion to the size.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::*;
 
-/// The fastest of a few runs, with what it gave: what else the machine does must not count.
+/// The result and the time of the fastest of five runs, so that other load of the machine does not count.
 fn fastest<T>(body: impl Fn() -> T) -> (T, Duration) {
     let timed = || {
         let began = Instant::now();
@@ -20,7 +20,7 @@ fn fastest<T>(body: impl Fn() -> T) -> (T, Duration) {
 fn commands_are_served_in_proportion_to_their_number() {
     let many = 10_000;
     let mut world = World::started(definition(&[("A", plain())]));
-    // All that nobody sends to stand before all that are served.
+    // The commands of a queue without messages come before the commands that are served.
     let mut commands = vec![from_queue("silent", 1, 1); many];
     commands.extend(vec![from_queue("busy", 1, 1); many]);
     let began = Instant::now();
@@ -31,8 +31,7 @@ fn commands_are_served_in_proportion_to_their_number() {
     let command = Command::MessagesArrived(messages);
     let (events, to_serve) = fastest(|| world.decide(&command).unwrap());
     assert_eq!(events.len(), 1 + many, "one received them all, and each command took one");
-    // Both go through all of the commands. Were they gone through anew for each message, this would take hundreds of
-    // times as long.
+    // Both decisions pass all commands once. One pass for each message would take hundreds of times as long.
     assert!(to_serve < 20 * to_wait, "{to_wait:?} to begin waiting, {to_serve:?} to be served");
 }
 
@@ -48,7 +47,7 @@ fn global_messages_are_taken_in_proportion_to_their_number() {
 
     let (events, to_take) = fastest(|| world.decide(&Command::GlobalMessagesArrived { seq: StateSeq(1) }).unwrap());
     assert_eq!(events, [Event::GlobalMessagesTaken { seq: StateSeq(1), command: 0, messages: copy }]);
-    // Were each compared with each, this would take hundreds of times as long.
+    // Comparing all pairs would take hundreds of times as long.
     assert!(to_take < 50 * to_copy, "{to_copy:?} to copy them, {to_take:?} to take them");
 }
 
@@ -60,7 +59,7 @@ fn timers_that_come_due_together_fire_together() {
     commands.push(timer(61));
     world.wait_until(1, WaitingType::All, commands);
     world.pass(60);
-    // One decision completes them all. Were there one for each, each would copy all commands.
+    // One decision completes all timers. One decision for each would copy all commands each time.
     assert_eq!(world.fire(1, 7).unwrap().len(), many);
     assert_eq!(world.status(1), StateStatus::Waiting, "the last one is not due");
     for command in 0..many as u32 {
@@ -71,7 +70,7 @@ fn timers_that_come_due_together_fire_together() {
     assert_eq!(world.replayed(), world.execution);
 }
 
-/// Every decision works on a copy, and of a wide process much may be loaded.
+/// Every decision works on a copy, and a process with many threads may have many states loaded.
 #[test]
 fn a_copy_shares_what_does_not_change() {
     let mut world = World::started(definition(&[("A", skipping()), ("B", skipping())]));

@@ -1,4 +1,4 @@
-//! Starts that are merged into one which has not begun.
+//! Starts that are merged into a pending one.
 
 use xdb_engine::*;
 

@@ -1,4 +1,4 @@
-//! State options that come with a movement or a start: they override the registered ones, and name what is there.
+//! State options of a movement or a start: they override the registered ones, and their names must exist.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn partial(name: &str) -> Option<Loading> {
     Some(Loading { policy: LoadPolicy::Partial, names: vec![name.to_owned()], ..Loading::default() })
 }
 
-/// Options that name one thing that is not there, each in another place, and what is said about them.
+/// Options that name something that does not exist, each in another place, with the message about them.
 fn naming_nothing() -> Vec<(StateConfig, &'static str)> {
     let proceed = |state: &str, config: Option<StateConfig>| StateConfig {
         state_failure_recovery_options: Some(FailureRecovery {
@@ -97,7 +97,7 @@ fn a_start_without_a_state_has_no_options_and_no_input_for_it() {
     assert!(matches!(world.decide(&Command::Start(start)), Err(Rejection::InvalidOptions(_))));
 }
 
-/// A function occupies an engine process: a start, or the answer to a call, may not have the function wait for longer.
+/// A function occupies an engine process, so a start or an answer can't give it a longer timeout than registered.
 #[test]
 fn the_time_of_a_function_can_be_shortened_and_not_lengthened() {
     let seconds = |wait_until: Option<f64>, execute: Option<f64>| StateConfig {
@@ -119,10 +119,10 @@ fn the_time_of_a_function_can_be_shortened_and_not_lengthened() {
         (calls(seconds(Some(5.0), Some(60.0))), seconds(Some(3600.0), Some(3600.0)), [5.0, 60.0]),
         (calls(seconds(Some(5.0), Some(60.0))), seconds(Some(1.0), Some(59.5)), [1.0, 59.5]),
         (calls(seconds(Some(5.0), Some(60.0))), seconds(None, Some(3600.0)), [5.0, 60.0]),
-        // Where none is registered the default is the most.
+        // If no timeout is registered, the default is the limit.
         (calls(seconds(None, None)), seconds(Some(11.0), Some(9.0)), [10.0, 9.0]),
         (calls(seconds(None, Some(0.5))), seconds(None, None), [10.0, 0.5]),
-        // A worker's time is its own, also beside a function.
+        // A worker may get a longer timeout, even if the other call of the state has a function.
         (seconds(Some(5.0), Some(60.0)), seconds(Some(3600.0), Some(3600.0)), [3600.0, 3600.0]),
         (
             StateConfig { execute_function: function(), ..seconds(None, None) },

@@ -1,5 +1,5 @@
-//! What holds whatever happens: random commands, sensible, stale and doubled, on a process type with every kind of
-//! state.
+//! Invariants under random commands. The commands are valid, stale and doubled, and the process type has all kinds of
+//! states.
 
 mod common;
 
@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xdb_engine::*;
 
-/// `A` waits, `B` doesn't, `C` gives up soon and is recovered by `R`, which gives up soon and is not, `I` gives up soon and
-/// raises incidents.
+/// `A` waits. `B` does not. `C` gives up soon and is recovered by `R`. `R` gives up soon and is not recovered. `I`
+/// gives up soon and raises incidents.
 fn process_type() -> Definition {
     let recovery = FailureRecovery {
         policy: FailurePolicy::ProceedToConfiguredState,
@@ -24,7 +24,7 @@ fn process_type() -> Definition {
     Definition { timeout_seconds: Some(120.0), ..definition(&states) }
 }
 
-/// One thing that happens. `pick` chooses among the states that it can happen to.
+/// A random command. `pick` chooses one of the states that the command fits.
 #[derive(Clone, Debug)]
 enum Step {
     /// A worker answers the call that the state is at.
@@ -40,7 +40,7 @@ enum Step {
         times: u32,
         refused: bool,
     },
-    /// What the call had loaded has changed.
+    /// The values that the call loaded have changed.
     Repeat {
         pick: usize,
     },
@@ -49,7 +49,7 @@ enum Step {
         command: u32,
     },
     Publish(Vec<Publish>),
-    /// Messages come into global queues, by queue and key, and are offered to a state.
+    /// Messages are published to global queues, by queue and key, and are offered to a state.
     Offer {
         pick: usize,
         messages: Vec<(String, Option<String>)>,
@@ -59,10 +59,10 @@ enum Step {
         pick: usize,
         command_id: Option<String>,
     },
-    /// For all states, whether or not they are at a call.
+    /// Retries all states, at a call or not.
     RetryNow,
     Rpc(RpcAnswer),
-    /// A command about any state, whether or not it is there and ready.
+    /// A command for any state, which may not exist or not fit.
     Stale {
         seq: u32,
         api: Api,
@@ -74,7 +74,7 @@ enum Step {
     Again,
     Pass(i64),
     Timeout,
-    /// For so many seconds, or for ever.
+    /// A pause for this number of seconds, or for ever.
     Pause(Option<i64>),
     Resume,
     PauseEnds,
@@ -191,7 +191,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The world, a replica that knows it from its recorded events alone, and an account of every message.
+/// The world, a replica that is built from its recorded events alone, and a list of all messages.
 struct Watched {
     world: World,
     replica: Execution,
@@ -199,7 +199,7 @@ struct Watched {
     received: BTreeMap<String, Vec<u64>>,
     taken: BTreeMap<String, Vec<u64>>,
     failed: BTreeMap<(StateSeq, Api), u32>,
-    /// Number of the last global message.
+    /// The number of the last message of a global queue.
     global: u64,
 }
 
@@ -356,7 +356,7 @@ impl Watched {
                 assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
                 self.taken.entry(queue.clone()).or_default().extend(messages);
             }
-            // The oldest free messages that the command wants, and in its bounds.
+            // The event has the oldest free messages that the command wants, within its bounds.
             Event::GlobalMessagesTaken { seq, command, messages } => {
                 let Phase::Waiting(wait) = &self.world.execution.states[seq].phase else { panic!("not waiting") };
                 let WaitKind::GlobalQueue { queue, key, at_least, at_most } = &wait.commands[*command as usize].kind
@@ -372,7 +372,7 @@ impl Watched {
         }
     }
 
-    /// What was received in a queue is what was taken and then what is left, in order, each once.
+    /// The messages that a queue received are the consumed ones and then the remaining ones, in order, each once.
     fn check_messages(&self) {
         let execution = &self.world.execution;
         for (queue, received) in &self.received {
@@ -386,7 +386,7 @@ impl Watched {
                 assert!(execution.queue_is_empty(queue));
             }
         }
-        // Completed commands hold what the events say that they took.
+        // Completed commands hold the messages that the events name.
         let waits = execution.states.values().filter_map(|state| match &state.phase {
             Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => Some(wait),
             _ => None,
@@ -430,7 +430,7 @@ impl Watched {
         assert!(!(execution.is_running() && execution.completing && live == 0), "it should have completed");
     }
 
-    /// The history tells of every failed attempt once its call is over, and of a request to complete once.
+    /// The history contains all failed attempts of calls that are over, and a request to complete at most once.
     fn check_history(&self) {
         let mut told: BTreeMap<(StateSeq, Api), u32> = BTreeMap::new();
         let mut requests = 0;
@@ -458,7 +458,7 @@ impl Watched {
         }
     }
 
-    /// What is decided for the part that a command needs is what is decided for the whole.
+    /// The decision for the part that a command needs is the decision for the whole execution.
     fn check_part(&self, command: &Command, decided: &Result<Vec<Event>, Rejection>) {
         let mut part = needed_part(&self.world.execution, command);
         assert_eq!(&decide(&part, command, self.world.context()), decided, "{command:?}");
@@ -491,9 +491,11 @@ impl Watched {
     }
 }
 
-/// The state of the command; the waiting states and message ids of the queues that it publishes to; those queues, if there
-/// is enough in them for somebody who waits, and the ones that it names; and, as it may close the process, the states with
-/// failed attempts that were not recorded.
+/// The part of an execution that a command needs:
+/// - the state of the command
+/// - the waiting states and message ids of the queues that it publishes to
+/// - these queues, if they have enough messages for a waiting state, and the queues that it names
+/// - the states with unrecorded failed attempts, because the command may close the process
 fn needed_part(whole: &Execution, command: &Command) -> Execution {
     let no_effects = Effects::default();
     let (seq, effects, decision) = match command {
@@ -557,7 +559,7 @@ fn without_backoff(execution: &Execution) -> Execution {
     without_backoff_of(execution, execution)
 }
 
-/// The execution, with the calls reset that have attempts in `other` which no event tells of yet.
+/// The execution, with all calls reset that have unrecorded failed attempts in `other`.
 fn without_backoff_of(execution: &Execution, other: &Execution) -> Execution {
     let mut plain = execution.clone();
     for state in plain.states.values_mut() {

@@ -1,4 +1,4 @@
-//! What one process may ask for: an answer that asks for more can't be applied, and what was stored under other quotas goes on.
+//! Limits of one process. An answer that exceeds one can't be applied. What was stored under other limits goes on.
 
 mod common;
 
@@ -41,11 +41,11 @@ fn an_answer_begins_no_more_threads_than_there_may_be() {
     refused(world.decide(&execute(1, conditional(4))), "4 threads");
     refused(world.decide(&rpc(3)), "4 threads");
     world.execute(1, Decision::NextStates(movements(3)));
-    // It is full: one ends where one begins.
+    // The limit is reached: a thread may begin only if another one ends.
     refused(world.decide(&execute(2, Decision::NextStates(movements(2)))), "4 threads");
     refused(world.decide(&rpc(1)), "4 threads");
     world.execute(2, Decision::NextStates(movements(1)));
-    // So it is where the limit was lowered meanwhile.
+    // The same is true if the limit was lowered meanwhile.
     world.quotas.threads = 1;
     world.execute(3, Decision::NextStates(movements(1)));
     refused(world.decide(&execute(4, Decision::NextStates(movements(2)))), "4 threads");
@@ -96,11 +96,11 @@ fn an_execution_has_no_more_timers_than_it_may() {
         }
     };
     refused(world.decide(&wait(vec![timer(1); 6])), "6 timers; the limit is 5");
-    // Those of its other states count too.
+    // The timers of its other states count too.
     world.execution.timers = 4;
     refused(world.decide(&wait(vec![timer(1); 2])), "6 timers");
     assert!(world.decide(&wait(vec![timer(1)])).is_ok());
-    // Too many of them are no reason to refuse what brings none.
+    // Too many timers are no reason to refuse an answer without timers.
     world.execution.timers = 100;
     assert!(world.decide(&wait(vec![from_queue("q", 1, 1)])).is_ok());
 }
@@ -125,13 +125,13 @@ fn what_is_full_takes_no_more_from_answers() {
     };
     world.run(publishes(&["full"], &[])).unwrap();
     assert!(world.decide(&publishes(&["full"], &[])).is_ok());
-    // What came from clients was accepted when it was published.
+    // Messages of callers were accepted when they were published.
     world.run(Command::MessagesArrived(vec![message("full", None, "1")])).unwrap();
     refused(
         world.decide(&publishes(&["other", "full"], &[])),
         "local queue \"full\" is full: xdb.max_queue_messages is 2",
     );
-    // Queues without messages take some, until there are twice as many as there may be.
+    // Empty queues accept messages up to twice the limit.
     world.run(publishes(&["other"], &["any"])).unwrap();
     refused(world.decide(&publishes(&["other"], &[])), "local queue \"other\" is full");
     world.run(publishes(&["another"], &[])).unwrap();
@@ -156,7 +156,7 @@ fn no_options_ask_for_a_longer_call_than_there_may_be() {
         }),
         ..StateConfig::default()
     };
-    // What is registered already goes on.
+    // Options that are registered already stay valid.
     let mut world = World::started(definition(&[("A", skipping()), ("B", slow(7200.0))]));
     world.quotas = Quotas { call_timeout: Duration(3600 * SECOND), ..Quotas::NONE };
     let to = |options| {

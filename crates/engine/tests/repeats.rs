@@ -1,4 +1,4 @@
-//! Calls that are made again because what they had loaded has changed.
+//! Calls that are made again without counting as attempts.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn repeated(seq: u32, api: Api) -> Command {
     Command::CallRepeated { seq: StateSeq(seq), api }
 }
 
-/// The worker wants the attempt made again after two seconds.
+/// The worker wants the same attempt made again after two seconds.
 fn put_off(seq: u32, attempt: u32, first_attempt_at: Timestamp) -> Command {
     let mut command = failed(seq, Api::WaitUntil, attempt, first_attempt_at);
     if let Command::CallFailed(failed) = &mut command {
@@ -82,7 +82,7 @@ fn the_time_for_all_attempts_ends_repeats_too() {
     assert_eq!(world.replayed(), world.execution);
 }
 
-/// An answer to the attempt names what is not registered.
+/// An answer to the attempt names something unregistered.
 fn unregistered(seq: u32, attempt: u32, now: Timestamp) -> Command {
     let mut command = failed(seq, Api::Execute, attempt, now);
     if let Command::CallFailed(failed) = &mut command {
@@ -128,7 +128,7 @@ fn each_attempt_has_its_ten_minutes_and_those_before_it_are_told() {
     assert!(matches!(events[0], Event::AttemptsFolded { count: 2, last_attempt: 12, .. }), "{events:?}");
     assert_eq!(world.replayed(), world.execution);
     assert_eq!(names(&world.run(unregistered(1, 13, world.now)).unwrap()), ["CallRepeated"]);
-    // Something else that is wrong begins a new attempt, and with it new ten minutes.
+    // Another failure begins a new attempt, and with it another ten minutes.
     world.pass(599);
     world.fail(1, Api::Execute, 13);
     world.pass(599);
@@ -197,7 +197,7 @@ fn calls_without_repeats_are_stored_as_ever() {
     assert!(!loading.contains("lock"), "{loading}");
 }
 
-/// An attempt that fails and has changed the attribute `n` all the same.
+/// A failed attempt that writes the attribute `n` all the same.
 fn applied(attempt: u32, now: Timestamp, further: Further) -> Command {
     let Command::CallFailed(failed) = failed(1, Api::Execute, attempt, now) else { unreachable!() };
     let written = [("n".to_owned(), Json::from_trusted(attempt.to_string()))];

@@ -1,4 +1,4 @@
-//! Histories that are cut: whatever happens, a snapshot and the events after it give what all events give.
+//! Histories that are cut: a snapshot and the events after it always give the same execution as all events.
 
 mod common;
 
@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::*;
 
-/// A thread that goes round: it may wait, write attributes, publish, fail, leave outputs behind.
+/// A step of a thread in a loop: it may wait, write attributes, publish, fail, or give outputs.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The oldest live state moves on.
+    /// The oldest live state goes on.
     Advance {
         wait: bool,
         locals: Option<u8>,
         publishes: Vec<(bool, Option<u8>)>,
     },
-    /// A thread more, or one that ends with an output.
+    /// Another thread begins, or a thread ends with an output.
     Fork(bool),
     Fail(u32),
     Publish(Vec<(bool, Option<u8>)>),
@@ -48,7 +48,7 @@ fn messages(of: &[(bool, Option<u8>)]) -> Vec<Publish> {
     of.iter().map(|(wanted, id)| message(queue(*wanted), id.map(|id| format!("m{id}")).as_deref(), "1.50")).collect()
 }
 
-/// What is stored, and cut as it grows.
+/// The stored history, which is cut as it grows.
 struct Kept {
     keep: u32,
     next: u64,

@@ -1,4 +1,4 @@
-//! What a start does about the latest execution of its process id.
+//! What a start does about the latest execution of its process id, for each policy and status.
 
 use xdb_engine::IdReusePolicy::*;
 use xdb_engine::{IdReusePolicy, ProcessStatus, Reuse};

@@ -1,4 +1,4 @@
-//! Events as they are stored and read again.
+//! Events are read again as they were stored.
 
 mod common;
 
@@ -42,7 +42,7 @@ proptest! {
             prop_assert_eq!(&Event::from_parts(name, &details), &Ok(event.clone()));
             let whole = serde_json::to_string(&event).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Event>(&whole).unwrap(), &event);
-            // As `jsonb` gives it back: the same value, written otherwise.
+            // `jsonb` returns the same value, formatted differently.
             let spaced = details.replacen('{', "{ ", 1);
             prop_assert_eq!(&Event::from_parts(name, &spaced), &Ok(event));
         }

@@ -497,7 +497,7 @@ fn a_start_may_begin_in_another_state() {
     assert_eq!(world.state(1).id.to_string(), "B-1");
     assert_eq!(world.state(1).input, start.input, "it gets the input");
     assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(Rejection::UnknownState("C".to_owned())));
-    // Also where the definition has none.
+    // A start may name a starting state even if the definition has none.
     let mut world = World::new(Definition { starting_state: None, ..world.definition });
     world.run(at("A")).unwrap();
     assert_eq!(world.state(1).id.to_string(), "A-1");
@@ -520,7 +520,7 @@ fn a_start_is_merged_into_one_that_has_not_begun() {
     assert_eq!((state.input.clone(), call.not_before, call.generation), (Some(json("7")), later, 1));
     let timeout_at = world.execution.timeout_at;
     assert_eq!(timeout_at, Some(later + Duration(5 * SECOND)), "its time runs from its beginning");
-    // What changes nothing is another request neither.
+    // A merge that changes nothing does not change the request.
     world.run(merge(Some("7"), later)).unwrap();
     assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().generation, 1);
     world.run(merge(None, soon)).unwrap();
@@ -561,7 +561,7 @@ fn a_movement_may_begin_later() {
     let not_before = |seq| world.state(seq).call(Api::WaitUntil).unwrap().not_before;
     let soon = world.now + Duration(1_500_000);
     assert_eq!([2, 3, 4, 5].map(not_before), [soon, later, world.now, world.now]);
-    // It is no backoff that somebody may cut short.
+    // A delayed start is no backoff, so a retry does not shorten it.
     world.run(Command::RetryNow((2..=5).map(StateSeq).collect())).unwrap();
     assert_eq!(world.state(3).call(Api::WaitUntil).unwrap().not_before, later);
 }

@@ -23,7 +23,7 @@ pub struct Limits {
     pub max_answer_bytes: usize,
 }
 
-/// How much of a worker's error is kept.
+/// The most characters that are kept of a worker's error text.
 pub const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_ERROR_TYPE_CHARS: usize = 200;
 
@@ -33,7 +33,7 @@ const TAKES_NO_CALL: [u16; 2] = [429, 503];
 /// An answer may be nested deeper than a payload, because the protocol adds levels around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-/// The keys of an answer: its own, and those of its effects.
+/// The keys of an answer: the given ones, and those of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
         &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]

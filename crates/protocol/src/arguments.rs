@@ -119,7 +119,7 @@ fn check(argument: &str, text: &str, max_bytes: usize) -> Checked<Json> {
     check_payload(text, max_bytes).map_err(|what| refusal::payload(argument, what))
 }
 
-/// A JSON object of payloads.
+/// Checks a JSON object of payloads.
 pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked<BTreeMap<String, Json>> {
     let Some(text) = text.filter(|text| *text != "null") else { return Ok(BTreeMap::new()) };
     let members: BTreeMap<String, Json> =
@@ -131,7 +131,7 @@ pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked
     Ok(members)
 }
 
-/// The id of a state execution.
+/// Reads the id of a state execution.
 pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
     // The longest id of a state, a hyphen, and the digits of the largest number.

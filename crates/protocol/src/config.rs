@@ -38,7 +38,7 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateCo
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
 
-/// Options of a state in a definition.
+/// Reads the options of a state in a definition.
 pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;

@@ -31,6 +31,8 @@ pub struct StartOptions {
     pub starting_state: Option<String>,
     /// Overrides the registered options of the starting state.
     pub starting_state_config: Option<Box<StateConfig>>,
+    /// A start with a known process id and request id starts nothing, and returns the execution of the first such
+    /// start.
     pub request_id: Option<String>,
     /// Overrides the registered policy.
     pub history: Option<HistoryPolicy>,

@@ -4,7 +4,7 @@ use crate::fields::{Fault, Object, Read, name, payload};
 use std::collections::BTreeMap;
 use xdb_engine::FunctionCall;
 
-/// Most functions that one answer or start calls.
+/// The most function calls of one answer or start.
 pub const MAX_FUNCTION_CALLS: usize = 100;
 
 /// The keys of a function call.

@@ -3,7 +3,7 @@
 use crate::scan::{PayloadError, Rules, scan};
 use xdb_engine::Json;
 
-/// How deep arrays and objects of a payload may be nested.
+/// How deep the arrays and objects of a payload may be nested.
 pub const MAX_PAYLOAD_DEPTH: usize = 128;
 
 /// Checks a payload. `jsonb` must accept it, its depth is at most [`MAX_PAYLOAD_DEPTH`], and its length at most

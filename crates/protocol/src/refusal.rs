@@ -26,15 +26,17 @@ impl Refusal {
         Self::new(b"XX000", message)
     }
 
+    /// Adds a DETAIL, which is a sentence.
     pub fn detail(self, detail: impl Into<String>) -> Self {
         Self { detail: Some(detail.into()), ..self }
     }
 
+    /// Adds a HINT, which is a sentence.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The SQLSTATE, byte by byte.
+    /// The SQLSTATE as bytes.
     pub fn code(&self) -> &'static [u8; 5] {
         self.sqlstate
     }

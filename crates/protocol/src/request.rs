@@ -136,6 +136,7 @@ pub struct StartContext<'a> {
 }
 
 impl StartContext<'_> {
+    /// Writes the context as JSON.
     pub fn encode(&self) -> String {
         let mut text = Writer::with_room_for(0);
         text.object(|body| body.process(self));
@@ -181,6 +182,7 @@ impl RequestBody<'_> {
         messages.sum::<usize>() + length(self.input) + attributes + recovery
     }
 
+    /// Writes the body as JSON.
     pub fn encode(&self) -> String {
         let mut body = Writer::with_room_for(self.payload_bytes());
         body.object(|body| {

@@ -20,7 +20,7 @@ pub enum PayloadError {
     TooDeep {
         max: usize,
     },
-    /// What is wrong, and where.
+    /// What serde reports.
     Syntax(String),
     NulCharacter {
         at: usize,
@@ -55,10 +55,10 @@ impl fmt::Display for PayloadError {
 
 impl std::error::Error for PayloadError {}
 
-/// What is checked besides the grammar.
+/// What to check besides the grammar.
 pub(crate) struct Rules {
     pub max_depth: usize,
-    /// Also refuse what only `jsonb` refuses: `\u0000`, half surrogate pairs, numbers beyond `numeric`.
+    /// Check what only `jsonb` refuses: `\u0000`, half surrogate pairs, numbers beyond `numeric`.
     pub jsonb: bool,
 }
 
@@ -124,7 +124,7 @@ fn digits_of(number: &str) -> Option<usize> {
     let digits = whole.trim_start_matches('-');
     // An exponent that does not fit into an `i64` is out of range too.
     let exponent = exponent.parse::<i64>().ok().filter(|exponent| exponent.unsigned_abs() < EXPONENT_BOUND)?;
-    // Power of ten of the first digit that is not zero; None for zero itself.
+    // The power of ten of the first digit that is not zero. None: the number is zero.
     let leading = match digits {
         "0" => fraction.find(|digit| digit != '0').map(|zeros| exponent - 1 - zeros as i64),
         _ => Some(digits.len() as i64 - 1 + exponent),

@@ -25,6 +25,7 @@ pub struct GivenStart {
 /// A start with checked parameters.
 pub struct StartRequest {
     pub start: Start,
+    /// The argument `global_attribute_pk`.
     pub key: Option<String>,
     pub policy: IdReusePolicy,
     pub options: StartOptions,

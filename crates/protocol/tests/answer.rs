@@ -1,4 +1,4 @@
-//! Workers' answers: right ones, wrong ones, and those of workers that went mad.
+//! Answers of workers: valid, invalid, and absurd ones.
 
 use proptest::prelude::*;
 use xdb_engine::*;
@@ -104,7 +104,7 @@ fn little_answers() {
     let answer = wait_until(r#"{"commandRequest":{"waitingType":"EmptyCommand"}}"#).unwrap();
     assert_eq!(answer.request.commands, []);
     assert!(answer.effects.is_empty());
-    // Combinations are for AnyOfCombination; with another type they say nothing.
+    // Combinations are used with AnyOfCombination only. With another type they are ignored.
     let body = r#"{"commandRequest":{"waitingType":"AnyOfCompletion","localQueueCommands":[{"queueName":"q","atMost":3,"count":null}],"combinations":[["x"]]}}"#;
     let request = wait_until(body).unwrap().request;
     assert_eq!((request.commands, request.combinations), (vec![queue_command(None, "q", 3, 3)], vec![]));
@@ -593,7 +593,7 @@ proptest! {
     }
 }
 
-/// What a worker that fetches its calls says of a failure is an argument: nothing in it may be odd.
+/// The failure that a pull worker reports is an argument of a SQL function, so unknown keys are errors.
 #[test]
 fn a_failure_that_is_an_argument_is_read_strictly() {
     let (failure, further) =
@@ -642,7 +642,7 @@ fn a_rejected_answer_costs_no_attempt_if_a_registration_could_cure_it() {
 fn who_fetches_its_calls_says_by_a_word_that_something_is_not_registered() {
     let further = |text: &str| decode_failure(text).expect("it can be read").1;
     assert_eq!(further(r#"{"errorType": "NotRegistered", "detail": "no Pack"}"#), Further::WhenRegistered);
-    // Whoever says more than that says something else.
+    // A key about further attempts takes precedence over the error type.
     assert_eq!(further(r#"{"errorType": "NotRegistered", "final": true}"#), Further::Never);
     let after = Further::After(Duration::from_seconds(5.0));
     assert_eq!(further(r#"{"errorType": "NotRegistered", "retryAfterSeconds": 5}"#), after);

@@ -1,4 +1,4 @@
-//! Arguments of functions, and what is said of those that are wrong.
+//! Arguments of SQL functions, and the errors for invalid ones.
 
 use std::collections::BTreeMap;
 use xdb_engine::{Json, ProcessStatus, Rejection, TableMapping};

@@ -1,5 +1,5 @@
-//! Whatever a text is, reading it takes memory in proportion to its length, and so many steps: no few bytes become
-//! many, and no length is squared. The memory of each thread is counted by the allocator of this test.
+//! Reading any text takes memory and steps in proportion to its length. The allocator of this test counts the memory of
+//! each thread.
 
 mod common;
 
@@ -21,7 +21,7 @@ thread_local! {
 }
 
 fn count(bytes: usize) {
-    // A thread that ends has no counters any more.
+    // A thread that is ending has no counters.
     let _ = HELD.try_with(|held| {
         held.set(held.get().saturating_add(bytes));
         MOST.with(|most| most.set(most.get().max(held.get())));
@@ -33,7 +33,7 @@ fn uncount(bytes: usize) {
     let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(bytes)));
 }
 
-// SAFETY: everything is left to the system's allocator; what is counted allocates nothing.
+// SAFETY: all calls go to the system's allocator, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The old and the new are there at once, if it has to move.
+        // If the block has to move, the old and the new one exist at the same time.
         count(size);
         uncount(layout.size());
         // SAFETY: as asked for.
@@ -61,9 +61,9 @@ static ALLOCATOR: Counting = Counting;
 
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// The most bytes that were held at once.
+    /// The most bytes that were allocated at a time.
     most: usize,
-    /// All bytes that were ever asked for: what is copied again and again counts each time.
+    /// The sum of all allocations. Bytes that are copied repeatedly count each time.
     asked: usize,
 }
 
@@ -75,7 +75,7 @@ fn cost_of(work: impl FnOnce()) -> Cost {
     Cost { most: MOST.get(), asked: ASKED.get() }
 }
 
-/// The shortest item of a list takes two bytes of text, and some words of memory, twice while a list grows.
+/// The shortest item of a list has two bytes of text, and takes some words of memory, twice while the list grows.
 const BYTES_PER_BYTE: usize = 32;
 const BYTES_PER_BYTE_IN_ALL: usize = 80;
 const BYTES_AT_LEAST: usize = 20_000;
@@ -121,7 +121,7 @@ fn short(told: Result<(), String>) {
     }
 }
 
-/// Gives the bytes to everything that reads any, and tells how many bytes of memory each has asked for.
+/// Gives the bytes to all readers. Returns how many bytes of memory each has allocated.
 fn read_everywhere(bytes: &[u8]) -> Vec<usize> {
     let mut asked = Vec::new();
     let mut bounded = |what: &str, decode: &dyn Fn()| asked.push(assert_bounded(what, bytes, decode));
@@ -152,20 +152,20 @@ fn read_everywhere(bytes: &[u8]) -> Vec<usize> {
     asked
 }
 
-/// What may happen to a document on its way.
+/// A random change of a document.
 #[derive(Clone, Debug)]
 enum Harm {
     Flip(Index, u8),
     Cut(Index),
-    /// A part of it comes twice.
+    /// A part is repeated.
     Twice(Index, Index),
-    /// A key and its value come once more.
+    /// A key and its value are repeated.
     KeyTwice(Index),
-    /// A number becomes another one.
+    /// A number is replaced.
     Number(Index, &'static str),
-    /// Brackets before a value, and as many after it.
+    /// A value is nested in brackets.
     Deeper(Index, usize, bool),
-    /// A text gets so much longer.
+    /// A string gets longer.
     Longer(Index, &'static str, usize),
 }
 
@@ -187,7 +187,7 @@ fn harm() -> impl Strategy<Value = Harm> {
     ]
 }
 
-/// Where something of this kind stands: the place that the number chooses, if there is any.
+/// One of the positions where `is_one` is true, chosen by the index. None: there is none.
 fn found(bytes: &[u8], at: Index, is_one: impl Fn(usize) -> bool) -> Option<usize> {
     let places: Vec<usize> = (0..bytes.len()).filter(|place| is_one(*place)).collect();
     (!places.is_empty()).then(|| places[at.index(places.len())])
@@ -197,7 +197,7 @@ fn harmed(mut bytes: Vec<u8>, harm: &Harm) -> Vec<u8> {
     if bytes.is_empty() {
         return bytes;
     }
-    // The end of the scalar, or of what else begins there up to the next comma or bracket.
+    // The end of the value: of a string, or of anything else up to the next comma or bracket.
     let end = |bytes: &[u8], from: usize| {
         (from..bytes.len()).find(|at| matches!(bytes[*at], b',' | b'}' | b']')).unwrap_or(bytes.len())
     };
@@ -245,7 +245,7 @@ fn harmed(mut bytes: Vec<u8>, harm: &Harm) -> Vec<u8> {
     bytes
 }
 
-/// Events, and a snapshot, of a process that has had some of everything, and its rows.
+/// Events, a snapshot and rows of a process with data of all kinds.
 fn stored() -> Vec<String> {
     let definition = r#"{"states":{"A":{"executeApiRetryPolicy":{"maximumAttempts":3}}}}"#;
     let state = r#"{"seq":1,"id":"A-1","input":[1.50],"config":{"skipWaitUntil":true,"loadLocalAttributes":
@@ -311,7 +311,7 @@ proptest! {
     }
 }
 
-/// Texts that grow: a beginning, a part so many times, and an end.
+/// Texts that can grow: a beginning, a part to repeat, and an end.
 fn growing() -> Vec<(&'static str, &'static str, &'static str)> {
     vec![
         ("", "[", ""),
@@ -364,7 +364,7 @@ fn growing() -> Vec<(&'static str, &'static str, &'static str)> {
     ]
 }
 
-/// A length that is squared anywhere would show in what is asked for, or never come to an end.
+/// A step that takes the square of the length would show in the allocated memory, or take too long to end.
 #[test]
 fn twice_the_text_is_twice_the_work() {
     for (begin, part, end) in growing() {

@@ -1,5 +1,6 @@
-//! The vectors of `sdk/conformance`, which every SDK runs: the requests are what this crate writes, and the answers that are
-//! expected of a worker are read by it without a complaint. `ACCEPT=1 cargo test -p xdb-protocol --test conformance` writes the requests anew.
+//! The vectors of `sdk/conformance`, which every SDK runs. This crate writes the same requests, and accepts the
+//! expected answers of a worker without warnings. `ACCEPT=1 cargo test -p xdb-protocol --test conformance` writes the
+//! requests again.
 
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What the requests differ in.
+/// The parts in which the requests differ.
 struct Call {
     name: &'static str,
     to: &'static str,
@@ -62,7 +63,7 @@ fn vector(name: &str, path: &str, call_id: &str, body: &str) -> Value {
     json!({"name": name, "path": path, "idempotencyKey": request_key(call_id, 0, None), "body": body})
 }
 
-/// A call of a state, in which `change` may change what only few calls have.
+/// The request of a state's call. `change` sets the parts that only few calls have.
 fn of_state(call: &Call, api: Api, change: impl for<'r> Fn(&mut RequestBody<'r>)) -> Value {
     let id = StateExecutionId { state_id: call.to.to_owned(), number: 1 };
     let call_id = call_id(EXECUTION, &id, api);
@@ -106,7 +107,7 @@ fn rpc(call: &Call, owner: Option<&str>) -> Value {
     vector(call.name, RPC, &call_id, &request.encode())
 }
 
-/// What `gather` has waited for: its words, its timer and its price.
+/// The results of the wait of `gather`: its words, its timer and its price.
 fn gathered(words: &[&str], patience: CommandStatus, price: Option<&str>) -> Vec<WaitCommand> {
     let status = |done: bool| if done { CommandStatus::Completed } else { CommandStatus::Waiting };
     let messages = words.iter().zip(1..).map(|(word, number)| Message {
@@ -240,7 +241,7 @@ fn the_answers_are_read() {
         if status != 200 {
             let (failure, further) = decode_error(status, None, body.as_bytes());
             assert_eq!(failure.error_type.as_deref(), answer["answer"]["errorType"].as_str(), "{answer}");
-            // Who fetches its calls gives the same to `fail_call`, where nothing may be unknown. There is no status.
+            // A pull worker sends the same failure with `fail_call`, where unknown keys are errors. There is no status.
             let (fetched, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
             assert_eq!((&fetched.error_type, fetched.status, then), (&failure.error_type, None, further), "{answer}");
             if answer["answer"]["detail"].is_string() {

@@ -1,4 +1,4 @@
-//! Definitions and start options.
+//! Definitions and start options: valid and invalid ones.
 
 use proptest::prelude::*;
 use xdb_engine::*;
@@ -61,7 +61,7 @@ fn a_definition_with_everything() {
 
 #[test]
 fn everything_is_optional_and_null_is_absent() {
-    // Without a word a process type uses no global queue, and what is stored says so.
+    // By default a process type uses no global queue, and the stored definition says so.
     let nothing = Definition { global_queues: Some([].into()), ..Definition::default() };
     assert_eq!(parse_definition("{}").unwrap(), nothing);
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
@@ -73,7 +73,7 @@ fn everything_is_optional_and_null_is_absent() {
         let stored = serde_json::to_string(&definition).unwrap();
         assert_eq!(serde_json::from_str::<Definition>(&stored).unwrap().knows_global_queue("any"), knows, "{stored}");
     }
-    // As a release before 0.3.0 has stored it.
+    // A release before 0.3.0 has stored it like this.
     let before: Definition = serde_json::from_str(r#"{"states":{},"history":"full"}"#).unwrap();
     assert!(before.knows_global_queue("any"));
     assert!(parse_definition(r#"{"localQueues":[]}"#).unwrap().local_queues.unwrap().is_empty());

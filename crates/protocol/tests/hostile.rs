@@ -1,4 +1,4 @@
-//! Whatever a document is: no decoder panics, its message is short and printable, and it names the place.
+//! Hostile documents: no decoder panics, and each message is short, printable, and names the place.
 
 mod common;
 
@@ -22,12 +22,12 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A message is one that people can read.
+/// Whether people can read a message.
 fn is_readable(message: &str) -> bool {
     !message.is_empty() && message.chars().count() < 2000 && !message.contains(|c: char| c.is_control())
 }
 
-/// Where users' values stand: any JSON that `jsonb` holds is right there.
+/// The places of the application's values. Any JSON that `jsonb` accepts is valid there.
 const PAYLOADS: [&str; 6] =
     ["/stateInput", "/closeInput", "/output", "/payload", "/writeToLocalAttributes/", "/writeToGlobalAttributes/"];
 
@@ -61,7 +61,8 @@ fn the_documents_are_right() {
     }
 }
 
-/// Texts that no `jsonb` holds, or that are too deep or too large, in the place of every value that is the user's.
+/// Texts that `jsonb` does not accept, or that are too deep or too large, in the place of each value of the
+/// application.
 #[test]
 fn no_payload_is_let_through_that_jsonb_refuses() {
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
@@ -128,7 +129,8 @@ proptest! {
                 let key = place.rsplit('/').next().expect("a key").to_lowercase();
                 error.to_lowercase().contains(&key)
             };
-            // Or the place that refers to what is no longer there, or the payload around it that has become too long with it.
+            // Or the message names a reference to the changed place, or the payload around it, which has become too
+            // long.
             let refers = error.contains("names the unknown") || error.contains("is not listed in");
             let mut around = place.match_indices('/').map(|(end, _)| &place[..end]);
             let too_long = error.contains("bytes long") && around.any(|place| is_payload(place) && names(place));
@@ -145,7 +147,7 @@ proptest! {
         let (decode, document) = &documents[number];
         let mut found = vec![String::new()];
         places(document, "", &mut found);
-        // Objects whose keys are the user's know no unknown ones.
+        // Objects whose keys the application chooses have no unknown keys.
         found.retain(|place| {
             let of_users = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
             document.pointer(place).is_some_and(Value::is_object) && !of_users && !is_payload(place)
@@ -181,7 +183,7 @@ proptest! {
         }
     }
 
-    /// `jsonb` writes numbers out; what was accepted has to be read again from that.
+    /// `jsonb` writes numbers out. Accepted documents must be readable in that form.
     #[test]
     fn numbers_of_options_are_read_again(number in prop_oneof![any::<f64>(), Just(f64::MAX), Just(1e300), Just(5e-324)]) {
         let number = number.abs();

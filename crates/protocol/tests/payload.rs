@@ -160,14 +160,14 @@ fn size_is_bounded_also_with_numbers_written_out() {
     assert!(matches!(check_payload(&bomb, 1 << 20), Err(PayloadError::TooLargeWrittenOut { .. })));
 }
 
-/// A value as text, and whether it should be accepted.
+/// A value as text, and whether `check_payload` should accept it.
 #[derive(Clone, Debug)]
 struct Sample {
     text: String,
     good: bool,
 }
 
-/// Writes the number out by moving digits about, and counts them.
+/// Writes the number out digit by digit, and counts the digits.
 fn naive_number_is_good(whole: &str, fraction: &str, exponent: i64) -> bool {
     let digits = format!("{whole}{fraction}");
     let point = whole.len() as i64 + exponent;
@@ -255,7 +255,7 @@ proptest! {
         match check_payload(&text, ROOM) {
             Ok(_) => prop_assert!(grammatical),
             Err(PayloadError::Syntax(_)) => prop_assert!(!grammatical, "{}", text),
-            // What only `jsonb` refuses; the walk ends there.
+            // Only `jsonb` refuses the text. The scan ends there, so the rest is not checked.
             Err(_) => {}
         }
     }

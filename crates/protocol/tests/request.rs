@@ -226,7 +226,7 @@ fn what_a_token_stands_for_is_written_once_and_for_all() {
         texts.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned())).collect::<BTreeMap<_, _>>()
     };
     let of = |texts: &[(&str, &str)]| token_fingerprint("{\"total\":1}", &versions(texts));
-    // Tokens outlast an update of the library: a call may be claimed before it and completed after it.
+    // The value never changes: a call may be claimed before an update of the library and completed after it.
     assert_eq!(of(&[("a", "7:(0,1)"), ("b", "7:(0,2)")]), 13_111_079_354_794_189_031);
     assert_ne!(of(&[("a", "b"), ("c", "d")]), of(&[("a", "bc"), ("d", "")]), "each text has its length");
     assert_ne!(of(&[]), token_fingerprint("", &versions(&[])));

@@ -1,4 +1,4 @@
-//! What is accepted is stored, and has to be what is read again.
+//! Accepted options are stored, and must be the same when they are read again.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -8,13 +8,13 @@ use xdb_protocol::*;
 
 const LIMITS: Limits = Limits { max_payload_bytes: 1_000_000, max_answer_bytes: usize::MAX };
 
-/// Options of a state with those of the state to proceed to in them, and so on.
+/// Options of a state that contain the options of the state to proceed to, and so on.
 fn nested(levels: usize) -> String {
     let outer = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#;
     format!("{}{{\"skipWaitUntil\":true}}{}", outer.repeat(levels), "}}".repeat(levels))
 }
 
-/// The options wherever options may stand, if they are accepted there.
+/// Reads the options in all places where options are allowed.
 fn decoded(options: &str) -> Result<(Definition, StateConfig, StateConfig), String> {
     let definition = parse_definition(&format!(r#"{{"startingState":"A","states":{{"A":{options}}}}}"#))?;
     let start = parse_start_options(&format!(r#"{{"startingStateConfig":{options}}}"#))?;
@@ -91,7 +91,7 @@ fn options_in_options_are_read_again_however_deep_they_are_accepted() {
 }
 
 proptest! {
-    /// A replay compares what it reads with what was stored otherwise: there are no two values of one text.
+    /// A replay compares options from the history with options from the tables, so one text must always give one value.
     #[test]
     fn numbers_of_options_keep_all_their_digits(
         numbers in proptest::collection::vec(prop_oneof![0.0..1e6f64, any::<f64>().prop_map(f64::abs)], 4),

@@ -1,4 +1,4 @@
-//! Keys of answers that nobody knows: they change nothing, and are told with their places.
+//! Unknown keys of answers: they change nothing, and the warnings name their places.
 
 mod common;
 
@@ -36,14 +36,14 @@ fn dead_end() -> Value {
     json!({"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}})
 }
 
-/// Where the keys are the user's own.
+/// Whether the application chooses the keys at this place.
 fn is_users(place: &str) -> bool {
     ["/stateInput", "/closeInput", "/output", "/payload", "/writeToLocalAttributes", "/writeToGlobalAttributes"]
         .iter()
         .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))
 }
 
-/// Each object that has keys of the protocol, as a JSON pointer and as it is told.
+/// Each object with keys of the protocol: its place as a JSON pointer, and as in a warning.
 fn objects(value: &Value, pointer: &str, told: &str, found: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) if !is_users(pointer) => {
@@ -83,7 +83,7 @@ fn an_unknown_key_is_told_in_whatever_object_it_is() {
             let mut with = document.clone();
             members(&mut with, &pointer).insert("vaule".to_owned(), json!({"known": 1}));
             let dot = if told.is_empty() { "" } else { "." };
-            // Of the items of a list that all have it, the first is named.
+            // If all items of a list have the key, the warning names the first item.
             assert_eq!(read(&with), Ok(vec![format!("unknown key {told}{dot}vaule")]));
             tried += 1;
         }
@@ -91,7 +91,7 @@ fn an_unknown_key_is_told_in_whatever_object_it_is() {
     assert!(tried > 30, "{tried} objects");
 }
 
-/// Whatever else is wrong because of it.
+/// The warning is there, whether the misspelt key makes the answer invalid or not.
 #[test]
 fn a_misspelt_key_is_told_with_the_failure_or_without() {
     let mut failures = 0;
@@ -151,7 +151,7 @@ fn what_is_told_of_a_hostile_answer_is_short() {
     assert_eq!(warnings.last().unwrap(), "further unknown keys");
     assert!(warnings.iter().all(|warning| !warning.contains(char::is_control)));
 
-    // The end of a long place says most.
+    // Of a long place, the end is shown, because the key is there.
     let mut options = json!({"skipWaitUntill": true});
     for _ in 0..10 {
         options = json!({"stateFailureRecoveryOptions": {"stateFailureProceedStateConfig": options}});

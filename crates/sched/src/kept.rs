@@ -58,6 +58,7 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         gone
     }
 
+    /// Removes a value. None: it is not kept.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.by_use.remove(&entry.used);

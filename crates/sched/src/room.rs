@@ -172,10 +172,12 @@ impl<C> InFlight<C> {
         self.calls.len()
     }
 
+    /// Whether no call is under way.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
+    /// How many calls to this worker are under way.
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! How long something is left alone.
+//! How long a key is deferred.
 
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::*;

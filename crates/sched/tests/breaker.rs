@@ -6,7 +6,7 @@ use xdb_sched::breaker::*;
 
 use Verdict::{Reached, Unknown, Unreachable};
 
-/// A breaker and its time.
+/// A breaker and its clock.
 struct Bench {
     breaker: Breaker,
     now: Instant,
@@ -47,7 +47,7 @@ impl Bench {
         self.now += time;
     }
 
-    /// Until the next probe may go out, which it does.
+    /// Waits until the next probe may be made, and makes it.
     fn probe(&mut self) -> (Duration, Ticket) {
         let at = self.breaker.next_change(self.now).expect("a probe is to come");
         let waited = at - self.now;
@@ -93,7 +93,7 @@ fn probes_come_ever_later_and_one_that_gets_through_closes_it() {
     bench.end(ticket, Reached);
     assert_eq!(bench.admits(), Admission::All);
     assert_eq!(bench.breaker.next_change(bench.now), None);
-    // And begins from the start.
+    // After that, the wait begins with the shortest one again.
     bench.calls(FAILURES, Unreachable);
     assert_eq!(bench.probe().0, FIRST_WAIT);
 }
@@ -184,7 +184,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: never two probes at once, and there is always a way back to calling.
+    /// Whatever happens: there are never two probes at once, and the breaker can always close again.
     #[test]
     fn it_never_locks_a_worker_out(steps in prop::collection::vec(step(), 0..400)) {
         let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! What a turn may spend in users' tables.
+//! How much time a turn may spend in the application's tables.
 
 use proptest::prelude::*;
 use std::time::Duration;
@@ -60,11 +60,11 @@ fn a_turn_in_which_answers_rest_is_that_of_the_calls() {
     assert_eq!(parts.begin_turn(), Part::Closing, "a rest changes nothing about whose turn it is");
 }
 
-/// What uses tables in a part: each use takes so long.
+/// How long each use of a table in a part takes.
 type Wants = Vec<Duration>;
 
-/// One turn, with what each part wants, first things first. Answers with how many uses each part had, and whether each of them
-/// that was cut short was the first of its turn.
+/// Makes one turn, with the uses of each part in order. Returns how many uses of each part were completed, and whether
+/// the first use of the turn was cut short.
 fn turn(parts: &mut Parts, wants: &[Wants; 3]) -> ([usize; 3], bool) {
     let mut budget = Budget::new(LIMIT, parts.begin_turn());
     let (mut done, mut cut_first) = ([0; 3], false);
@@ -91,7 +91,7 @@ fn turn(parts: &mut Parts, wants: &[Wants; 3]) -> ([usize; 3], bool) {
 }
 
 proptest! {
-    /// However much there is in the other parts, each part gets on within three turns.
+    /// However many uses the other parts have, each part makes progress within three turns.
     #[test]
     fn every_part_gets_on(
         wants in prop::array::uniform3(prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100)),
@@ -106,7 +106,7 @@ proptest! {
         }
     }
 
-    /// What takes too long is cut short as the first of its turn soon, whatever is used before it.
+    /// A use that takes too long is soon cut short as the first use of a turn, whatever other uses there are.
     #[test]
     fn what_is_slow_comes_first_some_time(
         before in prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100),
@@ -118,19 +118,19 @@ proptest! {
         prop_assert!((0..3).any(|_| turn(&mut parts, &wants).1));
     }
 
-    /// 64 uses of a table whose trigger takes long end soon after the limit, whatever each takes.
+    /// 64 uses of a table with a slow trigger end soon after the limit, however long each takes.
     #[test]
     fn a_turn_is_bounded(uses in prop::collection::vec(4u64..400, 64)) {
         let mut budget = Budget::new(LIMIT, Part::Answers);
         let mut took = Duration::ZERO;
         for millis in uses {
             let Some(at_most) = budget.next_use(false) else { break };
-            // The statement is ended when the time that is left is over.
+            // The statement is cancelled when the remaining time is over.
             let time = Duration::from_millis(millis).min(at_most);
             budget.spent(time);
             took += time;
         }
-        // 64 of these uses take longer.
+        // Without the limit, 64 uses would take longer.
         prop_assert!(took <= LIMIT && took * 2 >= LIMIT, "{took:?}");
     }
 }

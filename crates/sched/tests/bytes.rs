@@ -1,4 +1,4 @@
-//! What is large waits, what is small goes.
+//! Large things wait, small things go.
 
 use xdb_sched::bytes::*;
 

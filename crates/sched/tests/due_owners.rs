@@ -1,4 +1,4 @@
-//! Whose timers and messages are looked for, and how many of each owner's are taken.
+//! For which owners timers and messages are scanned, and how many of each owner a turn takes.
 
 use std::collections::HashMap;
 use std::time::Instant;

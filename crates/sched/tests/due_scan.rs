@@ -1,4 +1,4 @@
-//! Where scans begin, and that nothing is left behind for long.
+//! Where scans begin, and that no row is missed for long.
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn a_scan_from_the_head_is_paid_for_with_time_and_made_once_per_poll_interval() 
 fn a_scan_begins_where_the_cursor_was_a_margin_ago() {
     let mut scan = DueScan::<u8, u64>::default();
     let began = Instant::now();
-    // Each millisecond the cursor is where the clock is.
+    // In each millisecond, the cursor is set to the time of the clock.
     for time in 0..1000 {
         scan.advance(1, time, began + millis(time));
         let margin = MARGIN.as_millis() as u64;
@@ -59,23 +59,25 @@ fn a_cursor_goes_back_at_once() {
     assert_eq!(scan.from(&1), Some(500));
 }
 
-/// Rows, transactions that have written some and are open, and the scans of an engine. Time is in milliseconds.
+/// Rows, some of them written by open transactions, and the scans of an engine. Times are in milliseconds.
 struct World {
     base: Instant,
     time: u64,
-    /// Due time or id, when it is committed, until when somebody has it locked.
+    /// The rows that were written, and not taken by a scan yet.
     rows: Vec<Row>,
     written: usize,
     scan: DueScan<(), u64>,
-    /// What a scan from the head costs.
+    /// How long a scan from the head takes.
     cost: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
     number: usize,
+    /// The place in the index: a due time, or an id.
     due: u64,
     committed_at: u64,
+    /// Until when another session has the row locked.
     free_at: u64,
 }
 
@@ -84,7 +86,7 @@ impl World {
         self.base + millis(self.time)
     }
 
-    /// Answers with the rows that were there and due, and that it has not seen.
+    /// Makes a scan. Returns the rows that were visible and due, but that it has not seen.
     fn scan(&mut self, at_most: usize, commits: bool) -> Vec<Row> {
         let (began, time) = (self.now(), self.time);
         let head = self.scan.from_head(began);
@@ -112,7 +114,8 @@ impl World {
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Somebody writes a row that is due then, and commits so much later; somebody else has it locked for so long after that.
+    /// A session writes a row that is due now, and commits after `open_for`. Another session locks the row for
+    /// `locked_for` after that.
     Write {
         open_for: u64,
         locked_for: u64,
@@ -136,8 +139,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// What was written within the margin is seen by the next scan that has not found enough before; everything else by a
-    /// scan one poll interval later.
+    /// A row that became visible within the margin is seen by the next scan that does not reach its limit before. Other
+    /// rows are seen by a scan one poll interval later.
     #[test]
     fn nothing_is_left_behind(acts in prop::collection::vec(act(), 1..120), cost in 0u64..200) {
         let mut world = World { base: Instant::now(), time: 0, rows: Vec::new(), written: 0, scan: DueScan::default(), cost };
@@ -159,7 +162,7 @@ proptest! {
                 }
             }
         }
-        // All commit and let go; from a poll interval later on, scans see everything that there is.
+        // All transactions commit and unlock. Scans after another poll interval see all rows.
         world.time = world.rows.iter().map(|row| row.free_at).max().unwrap_or(0).max(world.time) + POLL.as_millis() as u64;
         while !world.rows.is_empty() {
             let before = world.rows.len();

@@ -1,4 +1,4 @@
-//! What goes when there is too much.
+//! What is dropped when there is too much.
 
 use xdb_sched::kept::Kept;
 

@@ -1,4 +1,4 @@
-//! Which lines of calls are known, and in which a call may wait.
+//! Which lines of calls are known, and in which lines a call may wait.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Who has which locks, and who waits for them.
+//! Which calls hold locks, and which calls wait for them.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -19,18 +19,18 @@ fn wants(objects: &[(u32, LockMode)]) -> Wants {
     objects.iter().map(|(number, mode)| (object(*number), *mode)).collect()
 }
 
-/// Asks with a due time that is the key.
+/// Requests objects for a call. The due time is the key.
 fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objects: &[(u32, LockMode)]) -> LockResult {
     table.request(key, Timestamp(key.into()), false, wants(objects))
 }
 
-/// Asks for the same once more, with a due time that is the key; whether it is had now.
+/// Repeats the request of a call. The due time is the key. Returns whether it was granted.
 fn ask_again<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K) -> bool {
     let wants = table.wants(&key).map(Wants::from);
     wants.is_some_and(|wants| table.request(key, Timestamp(key.into()), false, wants) == LockResult::Granted)
 }
 
-/// Those who wait, in order, and those who have their objects.
+/// The calls that wait, in order, and the calls that hold their objects.
 fn keys<K: Copy + Ord + Hash>(table: &LockTable<K>) -> (Vec<K>, Vec<K>) {
     table.keys().partition(|key| table.waits(key))
 }
@@ -176,7 +176,7 @@ fn a_turn_that_fails_has_changed_nothing() {
     assert_eq!(table.ready(10), [2]);
 }
 
-/// A key that counts how often it is compared.
+/// A key that counts its comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Counted(i64);
 
@@ -186,7 +186,7 @@ thread_local! {
 
 impl From<Counted> for i64 {
     fn from(_: Counted) -> Self {
-        // All due at once: keys have to be compared.
+        // All have the same due time, so keys have to be compared.
         0
     }
 }
@@ -207,7 +207,7 @@ impl PartialOrd for Counted {
 #[test]
 fn a_release_does_not_walk_over_all_who_wait() {
     const WAITERS: i64 = 9_999;
-    // All want one object for themselves; or share one, and want another one each that is not free.
+    // All calls want one object exclusively. Or they share one object, and each wants another object that is not free.
     for share in [false, true] {
         let objects = |number: u32| if share { vec![(0, S), (number, X)] } else { vec![(0, X)] };
         let mut table = LockTable::<Counted>::default();
@@ -227,18 +227,18 @@ fn a_release_does_not_walk_over_all_who_wait() {
                 assert_eq!(ask(&mut table, next, &objects(next.0 as u32)), LockResult::Granted);
                 holder = next;
             } else {
-                // Somebody who is due before all of them has it for a while, again and again.
+                // Again and again, a call that is due before all of them holds the object for a while.
                 holder = Counted(-1 - round);
                 assert_eq!(ask(&mut table, holder, &[(0, X)]), LockResult::Granted);
             }
             table.settle();
-            // The first release sends those who share to their other objects, once.
+            // The first release moves the sharing calls to their other objects, once.
             assert!(COMPARED.get() < 2000 || round == 1, "{} comparisons in round {round}", COMPARED.get());
         }
     }
 }
 
-/// The rules of the table, without a thought of what they cost.
+/// The rules of the table, implemented without regard to cost.
 #[derive(Clone, Default)]
 struct Model {
     requests: BTreeMap<(Reverse<bool>, i64, u8), (Wants, Status)>,
@@ -342,8 +342,8 @@ fn sorted(mut keys: Vec<u8>) -> Vec<u8> {
 }
 
 proptest! {
-    /// Whatever happens, the table is what the rules say; nobody has what conflicts with what another has; and when
-    /// everybody has gone, nothing is left.
+    /// Whatever happens, the table agrees with the rules, and no two granted requests conflict. When all calls have
+    /// released their objects, the table is empty.
     #[test]
     fn the_table_is_what_the_rules_say(acts in vec(act(), 1..120)) {
         const CAPACITY: usize = 6;
@@ -402,7 +402,7 @@ proptest! {
         prop_assert_eq!(format!("{table:?}"), format!("{:?}", LockTable::<u8>::new(CAPACITY)));
     }
 
-    /// One that waits gets its objects when those before it have ended, whoever else comes without a pause.
+    /// A waiting call gets its objects after the calls before it have ended, even if new calls come without a pause.
     #[test]
     fn nobody_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
         let mut table = LockTable::<i64>::default();
@@ -417,7 +417,7 @@ proptest! {
             }
             prop_assert!(key <= 2 * number + 1, "{number} has waited for as many ends as there were before it");
             table.request(key, Timestamp(key), false, wants);
-            // Of those who were there before, one ends.
+            // One of the earlier calls ends.
             let ends = (0..number).find(|key| table.has(key));
             prop_assert!(ends.is_some(), "somebody of those before it has what is in its way");
             ends.into_iter().for_each(|key| table.release(key));
@@ -438,7 +438,7 @@ fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
     table.step_aside(2);
     table.settle();
     assert_eq!(table.aside().collect::<Vec<_>>(), [&2]);
-    // A turn lets it stand in line again, and fails.
+    // A turn lets the request queue up again, and fails.
     table.park_again(2);
     assert_eq!((table.aside().count(), table.ready(10)), (0, vec![2]));
     table.undo();

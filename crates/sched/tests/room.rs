@@ -1,4 +1,4 @@
-//! Room for calls: how many may go out, in all, per worker and per owner, and who is next.
+//! Places for calls: how many calls may be made in all, for each worker and for each owner, and which owner is next.
 
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ fn line(worker: WorkerId, owner: Owner) -> Line {
     Line { worker, owner }
 }
 
-/// Calls to workers, each of an owner of its own, which take so many places.
+/// Calls to workers, each of another owner, with the number of places that each takes.
 fn under_way(calls: &[(WorkerId, usize)]) -> InFlight<()> {
     let mut in_flight = InFlight::default();
     for (owner, (worker, places)) in (100..).zip(calls) {
@@ -20,12 +20,12 @@ fn under_way(calls: &[(WorkerId, usize)]) -> InFlight<()> {
     in_flight
 }
 
-/// One worker with so many places.
+/// The places of one worker that has this number of places.
 fn room_of(in_flight: &InFlight<()>, places: usize) -> Room {
     Room::new(in_flight, PLENTY, PLENTY, &[(1, places)], |_| Admission::All)
 }
 
-/// Takes places until there is none for this owner.
+/// Takes places for this line until there is none.
 fn fill(room: &mut Room, line: Line) -> usize {
     std::iter::repeat_with(|| room.take(line)).take_while(|taken| *taken).count()
 }
@@ -161,7 +161,7 @@ fn of_more_lines_than_calls_are_looked_for_those_that_come_last_are_passed_over(
     assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "others cost nothing");
 }
 
-/// What happens at a worker: calls of an owner come due, or some of the calls under way end.
+/// An event at a worker: calls of an owner come due, or some calls under way end.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Due(Owner, usize),
@@ -174,13 +174,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![due, end], 1..60)
 }
 
-/// A worker, and who waits for it.
+/// A worker, and the owners whose calls wait for it.
 struct Bench {
     places: usize,
     in_flight: InFlight<Owner>,
     tags: Vec<u64>,
     waiting: HashMap<Owner, usize>,
-    /// The most calls that somebody had after getting a place while others waited.
+    /// The most calls of an owner after it got a place while other owners waited.
     most_beside_others: usize,
 }
 
@@ -203,7 +203,7 @@ impl Bench {
         self.room().rank(line(1, owner), 0).0
     }
 
-    /// Calls go out, in their order, until there is no place for any that waits.
+    /// Makes calls, in their order, until there is no place for any waiting call.
     fn claim(&mut self) {
         loop {
             let room = self.room();
@@ -245,7 +245,7 @@ proptest! {
         }
     }
 
-    /// Whoever has none gets a place that is free, and one owner alone never takes the last.
+    /// An owner without calls gets a place, because one owner alone never takes the last free place.
     #[test]
     fn a_newcomer_gets_a_place(places in SHARE + 1..300, steps in steps(), greedy in 1..2000usize) {
         let mut bench = Bench::new(places);
@@ -258,8 +258,8 @@ proptest! {
         }
     }
 
-    /// However the calls were spread before: when all of them have ended once, those who wait have equal parts, and none is
-    /// short of a place that another one could give.
+    /// However the calls were distributed before: after all of them have ended once, waiting owners have equal shares,
+    /// and no owner lacks a place that another owner could give.
     #[test]
     fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
         let mut bench = Bench::new(places);
@@ -278,7 +278,7 @@ proptest! {
         prop_assert!(places > SHARE || unused == 0);
     }
 
-    /// Whoever gets a place while others wait comes to half of the room at most.
+    /// An owner that gets a place while other owners wait has at most half of the places.
     #[test]
     fn nobody_comes_to_more_than_half_while_others_wait(places in 1..300usize, steps in steps()) {
         let mut bench = Bench::new(places);
@@ -288,7 +288,7 @@ proptest! {
         }
     }
 
-    /// In a room with one place, nobody is passed over.
+    /// With one place, no owner is passed over.
     #[test]
     fn owners_take_turns_at_a_single_place(owners in 1..6u32) {
         let mut bench = Bench::new(1);
@@ -321,7 +321,7 @@ fn a_worker_is_full_when_one_owner_gets_no_further_place() {
     for places in [1, 3, 8] {
         assert!(!is_full(places - 1, places) && is_full(places, places), "{places}");
     }
-    // One that has all of them gets eight ninths.
+    // An owner alone gets eight ninths of the places.
     assert!(!is_full(85, 96) && is_full(86, 96));
     assert!(is_full(5, 0) && is_full(0, 0));
 }

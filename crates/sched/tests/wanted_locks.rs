@@ -1,4 +1,4 @@
-//! What a call wants to lock, and what conflicts.
+//! Which locks a call wants, and which locks conflict.
 
 use std::collections::BTreeMap;
 use xdb_engine::{ExecutionId, LoadPolicy, Loading, LockType, TableMapping};
@@ -20,7 +20,7 @@ fn table(relation: u32, attribute: &str) -> TableMapping {
     }
 }
 
-/// Of the process of this number: what a call wants that loads so from two tables, with this key in both.
+/// The locks of a call of this process with these loading policies. Two tables are mapped, with the same key.
 fn wants(process: u8, key: &str, global: &Loading, local: &Loading) -> WantedLocks {
     let (tables, keys) = ([table(1, "a"), table(2, "b")], [key.to_owned()]);
     let rows = tables.iter().map(|table| (table, &keys[..]));

@@ -53,6 +53,7 @@ pub(crate) struct OpenState {
     pub deadline: Timestamp,
     pub global: Loading,
     pub local: Loading,
+    /// The locks that the call holds until it is answered.
     pub locks: WantedLocks,
     /// The values that the call has locked.
     pub locked: Option<Locked>,
@@ -194,7 +195,7 @@ impl Simulator {
         Some(Ok((call, open)))
     }
 
-    /// The attributes that a call gets.
+    /// The attributes that a call loads.
     pub(crate) fn load(&self, run: &Run, global: &Loading, local: &Loading) -> Attributes {
         let attributes = run.execution.local_attributes.iter();
         let loads = Loads { global: global.clone(), local: local.clone() };

@@ -87,6 +87,7 @@ pub struct Simulator {
     rpc_answers: BTreeMap<(ExecutionId, String), rpc::FirstAnswer>,
     /// Open calls by number: handed out and not answered.
     open: BTreeMap<u64, OpenCall>,
+    /// Function calls since the last command `called`.
     called: Vec<CalledFunction>,
     last_call: u64,
     last_id: u64,

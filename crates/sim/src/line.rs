@@ -94,14 +94,17 @@ impl Given {
         read.map_err(|error| no_command(format_args!("{argument}: {error}")))
     }
 
+    /// Takes an argument out that must be given.
     pub fn needed<T: DeserializeOwned>(&mut self, argument: &str) -> Result<T> {
         arguments::needed(argument, self.take(argument)?)
     }
 
+    /// Takes a name out that must be given.
     pub fn name(&mut self, argument: &str) -> Result<String> {
         arguments::name(argument, self.take(argument)?)
     }
 
+    /// Takes a name out, if it is given.
     pub fn name_if_given(&mut self, argument: &str) -> Result<Option<String>> {
         arguments::name_if_given(argument, self.take(argument)?)
     }
@@ -111,10 +114,12 @@ impl Given {
         Ok(self.take(argument)?.map(|json: Json| json.as_str().to_owned()))
     }
 
+    /// Takes a payload out, if it is given. JSON null means that it is absent.
     pub fn payload(&mut self, argument: &str) -> Result<Option<Json>> {
         arguments::payload(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
     }
 
+    /// Takes an object of payloads out. Absent: an empty one.
     pub fn payloads(&mut self, argument: &str) -> Result<BTreeMap<String, Json>> {
         arguments::payloads(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
     }

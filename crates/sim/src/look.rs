@@ -19,7 +19,7 @@ pub(crate) struct Description {
 }
 
 impl Simulator {
-    /// What a process does, what it waits for, and what failed last.
+    /// Describes a process: what it does, what it waits for, and its last failure.
     pub(crate) fn describe(&self, id: ExecutionId) -> Description {
         let run = self.run(id);
         let execution = &run.execution;

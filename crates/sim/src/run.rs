@@ -25,6 +25,7 @@ pub(crate) struct Run {
     pub history: Vec<HistoryEvent>,
     /// The mapping at the start of the execution, and the key values of each table.
     mapping: Arc<[TableMapping]>,
+    /// For each mapped table, the values of its key columns.
     keys: Vec<Vec<String>>,
     /// The options of the start.
     pub options: StartOptions,
@@ -35,6 +36,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// A run before its first event. `keys`: for each mapped table, the values of its key columns.
     pub fn new(id: ExecutionId, definition: &Definition, keys: Vec<Vec<String>>, options: StartOptions) -> Self {
         Self {
             execution: Execution::new(id),
@@ -47,7 +49,7 @@ impl Run {
         }
     }
 
-    /// The events that follow from a command. Backoff has no jitter here.
+    /// The events that follow from a command. Backoff has no jitter.
     pub fn decide(
         &self,
         command: &Command,

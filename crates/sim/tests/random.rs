@@ -1,4 +1,4 @@
-//! Random commands, and answers of all kinds: every execution stays what its history says, and the same commands give the same lines.
+//! Random commands and answers: every execution agrees with its history, and the same commands give the same lines.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use xdb_sim::Simulator;
 /// 2027-01-01T00:00:00Z
 const BEGINNING: Timestamp = Timestamp(1_798_761_600_000_000);
 
-/// A number after the other, the same for the same seed (xorshift).
+/// Random numbers, the same for the same seed (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -98,7 +98,7 @@ fn execute(random: &mut Random) -> Value {
     }})
 }
 
-/// The answer to a call, good or bad.
+/// A random answer to a call, valid or not.
 fn answer(random: &mut Random, call: &Value) -> Value {
     let path = call["path"].as_str().unwrap();
     let (mut status, mut body) = (
@@ -120,7 +120,7 @@ fn answer(random: &mut Random, call: &Value) -> Value {
     json!({"answer": {"call": call["call"], "status": status, "body": body.to_string()}})
 }
 
-/// How something is paused: until later, or earlier.
+/// The mode and the end of a pause. The end may be in the past.
 fn pause(random: &mut Random) -> (&'static str, Option<&'static str>) {
     let until = random.one_of(&[None, Some("2027-01-01T00:01:00Z"), Some("2027-01-01T00:10:00Z")]);
     (random.one_of(xdb_engine::PauseMode::WORDS), until)
@@ -181,7 +181,7 @@ fn command(random: &mut Random, open: &mut Vec<Value>) -> Value {
     }
 }
 
-/// Carries out so many commands, and gives the lines that came back.
+/// Executes this number of random commands. Returns the lines that came back.
 fn run(seed: u64, commands: usize) -> Vec<String> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut simulator = Simulator::new(BEGINNING);
@@ -218,7 +218,7 @@ fn whatever_is_asked_histories_tell_what_is_there() {
     for seed in 1..=60 {
         seen.extend(run(seed, 300));
     }
-    // It has come to what it is about.
+    // The runs have reached everything that the test is about.
     for what in [
         "\"applied\":true",
         "\"applied\":false",

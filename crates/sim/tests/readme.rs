@@ -1,4 +1,4 @@
-//! The examples of README.md are what happens, in the library and in the program.
+//! The examples of README.md are true, for the library and for the program.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ const README: &str = include_str!("../README.md");
 /// 2027-01-01T00:00:00Z
 const BEGINNING: Timestamp = Timestamp(1_798_761_600_000_000);
 
-/// Commands, with the answers to them.
+/// The commands in README.md, each with its answer.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let mut lines = README.lines().filter(|line| line.starts_with("> ") || line.starts_with("< "));
     let mut examples = Vec::new();
@@ -20,7 +20,7 @@ fn examples() -> Vec<(&'static str, &'static str)> {
     examples
 }
 
-/// `…` in an example stands for anything.
+/// Whether an answer fits an example, in which `…` stands for any text.
 fn fits(example: &str, mut answer: &str) -> bool {
     let (beginning, end) =
         (example.split('…').next().unwrap_or_default(), example.rsplit('…').next().unwrap_or_default());
@@ -89,7 +89,7 @@ fn the_program_takes_the_time_to_begin_with() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // One that has refused its arguments reads nothing.
+        // If the program refuses its arguments, it does not read, and the write may fail.
         let _ = program.stdin.take().unwrap().write_all(b"{\"advance\": {\"by\": 0}}\n");
         let output = program.wait_with_output().unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())

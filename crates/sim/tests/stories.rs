@@ -1,11 +1,11 @@
-//! What processes do here, told from the outside.
+//! Processes in the simulator, as a test of a worker sees them.
 
 mod common;
 
 use common::{Sim, done, go, wait};
 use serde_json::{Value, json};
 
-/// One state that is executed at once.
+/// A definition with one state that is executed at once.
 fn one_state(options: Value) -> Value {
     let mut options = options;
     options["skipWaitUntil"] = json!(true);
@@ -18,7 +18,7 @@ fn one_row(options: Value) -> Value {
     definition
 }
 
-/// A process that waits in its first state, and is executed after that.
+/// A definition whose first state waits and is then executed.
 fn waiting() -> Value {
     json!({"startingState": "W", "states": {"W": null}, "globalQueues": ["g"]})
 }
@@ -275,14 +275,14 @@ fn what_is_locked_is_given_to_one_at_a_time() {
     sim.answer(&first, add);
     let second = sim.call();
     assert_eq!((&second["process_id"], &second["body"]["loadedGlobalAttributes"]["n"]), (&json!("q"), &json!(2)));
-    // Somebody writes the row by plain SQL.
+    // Plain SQL writes the row.
     sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "set": {"n": 7}}));
     sim.answer(&second, done(json!(1)));
     let again = sim.call();
     assert_eq!((&again["attempt"], &again["body"]["loadedGlobalAttributes"]["n"]), (&json!(1), &json!(7)));
     assert_ne!(again["headers"]["Idempotency-Key"], second["headers"]["Idempotency-Key"]);
     assert!(sim.events("q").contains(&"CallRepeated".to_owned()));
-    // Another column, and a value that is what it was in the end.
+    // Another column is written, and the value changes and changes back.
     for set in [json!({"beat": 1}), json!({"n": 8}), json!({"n": 7})] {
         sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "set": set}));
     }
@@ -479,7 +479,7 @@ fn calls_of_functions_are_kept_and_handlers_are_refused() {
     let expected = json!([called(json!("began")), called(json!({"n": 1})), called(json!(null))]);
     assert_eq!(sim.ask("called", json!({})), expected);
     assert_eq!(sim.ask("called", json!({})), json!([]));
-    // An answer that is refused calls nothing.
+    // A refused answer calls no function.
     sim.start("q");
     let mut answer = done(json!(1));
     answer["callFunctions"] = json!([{"function": "f"}, {"function": "g"}]);
@@ -504,7 +504,7 @@ fn a_paused_process_makes_no_call_and_takes_all_else() {
     sim.ask("publish", json!({"process_id": "p", "queue_name": "q", "message": 1}));
     assert_eq!(sim.describe("p")["threads"][0]["status"], "EXECUTE", "the message is taken");
     assert_eq!(sim.calls(), Vec::<Value>::new());
-    // Nobody ends it while an RPC waits.
+    // No command could end the pause while an RPC waits.
     let rpc = json!({"process_id": "p", "rpc_name": "r"});
     let (state, detail) = sim.refused("rpc", rpc.clone());
     assert_eq!(
@@ -601,7 +601,7 @@ fn a_command_is_refused_before_anything_changes() {
     for line in ["{}", "[]", r#"{"calls": {}, "called": {}}"#] {
         assert!(sim.simulator.line(line).contains("08P01"), "{line}");
     }
-    // A start that is refused takes no number, and null is as good as absent.
+    // A refused start uses no number, and null means the same as an absent argument.
     assert!(sim.start("p").ends_with("-000000000001"));
     assert_eq!(sim.ask("stop", json!({"process_id": "p", "reason": null})), Value::Null);
     assert_eq!(sim.status("p"), "TERMINATED");

@@ -1,7 +1,7 @@
-"""How many calls a second the pure core answers on one core: `PYTHONPATH=src python bench/core.py [seconds [rounds]]`.
+"""Measures how many calls a worker answers per second on one core: `PYTHONPATH=src python bench/core.py [seconds [rounds]]`.
 
-The budget is 5,000 calls that do nothing: 200 microseconds each, signature and JSON included. What counts is the processor's time,
-of the best of the rounds: what else the machine does is no part of it.
+The budget is 200 microseconds for a call that does nothing, with signature and JSON: 5,000 calls per second. It measures CPU time, and
+takes the best round, so that other programs on the machine don't count. Limitations: no HTTP server, no network.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def main() -> None:
             "webhook-signature": sign(key_of(SECRET), "bench/0", now, body),
         }
         each = min(time_of_a_call(worker, headers, body, seconds) for _ in range(rounds))
-        print(f"{state.name}: {1 / each:,.0f} calls a second of one core, {each * 1e6:.0f} microseconds each")
+        print(f"{state.name}: {1 / each:,.0f} calls per second on one core, {each * 1e6:.0f} microseconds each")
 
 
 def time_of_a_call(worker: xdb.Worker, headers: dict[str, str], body: bytes, seconds: float) -> float:
-    """The processor's time for one call, in seconds, measured for so long."""
+    """The CPU time of one call, in seconds. Measures for `seconds`."""
     calls, began, used = 0, time.monotonic(), time.process_time()
     while time.monotonic() - began < seconds:
         for _ in range(100):

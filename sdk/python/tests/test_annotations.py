@@ -86,5 +86,5 @@ def test_what_only_type_checkers_import_is_not_there() -> None:
         class Priced(xdb.Process):
             price: Decimal
 
-    message = "name 'Decimal' is not defined. What it names has to be there before the class, when the program runs: "
-    assert message + "an import below `if TYPE_CHECKING:` is not enough" in str(raised.value)
+    message = "name 'Decimal' is not defined. Define or import the name before the class; "
+    assert message + "an import below `if TYPE_CHECKING:` does not run" in str(raised.value)

@@ -18,6 +18,6 @@ def test_a_call_that_does_nothing_is_within_its_budget() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    figures = re.findall(r"^(\w+): [\d,]+ calls a second of one core, (\d+) microseconds each$", ran.stdout, re.MULTILINE)
+    figures = re.findall(r"^(\w+): [\d,]+ calls per second on one core, (\d+) microseconds each$", ran.stdout, re.MULTILINE)
     assert [name for name, _ in figures] == ["nothing", "some"], ran.stdout
     assert int(figures[0][1]) <= BUDGET, ran.stdout

@@ -138,7 +138,7 @@ def test_closed_executions_are_kept_for_a_time_or_for_ever() -> None:
 
     assert (Job.definition()["retentionSeconds"], Record.definition()["retentionSeconds"]) == (0, -1)
     for wrong in (timedelta(seconds=-1), 5):
-        with pytest.raises(xdb.DefinitionError, match="is no time to keep what has closed"):
+        with pytest.raises(xdb.DefinitionError, match="is not a timedelta of zero or more"):
             type("Wrong", (xdb.Process,), {}, retention=wrong)
 
 
@@ -151,7 +151,7 @@ def test_calls_of_a_class_may_come_before_others() -> None:
 
     assert Urgent.definition()["priority"] == 7 and "priority" not in Plain.definition()
     for wrong in (11, -11, 1.5, True, "high"):
-        with pytest.raises(xdb.DefinitionError, match="is no whole number from -10 to 10"):
+        with pytest.raises(xdb.DefinitionError, match="is not an int from -10 to 10"):
             type("Wrong", (xdb.Process,), {}, priority=wrong)
 
 

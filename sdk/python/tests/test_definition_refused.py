@@ -26,14 +26,14 @@ def _row(annotations: dict[str, Any], **options: Any) -> Any:
 
 
 WRONG_ROWS: list[tuple[str, Any]] = [
-    ("column 'c' is there twice, as a and b", lambda: _row({"a": int, "b": int}, columns={"a": "c", "b": "c"})),
+    ("column 'c' is mapped twice, as a and b", lambda: _row({"a": int, "b": int}, columns={"a": "c", "b": "c"})),
     ("the key column 'id' can't be an attribute", lambda: _row({"id": int})),
     ("columns= maps 'z', which is not annotated", lambda: _row({"a": int}, columns={"z": "a"})),
-    ("a: complex has no JSON: use a dataclass", lambda: _row({"a": complex})),
-    ("a: what: complex has no JSON", lambda: _row({"a": Bad})),
+    ("a: complex can't become JSON: use a dataclass", lambda: _row({"a": complex})),
+    ("a: what: complex can't become JSON", lambda: _row({"a": Bad})),
     ("a row needs table= and key=", lambda: _row({"a": int}, key=())),
-    ("a row needs table= and key=, as texts", lambda: _row({"a": int}, key=5)),
-    ("a row needs table= and key=, as texts", lambda: _row({"a": int}, table=_row)),
+    ("a row needs table= and key=, as str", lambda: _row({"a": int}, key=5)),
+    ("a row needs table= and key=, as str", lambda: _row({"a": int}, table=_row)),
     ("'row' is reserved", lambda: _row({"row": int})),
     ("an annotation can't be read: name 'Nowhere' is not defined", lambda: _row({"a": "Nowhere"})),
 ]
@@ -284,40 +284,40 @@ def _history() -> None:
 
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("a starts the process already: one state has start=True", _two_starts, "P.b"),
-    ("on_failure='nowhere' is no state of the process; it has a", _unknown_failure_state, "P.a"),
-    ("b would get no input, as this state has none, but null is not str", _failure_state_without_its_input, "P.a"),
+    ("a has start=True too: only one state can start the process", _two_starts, "P.b"),
+    ("on_failure='nowhere' is not a state of the process; its states are a", _unknown_failure_state, "P.a"),
+    ("this state has no input to pass on, but b needs one: null is not str", _failure_state_without_its_input, "P.a"),
     ("its input n has a default", _input_with_default, "P.a"),
-    ("it has more than one input (n, m): put them into a dataclass", _two_inputs, "P.a"),
-    ("its input n: complex has no JSON", _input_without_json, "P.a"),
-    ("its output: complex has no JSON", _output_without_json, "P.a"),
-    ("a: complex has no JSON", _attribute_without_json, "P"),
-    ("a: complex has no JSON", _message_without_json, "P"),
+    ("a handler takes at most one input, and this one takes n, m: put them into a dataclass", _two_inputs, "P.a"),
+    ("its input n: complex can't become JSON", _input_without_json, "P.a"),
+    ("its output: complex can't become JSON", _output_without_json, "P.a"),
+    ("a: complex can't become JSON", _attribute_without_json, "P"),
+    ("a: complex can't become JSON", _message_without_json, "P"),
     ("an annotation can't be read: name 'Nowhere' is not defined", _unknown_message_type, "P"),
     ("the default of a: str 'x' is not int", _wrong_default, "P"),
     ("'call' is reserved", _reserved, "P"),
-    ("the name 'a' is there twice; the second one is b", _same_name, "P.b"),
+    ("the name 'a' is used twice: give b another name=", _same_name, "P.b"),
     ("the wait has more than 64 combinations", _wait_with_many_combinations, "P.a"),
-    ("it waits for a queue 'verified' that the class does not have", _wait_for_another_class, "P.a"),
-    ("wait_retry= and wait_timeout= are for the call of a state with wait=", _wait_options_without_wait, "P.a"),
-    ("5 is nothing to wait for: use a queue", _wait_for_nothing, "P.a"),
-    ("timeout=30 is no timedelta: write timedelta(seconds=...)", _timeout_without_a_unit, "P.a"),
-    ("wait_timeout=3 is no timedelta", _timeout_of_a_wait_without_a_unit, "P.a"),
-    ("timeout=datetime.timedelta(0) leaves no time", _no_time, "P.a"),
-    ("timeout=5 is no timedelta", _timeout_of_an_rpc_without_a_unit, "P.a"),
-    ("timeout=3600 is no timedelta", _timeout_of_the_process_without_a_unit, "P"),
-    ("5 is no retry policy: give xdb.Retry(attempts=5) or the like", _retry_as_a_number, "P.a"),
-    ("its wait= takes self, and nothing else", _wait_function_with_more, "P.a"),
-    ("its wait= takes self and its input, and nothing else", _wait_function_with_much_more, "P.a"),
-    ("it has a `yield`, and a handler returns once", _generator, "P.a"),
-    ("load= names 'nope'; the attributes are note", _unknown_load, "P.a"),
-    ("load='note' is a text: write load=('note',)", _load_of_letters, "P.a"),
-    ("lock='all' is neither", _lock, "P.a"),
+    ("it waits for queue 'verified', which the class does not have", _wait_for_another_class, "P.a"),
+    ("wait_retry= and wait_timeout= need wait=", _wait_options_without_wait, "P.a"),
+    ("5 can't be waited for: use a queue", _wait_for_nothing, "P.a"),
+    ("timeout=30 is not a timedelta: write timedelta(seconds=...)", _timeout_without_a_unit, "P.a"),
+    ("wait_timeout=3 is not a timedelta", _timeout_of_a_wait_without_a_unit, "P.a"),
+    ("timeout=datetime.timedelta(0) is not positive", _no_time, "P.a"),
+    ("timeout=5 is not a timedelta", _timeout_of_an_rpc_without_a_unit, "P.a"),
+    ("timeout=3600 is not a timedelta", _timeout_of_the_process_without_a_unit, "P"),
+    ("5 is not a retry policy: give an xdb.Retry, as in xdb.Retry(attempts=5)", _retry_as_a_number, "P.a"),
+    ("the function of wait= takes only self", _wait_function_with_more, "P.a"),
+    ("the function of wait= takes only self and the input of the state", _wait_function_with_much_more, "P.a"),
+    ("a handler can't `yield`", _generator, "P.a"),
+    ("load= names 'nope', which is not an attribute; the attributes are note", _unknown_load, "P.a"),
+    ("load='note' is a str, not a tuple: write load=('note',)", _load_of_letters, "P.a"),
+    ("lock='all' is not a lock", _lock, "P.a"),
     ("attribute 'status' is in User and in Transfer", _attribute_in_two_rows, "P"),
-    ("a row is annotated twice", _row_twice, "P"),
-    ("a row is annotated as it is", _row_or_none, "P"),
-    ("q is annotated as a queue, but is none: write q = xdb.Queue[...]()", _queue_only_annotated, "P"),
-    ("history='some' is neither", _history, "P"),
+    ("a row class is annotated twice", _row_twice, "P"),
+    ("annotate the row class alone", _row_or_none, "P"),
+    ("q is only annotated as a queue: write q = xdb.Queue[...]()", _queue_only_annotated, "P"),
+    ("history='some' is not", _history, "P"),
 ]
 
 
@@ -336,35 +336,35 @@ def test_rows_are_checked_before_any_sql() -> None:
     assert (start.table, start.key_columns) == ("public.users", {"user_id": "alice"})
     assert start.values_encoded == {"mail": "a@x", "status": None}
     assert Stock.row({"shop": 1, "sku": Decimal("2.0")}).key_columns == {"shop": 1, "sku": "2.0"}
-    with pytest.raises(TypeError, match="User has no attribute 'email'; it has mail, status"):
+    with pytest.raises(TypeError, match="User has no attribute 'email'; its attributes are mail, status"):
         User.row("alice", email="a@x")
     with pytest.raises(xdb.CodecError, match="User.mail: null is not str"):
         User.row("alice", mail=None)
-    with pytest.raises(TypeError, match="the key of Stock is a dict with shop, sku, not 'x'"):
+    with pytest.raises(TypeError, match="'x' is not a key of Stock: give a dict with shop, sku"):
         Stock.row("x")
-    with pytest.raises(xdb.CodecError, match="User.user_id: None is no key"):
+    with pytest.raises(xdb.CodecError, match="User.user_id: None can't be a key"):
         User.row(None)
 
 
 def test_a_first_pause_that_is_longer_than_the_longest() -> None:
-    with pytest.raises(ValueError, match="never waits longer than maximum=0:01:40: give one that initial=6:00:00 fits into"):
+    with pytest.raises(ValueError, match="initial=6:00:00 of a Retry is longer than maximum=0:01:40"):
         xdb.Retry(initial=timedelta(hours=6))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"initial": 5}, "its times are timedeltas, as timedelta"),
-        ({"give_up_after": 3}, "its times are timedeltas"),
-        ({"attempts": 2.5}, "attempts of a Retry is a whole number"),
-        ({"attempts": -1}, "a Retry has no negative number"),
-        ({"give_up_after": timedelta(-1)}, "a Retry has no negative number"),
-        ({"give_up_after": timedelta(0)}, "give_up_after=0 leaves no time to try again: give attempts=1"),
-        ({"attempts": True}, "attempts of a Retry is a whole number"),
-        ({"factor": float("nan")}, "factor=nan of a Retry is no number"),
-        ({"factor": float("inf")}, "factor=inf of a Retry is no number"),
-        ({"factor": "2"}, "factor='2' of a Retry is no number"),
-        ({"factor": 0.5}, "a factor of 1 at least"),
+        ({"initial": 5}, "its times timedeltas, as in timedelta"),
+        ({"give_up_after": 3}, "its times timedeltas"),
+        ({"attempts": 2.5}, "attempts must be an int"),
+        ({"attempts": -1}, "attempts and times must not be negative"),
+        ({"give_up_after": timedelta(-1)}, "attempts and times must not be negative"),
+        ({"give_up_after": timedelta(0)}, "give_up_after=0 leaves no time for a retry: give attempts=1"),
+        ({"attempts": True}, "attempts must be an int"),
+        ({"factor": float("nan")}, "factor=nan of a Retry is not a finite number"),
+        ({"factor": float("inf")}, "factor=inf of a Retry is not a finite number"),
+        ({"factor": "2"}, "factor='2' of a Retry is not a finite number"),
+        ({"factor": 0.5}, "factor must be 1 or more"),
     ],
     ids=str,
 )

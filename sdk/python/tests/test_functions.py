@@ -65,7 +65,7 @@ def test_a_start_calls_them_in_order() -> None:
     class Other(xdb.Process):
         reserve = xdb.Function[Reservation]("app.another")
 
-    with pytest.raises(ValueError, match=r"reserve \(app.another\) is no function of Order"):
+    with pytest.raises(ValueError, match=r"reserve \(app.another\) is not a function of Order"):
         xdb.Start(Order, "o-1", "a1", calls=[Other.reserve.on_start(Reservation("a1", Decimal(1)))]).arguments()
 
 
@@ -77,7 +77,7 @@ def test_an_argument_that_does_not_fit_is_refused_where_it_is_given() -> None:
 
 
 def test_an_annotation_alone_is_no_function() -> None:
-    with pytest.raises(xdb.DefinitionError, match="is annotated as a function, but is none"):
+    with pytest.raises(xdb.DefinitionError, match="is only annotated as a function"):
 
         class Annotated(xdb.Process):
             reserve: xdb.Function[Reservation]

@@ -114,13 +114,13 @@ def test_what_could_not_be_read_again_is_not_written(value: Any, annotation: Any
 @pytest.mark.parametrize(
     "value, message",
     [
-        (Plain(n=1, s="a\0b"), r"at\['s'\]: it has the character \\0"),
-        (Plain(n=1, s="\ud800"), r"at\['s'\]: it has half of a surrogate pair"),
-        (Plain(n=1, raw=b"\xff"), "at: this Plain has no JSON: 'utf-8' codec can't decode"),
-        (Plain(n=1, other=object()), "at: this Plain has no JSON: Unable to serialize"),
-        (Struct(1, "a\0b"), r"at\['s'\]: it has the character \\0"),
-        (Struct(1, "\ud800"), r"at\['s'\]: it has half of a surrogate pair"),
-        (Struct(1, other=object()), "at: this Struct has no JSON: Encoding objects of type object"),
+        (Plain(n=1, s="a\0b"), r"at\['s'\]: the text has the character \\0"),
+        (Plain(n=1, s="\ud800"), r"at\['s'\]: the text has half of a surrogate pair"),
+        (Plain(n=1, raw=b"\xff"), "at: this Plain can't become JSON: 'utf-8' codec can't decode"),
+        (Plain(n=1, other=object()), "at: this Plain can't become JSON: Unable to serialize"),
+        (Struct(1, "a\0b"), r"at\['s'\]: the text has the character \\0"),
+        (Struct(1, "\ud800"), r"at\['s'\]: the text has half of a surrogate pair"),
+        (Struct(1, other=object()), "at: this Struct can't become JSON: Encoding objects of type object"),
     ],
     ids=lambda each: type(each).__name__,
 )

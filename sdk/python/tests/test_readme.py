@@ -13,16 +13,17 @@ import xdb
 from xdb.testing import call
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+QUICK_START = (DOCS / "quick-start-python.md").read_text()
 
 
 def blocks(text: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return re.findall(r"```python(?:,\w+)?\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     hello, _, test = blocks((Path(__file__).parents[1] / "README.md").read_text())
-    assert hello in PAGE, "the quick start has another one"
+    assert hello in QUICK_START, "the quick start has another one"
     module = types.ModuleType("hello")
     monkeypatch.setitem(sys.modules, "hello", module)
     exec(hello, vars(module))
@@ -38,7 +39,7 @@ def test_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_process_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("hello")
     monkeypatch.setitem(sys.modules, "hello", module)
-    exec(blocks(PAGE)[0], vars(module))
-    [test] = blocks(PAGE.partition("## Testing a whole process in memory")[2])
+    exec(blocks(QUICK_START)[0], vars(module))
+    [test, _] = blocks((DOCS / "python-testing.md").read_text().partition("## A whole process in memory")[2])
     exec(test, vars(module))
     vars(module)["test_in_memory"]()

@@ -117,23 +117,23 @@ def _row_without_anything() -> None:
         a: int
 
 
-TYPE_PARAMETERS = "has no JSON: a class with type parameters has none, so write one for each type"
+TYPE_PARAMETERS = "can't become JSON: write one class for each type"
 SLIPS: list[tuple[Callable[[], None], str, str]] = [
-    (_two_rows_of_a_table, "P", "Stock and Price are of one table, public.stock: a process has one row of each"),
-    (_wait_for_a_name_that_is_none, "P.a", "it waits for a queue 'payd' that the class does not have"),
-    (_queue_that_is_not_called, "P", "paid is a type, which has to be called: write paid = xdb.Queue[str]()"),
+    (_two_rows_of_a_table, "P", "Stock and Price map the same table, public.stock: a process has one row of each table"),
+    (_wait_for_a_name_that_is_none, "P.a", "it waits for queue 'payd', which the class does not have"),
+    (_queue_that_is_not_called, "P", "paid is a type that was not called: write paid = xdb.Queue[str]()"),
     (_queue_of_a_later_class, "P", "write paid = xdb.Queue[str | None]()"),
     (_class_of_queues, "P", "write paid = xdb.Queue[...]()"),
     (_global_queue_that_is_not_called, "P", 'write prices = xdb.GlobalQueue[int]("name")'),
     (_function_that_is_not_called, "P", 'write reserve = xdb.Function[int]("schema.name")'),
-    (_wait_for_a_type, "P.a", "xdb.Queue[str] is the type of a queue, and none: write xdb.Queue[str]()"),
-    (_misspelt_option, "P.a", "@xdb.state has no option retires=; it has start=, name=, wait=, retry=, "),
-    (_option_of_a_state_for_an_rpc, "P.a", "@xdb.rpc has no option start=; it has name=, timeout=, load=, lock="),
-    (_rpc_that_decides, "P.a", "an RPC returns its output; what it decides besides is xdb.then(...)"),
+    (_wait_for_a_type, "P.a", "xdb.Queue[str] is a type that was not called: write xdb.Queue[str]()"),
+    (_misspelt_option, "P.a", "@xdb.state has no option retires=; its options are start=, name=, wait=, retry=, "),
+    (_option_of_a_state_for_an_rpc, "P.a", "@xdb.rpc has no option start=; its options are name=, timeout=, load=, lock="),
+    (_rpc_that_decides, "P.a", "an RPC returns its output, not a decision: to start threads, call xdb.then(...)"),
     (_generic_dataclass, "P", f"pair: test_refused_classes.Pair[int] {TYPE_PARAMETERS}"),
     (_generic_dataclass_of_anything, "P", f"pair: left: ~T {TYPE_PARAMETERS}"),
-    (_row_without_its_table, "P", "a row needs table= and key=, as texts"),
-    (_row_without_anything, "P", "a row needs table= and key=, as texts"),
+    (_row_without_its_table, "P", "a row needs table= and key=, as str"),
+    (_row_without_anything, "P", "a row needs table= and key=, as str"),
 ]
 
 
@@ -186,11 +186,11 @@ def test_a_queue_that_a_handler_misspells_is_refused_before_the_engine_is_asked(
     worker = xdb.Worker(Orders)
     assert post(worker, "Orders", "closes", input="orders")[0] == 200
     assert post(worker, "Orders", "waits", "wait-until", input="orders")[0] == 200
-    has = "which Orders does not have; it has orders"
+    has = "which Orders does not have; its queues are orders"
     for name, api, given, detail in (
-        ("closes", "execute", "order", f"Orders.closes names a queue 'order', {has}"),
-        ("closes_with_a_global_one", "execute", None, f"Orders.closes_with_a_global_one names a queue 'prices', {has}"),
-        ("waits", "wait-until", "order", f"wait= of Orders.waits names a queue 'order', {has}"),
+        ("closes", "execute", "order", f"Orders.closes names queue 'order', {has}"),
+        ("closes_with_a_global_one", "execute", None, f"Orders.closes_with_a_global_one names queue 'prices', {has}"),
+        ("waits", "wait-until", "order", f"wait= of Orders.waits names queue 'order', {has}"),
     ):
         status, answer = post(worker, "Orders", name, api, input=given)
         assert (status, answer["errorType"], answer["detail"]) == (500, "LookupError", detail)
@@ -198,5 +198,5 @@ def test_a_queue_that_a_handler_misspells_is_refused_before_the_engine_is_asked(
 
 def test_an_rpc_that_returns_a_decision_is_told_of_then() -> None:
     status, answer = post(xdb.Worker(Orders), "Orders", "decides", "rpc", input=True)
-    assert status == 500 and "Orders.decides returned a decision, and an RPC returns its output: " in answer["detail"]
+    assert status == 500 and "Orders.decides returned a decision, but an RPC returns its output: " in answer["detail"]
     assert "xdb.then(...)" in answer["detail"]

@@ -73,12 +73,12 @@ def test_a_worker_that_is_full_says_so_at_once(served: Any, gate: Gate, caplog: 
             reply = connection.getresponse()
             assert (reply.status, reply.getheader("retry-after")) == (503, "1")
             answer = json.loads(reply.read())
-            assert answer["errorType"] == "WorkerFull" and "all 2 threads of the worker are at work" in answer["detail"]
+            assert answer["errorType"] == "WorkerFull" and "all 2 threads of the worker are busy" in answer["detail"]
             assert "retryAfterSeconds" not in answer
         # What is known before anything runs needs no thread. Nor does a call that is none.
         assert ask(port, "waits", api="wait-until")[0] == 200
         assert ask(port, "nowhere")[1]["errorType"] == "UnknownState"
-        assert caplog.text.count("all 2 threads of the worker are at work") == 1
+        assert caplog.text.count("all 2 threads of the worker are busy") == 1
         gate.release.set()
         for each in held:
             assert each.getresponse().status == 200
@@ -106,8 +106,8 @@ def test_an_rpc_that_waits_for_a_thread_until_its_time_is_over_never_begins(gate
         assert gate.count() == 1
         status, answer = ask(port, "say", api="rpc")
         assert (status, answer["errorType"]) == (500, "DeadlineExceeded")
-        assert answer["detail"].startswith("Steps.say was not begun: the call waited for a thread until its time was over")
-        assert "took longer than" in caplog.text and "was not begun" in caplog.text
+        assert answer["detail"].startswith("Steps.say was not called: the call timed out while it waited for a thread")
+        assert "took longer than" in caplog.text and "was not called" in caplog.text
         assert gate.count() == 1
 
 
@@ -115,7 +115,7 @@ def test_an_rpc_that_waits_for_a_thread_until_its_time_is_over_never_begins(gate
 def test_no_handler_begins_whose_time_is_over(state: str, process: str, caplog: pytest.LogCaptureFixture) -> None:
     worker, body = xdb.Worker(Steps, AsyncSteps), request(process, state, context={"timeoutSeconds": 0.0})
     reply = worker.handle("POST", PATHS["execute"], headers(body), body)
-    assert reply.status == 500 and b"was not begun" in reply.body
+    assert reply.status == 500 and b"was not called" in reply.body
     assert "took longer" not in caplog.text
 
 
@@ -124,7 +124,7 @@ def test_no_handler_begins_whose_caller_is_gone(caplog: pytest.LogCaptureFixture
     job = xdb.Worker(Steps).open("POST", PATHS["execute"], headers(body), body)
     assert not isinstance(job, xdb.Reply)
     job.abandon()
-    assert b"was not begun" in job.run().body
+    assert b"was not called" in job.run().body
 
 
 @pytest.mark.parametrize("served", [served_by_serve, served_by_asgi])
@@ -139,10 +139,10 @@ def test_a_handler_is_told_that_its_caller_has_gone(served: Any, state: str, pro
         connection.close()
         wait_for(lambda: len(gate.cancelled) == 1)
         assert gate.cancelled[0].cancelled
-        wait_for(lambda: f"{process}.{state}: the caller has closed the connection" in caplog.text)
+        wait_for(lambda: f"{process}.{state}: the engine closed the connection" in caplog.text)
         # It goes on with others, and so does its thread.
         wait_for(lambda: ask(port, "quick", process=process) == (200, DONE))
-    assert caplog.text.count("the caller has closed the connection") == 1
+    assert caplog.text.count("the engine closed the connection") == 1
 
 
 @pytest.mark.parametrize("served", KINDS)
@@ -214,7 +214,7 @@ def test_an_engine_that_closes_its_connection_at_the_end_has_waited_in_vain(
     job.abandon()
     assert job.call.cancelled
     assert caplog.text.count(f"{process}.quick took longer than {timeout:g} s") == is_late
-    assert ("the caller has closed the connection" in caplog.text) is not is_late
+    assert ("the engine closed the connection" in caplog.text) is not is_late
     if is_late:
         job.late()
         assert caplog.text.count("took longer than") == 1
@@ -242,9 +242,9 @@ def test_no_call_is_told_of_a_connection_that_was_closed_after_its_answer(follow
 def test_an_address_that_is_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1 port {port}: Address already in use"):
+        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1, port {port}: Address already in use"):
             xdb.Server(xdb.Worker(Steps), port=port)
-    with pytest.raises(OSError, match="can't listen on nowhere.invalid port 0"):
+    with pytest.raises(OSError, match="can't listen on nowhere.invalid, port 0"):
         xdb.Server(xdb.Worker(Steps), host="nowhere.invalid", port=0)
     with pytest.raises(ValueError, match="threads="):
         xdb.Worker(Steps, threads=0)

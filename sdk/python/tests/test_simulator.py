@@ -95,7 +95,7 @@ class MoneyTransfer(xdb.Process):
 
     @xdb.state(wait=xdb.any_of(approval, xdb.timer(hours=1)))
     def approved(self) -> xdb.Decision:
-        return self.credit() if self.approval.received else self.refund("nobody approved")
+        return self.credit() if self.approval.received else self.refund("not approved")
 
     @xdb.state(retry=xdb.Retry(attempts=3), on_failure="refund")
     def credit(self) -> xdb.Decision:
@@ -192,7 +192,7 @@ def test_a_transfer_is_approved(sim: Simulator) -> None:
 def test_nobody_approves(sim: Simulator) -> None:
     p = transfer(sim)
     outcome = sim.run_until_closed("transfer-7")
-    assert (outcome.status, outcome.result) == ("FAILED", "nobody approved")
+    assert (outcome.status, outcome.result) == ("FAILED", "not approved")
     assert sim.now == NOW + timedelta(hours=1) and sim.rows(Account)[0]["balance"] == Decimal("100")
     assert p.description.threads == ()
 
@@ -257,7 +257,7 @@ def test_time_can_be_helped_along(sim: Simulator) -> None:
     assert p.local.reminders == 8
     p.publish(SignUp.verified, "mail")
     assert p.outcome.result == "done"
-    with pytest.raises(NeverRests, match="no timer, timeout, late start or next attempt is left"):
+    with pytest.raises(NeverRests, match="no timer, timeout, delayed start or retry is left"):
         sim.to_next_timer()
 
 
@@ -267,7 +267,7 @@ def test_a_bug_does_not_go_on_for_ever(sim: Simulator, monkeypatch: pytest.Monke
     with pytest.raises(CallKeepsFailing, match="first-1 of odd has failed 5 times, .*RuntimeError: a bug"):
         sim.advance(days=1)
     p.stop()
-    with pytest.raises(NeverRests, match="loop has made 300 calls at one moment"):
+    with pytest.raises(NeverRests, match="loop has made 300 calls at one time of the clock"):
         sim.start(Odd, "loop", "loop")
     sim.stop("loop")
     assert sim.start(Odd, "fatal", "fatal").status == "FAILED"
@@ -280,7 +280,7 @@ def test_a_bug_does_not_go_on_for_ever(sim: Simulator, monkeypatch: pytest.Monke
 
 def test_asynchronous_handlers_and_processes_that_wait_for_no_time(sim: Simulator) -> None:
     p = sim.start(Odd, "odd", "wait")
-    with pytest.raises(NeverRests, match="waits for no time"):
+    with pytest.raises(NeverRests, match="waits for something other than a time"):
         sim.run_until_closed("odd")
     p.publish(Odd.done, 3)
     assert p.outcome.result == 3
@@ -335,7 +335,7 @@ def test_movements_begin_later_and_failures_say_when_they_are_repeated(later: Si
     assert times(p) == [NOW + timedelta(hours=1)]
     elsewhere = later.start(Later, None, "there", starting_state=Later.second)
     assert [event.type for event in elsewhere.history][-2:] == ["MessagesReceived", "AttemptFailed"]
-    with pytest.raises(ValueError, match="is no state of"):
+    with pytest.raises(ValueError, match="is not a state of"):
         later.start(Later, None, starting_state=SignUp.verify)
 
 
@@ -354,7 +354,7 @@ def test_starts_are_merged_while_they_wait(later: Simulator) -> None:
     assert [details.get("input") for details in merged] == [None, "three"]
     with pytest.raises(xdb.errors.InvalidArgument, match="calls no function"):
         start("five", 90, input="app.merge")
-    with pytest.raises(ValueError, match="start_at is one of"):
+    with pytest.raises(ValueError, match="start_at='soon' is unknown: give one of 'keep'"):
         xdb.Merge(start_at="soon").options()  # type: ignore[arg-type]
 
 
@@ -414,17 +414,17 @@ def test_a_pause_holds_calls_back(held: Simulator) -> None:
 
 
 def test_a_movement_has_one_time_that_can_be_meant() -> None:
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="both a delay and at="):
         Later.second.later(seconds=1, at=NOW)
-    with pytest.raises(ValueError, match="before now"):
+    with pytest.raises(ValueError, match="must not be negative"):
         Later.second.later(seconds=-1)
-    with pytest.raises(ValueError, match="needs a time zone"):
+    with pytest.raises(ValueError, match="has no time zone"):
         Later.second.later(at=datetime(2030, 1, 1))
-    with pytest.raises(ValueError, match="no time from now"):
+    with pytest.raises(ValueError, match="is not a timedelta of zero or more"):
         xdb.retry(after=timedelta(seconds=-1))
     assert xdb.Retryable("Busy", after=timedelta(days=3652.5)).retry_after == 315_576_000
     for wait in (xdb.retry, partial(xdb.Retryable, "Busy")):
-        with pytest.raises(ValueError, match="more than ten years"):
+        with pytest.raises(ValueError, match="longer than ten years"):
             wait(after=timedelta(days=3652.5, seconds=1))
 
 
@@ -469,7 +469,7 @@ def test_a_simulator_that_has_ended_is_told(sim: Simulator) -> None:
     other = Simulator(SignUp)
     other._program._process.kill()
     other._program._process.wait()
-    with pytest.raises(RuntimeError, match="has ended"):
+    with pytest.raises(RuntimeError, match="has exited"):
         other.describe("p")
     assert os.path.exists(program.find())
 

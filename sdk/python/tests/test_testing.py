@@ -48,7 +48,7 @@ def test_money_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call(MoneyTransfer.debit, rows=rows)
     assert result.decision == MoneyTransfer.approved() and result.rows[Account] == {"balance": Decimal("7.70")}
     assert call(MoneyTransfer.approved, received={MoneyTransfer.approval: []}).decision == MoneyTransfer.refund(
-        "nobody approved"
+        "not approved"
     )
     keys: list[str] = []
     monkeypatch.setattr(transfer.bank, "credit", lambda to, amount, idempotency_key: keys.append(idempotency_key))
@@ -101,20 +101,20 @@ def test_what_a_handler_raises_is_raised() -> None:
 def test_misspelt_arguments_are_refused() -> None:
     """They said nothing, and the test had tested something else."""
     for wrong, message in (
-        ({"localx": {"tries": 3}}, "localx= is no argument here, and no field of a request's context; those are processId"),
-        ({"atempt": 5}, "atempt= is no argument"),
-        ({"recieved": {Order.parts: []}}, "recieved= is no argument"),
-        ({"received": {"nope": ["Ada"]}}, "Order has no such queue 'nope'; it has .*parts.*prices"),
-        ({"received": {SignUp.verified: ["link"]}}, "Order has no such queue 'verified'"),
-        ({"received": {xdb.GlobalQueue[int]("nope"): [1]}}, "Order has no such queue 'nope'"),
-        ({"fired": ["nope"]}, "Order.waits waits for no timer 'nope'; it waits for .*soon"),
+        ({"localx": {"tries": 3}}, "localx= is neither an argument nor a field of the request's context; the fields are processId"),
+        ({"atempt": 5}, "atempt= is neither an argument"),
+        ({"recieved": {Order.parts: []}}, "recieved= is neither an argument"),
+        ({"received": {"nope": ["Ada"]}}, "Order has no queue 'nope'; its queues are .*parts.*prices"),
+        ({"received": {SignUp.verified: ["link"]}}, "Order has no queue 'verified'"),
+        ({"received": {xdb.GlobalQueue[int]("nope"): [1]}}, "Order has no queue 'nope'"),
+        ({"fired": ["nope"]}, "Order.waits waits for no timer 'nope'; its timers are .*soon"),
         ({"skipped": ["nope"]}, "Order.waits waits for no timer 'nope'"),
     ):
         with pytest.raises(TypeError, match=message):
             call(Order.waits, **wrong)  # type: ignore
-    with pytest.raises(TypeError, match="Order.reads waits for no timer 'soon'; it waits for none"):
+    with pytest.raises(TypeError, match="Order.reads waits for no timer 'soon'; its timers are none"):
         call(Order.reads, rows={Basket: dict(lines=[])}, fired=["soon"])
-    with pytest.raises(TypeError, match="atempt= is no argument"):
+    with pytest.raises(TypeError, match="atempt= is neither an argument"):
         wait(Order.waits_by_function, atempt=5)  # type: ignore
     # A wait that is a function may have any timer.
     assert call(Order.waits_by_function, received={"parts": [Line("a", 1)]}, fired=["any"]).decision is not None
@@ -150,21 +150,21 @@ def test_a_movement_that_was_not_called() -> None:
         def configured(self) -> xdb.Decision:
             return self.next.with_config(timeout=timedelta(seconds=1))  # type: ignore[return-value]
 
-    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.later\(\.\.\.\)\(\)$"):
+    with pytest.raises(xdb.NoDecision, match=r"which is a state: call it, self\.next\.later\(\.\.\.\)\(\)$"):
         call(Moves.later)
-    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.with_config\(\.\.\.\)\(\)$"):
+    with pytest.raises(xdb.NoDecision, match=r"which is a state: call it, self\.next\.with_config\(\.\.\.\)\(\)$"):
         call(Moves.configured)
 
 
-def test_the_simulator_is_a_client_but_for_what_the_page_says() -> None:
+def test_the_simulator_is_a_client_except_what_the_page_says() -> None:
     def methods(cls: type) -> dict[str, inspect.Signature]:
         return {name: inspect.signature(fn) for name, fn in vars(cls).items() if inspect.isfunction(fn) and name[0] != "_"}
 
     client, simulator = methods(xdb.Client), methods(Simulator)
     missing = sorted(client.keys() - simulator.keys())
-    page = " ".join((Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8").split())
+    page = " ".join((Path(__file__).parents[3] / "docs" / "python-testing.md").read_text(encoding="utf-8").split())
     assert missing == ["list", "retry_now_many", "skip_timer_many", "start_many", "stop_many", "wait_for_state"]
-    assert f"but for {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
+    assert f"except {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
     assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
     for name in client.keys() & simulator.keys() - {"check"}:
         assert client[name].parameters.keys() - simulator[name].parameters.keys() <= {"conn"}, name

@@ -92,28 +92,28 @@ def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: xdb.timer(seconds=-1), "less than no time"),
-        (lambda: xdb.timer(at=datetime(2027, 1, 1)), "needs a time zone"),
-        (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "a delay or `at`, not both"),
-        (lambda: xdb.timer(seconds=math.nan), "seconds=nan of a timer is no length of time"),
-        (lambda: xdb.timer(seconds=math.inf), "seconds=inf of a timer is no length of time"),
-        (lambda: xdb.timer(days=-math.inf), "days=-inf of a timer is no length of time"),
-        (lambda: xdb.timer(hours="1"), "hours='1' of a timer is no length of time"),  # type: ignore
-        (lambda: xdb.timer(minutes=True), "minutes=True of a timer is no length of time"),
-        (lambda: xdb.timer(days=1e10), "days=10000000000.0 of a timer is longer than Python's longest time"),
-        (lambda: xdb.timer(seconds=10**400), "of a timer is longer than Python's longest time"),
-        (lambda: xdb.timer(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of a timer is no datetime"),  # type: ignore
-        (lambda: xdb.timer(at="2027-01-01"), "at='2027-01-01' of a timer is no datetime"),  # type: ignore
-        (lambda: xdb.timer(at=datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "after the last one that Python has in UTC"),
-        (lambda: Q.s.later(seconds=math.nan), "seconds=nan of Q.s.later() is no length of time"),
-        (lambda: Q.s.later(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of Q.s.later() is no datetime"),  # type: ignore
-        (lambda: xdb.any_of(), "any_of() waits for nothing"),
-        (lambda: xdb.all_of(T1, "x"), "'x' is nothing to wait for"),  # type: ignore
-        (lambda: xdb.any_of(xdb.Queue[str], T1), "xdb.Queue[str] is the type of a queue, and none: write xdb.Queue[str]()"),  # type: ignore
-        (lambda: xdb.any_of(xdb.GlobalQueue), "xdb.GlobalQueue[...] is the type of a queue"),  # type: ignore
-        (lambda: Q.a.take(0), "at least one message"),
-        (lambda: Q.a.take(2, at_least=1), "not both"),
-        (lambda: Q.a.take(at_least=3, at_most=2), "at_most is less than at_least"),
+        (lambda: xdb.timer(seconds=-1), "must not be negative"),
+        (lambda: xdb.timer(at=datetime(2027, 1, 1)), "has no time zone"),
+        (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "both a delay and at="),
+        (lambda: xdb.timer(seconds=math.nan), "seconds=nan of a timer is not a finite number"),
+        (lambda: xdb.timer(seconds=math.inf), "seconds=inf of a timer is not a finite number"),
+        (lambda: xdb.timer(days=-math.inf), "days=-inf of a timer is not a finite number"),
+        (lambda: xdb.timer(hours="1"), "hours='1' of a timer is not a finite number"),  # type: ignore
+        (lambda: xdb.timer(minutes=True), "minutes=True of a timer is not a finite number"),
+        (lambda: xdb.timer(days=1e10), "days=10000000000.0 of a timer is longer than 999999999 days"),
+        (lambda: xdb.timer(seconds=10**400), "of a timer is longer than 999999999 days"),
+        (lambda: xdb.timer(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of a timer is not a datetime"),  # type: ignore
+        (lambda: xdb.timer(at="2027-01-01"), "at='2027-01-01' of a timer is not a datetime"),  # type: ignore
+        (lambda: xdb.timer(at=datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "outside of Python's range of times in UTC"),
+        (lambda: Q.s.later(seconds=math.nan), "seconds=nan of Q.s.later() is not a finite number"),
+        (lambda: Q.s.later(at=date(2027, 1, 1)), "at=datetime.date(2027, 1, 1) of Q.s.later() is not a datetime"),  # type: ignore
+        (lambda: xdb.any_of(), "any_of() has no parts"),
+        (lambda: xdb.all_of(T1, "x"), "'x' can't be waited for"),  # type: ignore
+        (lambda: xdb.any_of(xdb.Queue[str], T1), "xdb.Queue[str] is a type that was not called: write xdb.Queue[str]()"),  # type: ignore
+        (lambda: xdb.any_of(xdb.GlobalQueue), "xdb.GlobalQueue[...] is a type that was not called"),  # type: ignore
+        (lambda: Q.a.take(0), "take() of 0 messages: it must be 1 or more"),
+        (lambda: Q.a.take(2, at_least=1), "take() has count=2 beside at_least="),
+        (lambda: Q.a.take(at_least=3, at_most=2), "is less than at_least"),
         (lambda: commands(xdb.all_of(xdb.timer(seconds=1, id="x"), xdb.timer(seconds=2, id="x"))), "the same id"),
     ],
 )

@@ -296,9 +296,9 @@ def test_a_wait_that_is_worked_out() -> None:
         "localQueueCommands": [{"commandId": "parts", "queueName": "parts", "count": 3}],
     }
     status, answer = execute("waits_by_function")
-    assert answer["detail"] == "no message of parts was received: ask parts.received first"
+    assert answer["detail"] == "no message of parts was received: check parts.received first"
     status, answer = post(WORKER, "Order", "waits_for_nothing", "wait-until")
-    assert answer["errorType"] == "NoDecision" and "it returns what to wait for" in answer["detail"]
+    assert answer["errorType"] == "NoDecision" and "return what to wait for" in answer["detail"]
 
 
 def test_a_state_that_waits_no_more_is_not_called_too_early() -> None:
@@ -341,15 +341,15 @@ def test_an_async_handler_has_a_loop_in_the_pure_core() -> None:
 @pytest.mark.parametrize(
     "name, error_type, detail",
     [
-        ("nothing", "NoDecision", "Order.nothing returned nothing: each way through it ends with a decision"),
-        ("foreign", "NoDecision", "Order.foreign returned dict {'nextStates': []}, which is no decision"),
+        ("nothing", "NoDecision", "Order.nothing returned nothing: return a decision on every path"),
+        ("foreign", "NoDecision", "Order.foreign returned dict {'nextStates': []}, which is not a decision"),
         ("uncalled", "NoDecision", "Order.uncalled returned the state nothing itself: call it, self.nothing()"),
         ("raises", "LookupError", "not in stock"),
         ("exits", "SystemExit", "3"),
         ("fatal", "OutOfStock", "no more red ones"),
         ("retryable", "Busy", "Busy"),
         ("sleeps", "DeadlineExceeded", "Order.sleeps took longer than 0.02 s, and the engine has given up"),
-        ("reads", "NullAttribute", "Basket.lines is null: its row is gone, or annotate it `list[test_worker.Line] | None`"),
+        ("reads", "NullAttribute", "Basket.lines is null, or its row was deleted: annotate it `list[test_worker.Line] | None`"),
         ("line", "CodecError", "Order.line(line): null is not Line"),
     ],
 )
@@ -441,9 +441,9 @@ def test_after_the_handler_has_returned_nothing_is_lost_in_silence() -> None:
     job = opened("publishes")
     order: Any = job.instance
     assert job.run().status == 200
-    with pytest.raises(xdb.CallOver, match="nothing can be published to parts: its handler has returned"):
+    with pytest.raises(xdb.CallOver, match="can't publish to parts: the handler has returned"):
         order.parts.publish(Line("late", 1))
-    with pytest.raises(xdb.CallOver, match="Order.tries can't be written: its handler has returned"):
+    with pytest.raises(xdb.CallOver, match="can't write Order.tries: the handler has returned"):
         order.tries = 4
     with pytest.raises(xdb.CallOver):
         order.basket.note = "late"
@@ -471,26 +471,26 @@ def test_what_can_not_be_kept_can_not_be_assigned() -> None:
     order: Any = opened("reads").instance
     with pytest.raises(AttributeError, match="Order has no attribute 'tires' that can be assigned: annotate it"):
         order.tires = 1
-    with pytest.raises(AttributeError, match="Basket has no attribute 'nte'; it has lines, total, note"):
+    with pytest.raises(AttributeError, match="Basket has no attribute 'nte'; its attributes are lines, total, note"):
         order.basket.nte = 1
-    with pytest.raises(AttributeError, match="a row is not replaced"):
+    with pytest.raises(AttributeError, match="can't be replaced"):
         order.basket = None
     with pytest.raises(xdb.CodecError, match="Order.tries: str 'x' is not int"):
         order.tries = "x"
-    with pytest.raises(xdb.NotLoaded, match="Order.due has no value yet: give it one in the class"):
+    with pytest.raises(xdb.NotLoaded, match="Order.due has no value yet: give it a default in the class"):
         order.due
-    with pytest.raises(TypeError, match=r"Order.line takes an input: self.line\(line\)"):
+    with pytest.raises(TypeError, match=r"Order.line needs its input: write self.line\(line\)"):
         order.line()
     with pytest.raises(TypeError, match="Order.reads takes no input"):
         order.reads(3)
-    with pytest.raises(TypeError, match="only movements to states can be added"):
+    with pytest.raises(TypeError, match="takes only movements to states"):
         order.reads() + xdb.complete()
 
 
 def test_a_result_that_has_no_json_names_the_place() -> None:
-    with pytest.raises(xdb.CodecError, match=r"result\['a'\]\[1\]: object has no JSON"):
+    with pytest.raises(xdb.CodecError, match=r"result\['a'\]\[1\]: object can't become JSON"):
         xdb.complete({"a": [1, object()]})
-    with pytest.raises(ValueError, match="a message for prices needs a ttl above zero"):
+    with pytest.raises(ValueError, match="of a message for prices is not positive"):
         opened("publishes").instance.prices.publish(Decimal(1), ttl=0)  # type: ignore[attr-defined]
 
 
@@ -499,14 +499,14 @@ def test_attributes_of_a_process_can_be_looked_at_without_a_call() -> None:
 
     order = view(Order, {"tries": 3})
     assert (order.tries, order.tags) == (3, [])
-    with pytest.raises(xdb.CallOver, match="Order.tries can't be written: this is what the attributes were, and no call"):
+    with pytest.raises(xdb.CallOver, match="can't write Order.tries: this is a copy of the attributes, outside of a call"):
         order.tries = 4
 
 
 def test_outside_of_a_call_there_is_none() -> None:
     asked: list[Any] = [xdb.current, xdb.results, lambda: xdb.then(xdb.complete())]
     for ask in asked:
-        with pytest.raises(LookupError, match="no call is being answered here"):
+        with pytest.raises(LookupError, match="there is no call here"):
             ask()
 
 
@@ -541,5 +541,5 @@ def test_an_open_worker_without_a_secret_is_told_once(caplog: pytest.LogCaptureF
     worker.warn_if_open("0.0.0.0")
     worker.warn_if_open("0.0.0.0")
     assert [each.getMessage() for each in caplog.records] == [
-        "calls are not signed, and 0.0.0.0 can be reached from elsewhere: give the worker a secret"
+        "calls are not signed, and other machines can reach 0.0.0.0: give the worker a secret"
     ]

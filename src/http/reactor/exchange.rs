@@ -110,23 +110,25 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
     let unwritable =
         || HttpFailure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
-    let (head, call) = write(message, request.body.len(), space).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
+    let mut head = Vec::with_capacity(512);
+    let call =
+        write(message, request.body.len(), space, &mut head).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
     Ok((head, Exchange { state: ReceiveState::Head(call), pending: Vec::new(), unread: None }))
 }
 
-/// The head of a request, and the reader of its answer.
+/// Writes the head of a request, and gives the reader of its answer.
 fn write(
     message: http::Request<()>,
     body: usize,
     space: &mut [u8],
-) -> Result<Option<(Vec<u8>, Call<RecvResponse>)>, Error> {
+    head: &mut Vec<u8>,
+) -> Result<Option<Call<RecvResponse>>, Error> {
     let mut call = Call::new(message)?.proceed();
-    let mut head = Vec::with_capacity(512);
     while !call.can_proceed() {
         let written = call.write(space)?;
         head.extend_from_slice(&space[..written]);
     }
-    let call = match call.proceed()? {
+    Ok(match call.proceed()? {
         Some(SendRequestResult::RecvResponse(call)) => Some(call),
         Some(SendRequestResult::SendBody(mut call)) => {
             call.consume_direct_write(body)?;
@@ -134,8 +136,7 @@ fn write(
         }
         // No request uses `Expect: 100-continue`.
         Some(SendRequestResult::Await100(_)) | None => None,
-    };
-    Ok(call.map(|call| (head, call)))
+    })
 }
 
 impl Exchange {

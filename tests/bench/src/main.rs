@@ -1,6 +1,6 @@
 //! The benchmark: workloads against a throwaway server, one table of what came of them.
 //!
-//! See `docs/performance.md`. Options come from the environment; the exit code is 1 if a run was violated, 2 for wrong options.
+//! See `docs/internals/benchmarks.md`. Options come from the environment; the exit code is 1 if a run was violated, 2 for wrong options.
 //! A target that is missed is shown, and is no failure: what is fast enough depends on the machine.
 
 mod chain;

@@ -31,7 +31,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the variables that `docs/performance.md` lists.
+    /// Reads the variables that `docs/internals/benchmarks.md` lists.
     pub fn from_env() -> Result<Options, String> {
         Options::read(|name| std::env::var(name).ok())
     }

@@ -1,6 +1,6 @@
 //! Hostile input, kept running: SQL functions with arguments that nobody expects, and a worker whose answers are no answers.
 //!
-//! See `docs/torture.md`. `SEED` and `MINUTES` come from the environment; the exit code is 1 if something was violated, 2 for wrong
+//! See `docs/internals/torture.md`. `SEED` and `MINUTES` come from the environment; the exit code is 1 if something was violated, 2 for wrong
 //! options. What must hold: no session is lost, no error is an internal one, the server never restarts, and every process is what
 //! its history says afterwards. Half of the sessions can have little more memory than they have at their begin.
 

@@ -1,4 +1,4 @@
-//! A process type, an execution of it, a clock, and everything that was recorded.
+//! The world of the tests: a process type, an execution of it, a clock, and all recorded events.
 #![allow(dead_code, reason = "every test file uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ impl World {
 
     pub fn started(definition: Definition) -> Self {
         let Command::Start(mut start) = start() else { unreachable!() };
-        // Only a state has a use for an input.
+        // Without a starting state, an input is refused.
         start.input = start.input.filter(|_| definition.starting_state.is_some());
         let mut world = Self::new(definition);
         world.run(Command::Start(start)).unwrap();
@@ -59,7 +59,7 @@ impl World {
         decide(&self.execution, command, self.context())
     }
 
-    /// Decides and applies; a refused command changes nothing.
+    /// Decides about a command and applies its events. A refused command changes nothing.
     pub fn run(&mut self, command: Command) -> Result<Vec<Event>, Rejection> {
         let events = self.decide(&command)?;
         for event in &events {
@@ -122,7 +122,7 @@ impl World {
         self.state(seq).status()
     }
 
-    /// Status and payloads of each command of a state that waits, or has waited and is at `execute`.
+    /// The status and the payloads of each command of a state that waits, or is at `execute` after a wait.
     pub fn results(&self, seq: u32) -> Vec<(CommandStatus, Vec<String>)> {
         let wait = match &self.state(seq).phase {
             Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => wait,
@@ -141,7 +141,7 @@ impl World {
         self.execution.queues.get(queue).into_iter().flatten().map(payload).collect()
     }
 
-    /// The execution that the recorded events give.
+    /// The execution, rebuilt from the recorded events.
     pub fn replayed(&self) -> Execution {
         let mut execution = Execution::new(self.execution.id);
         for (event, at) in &self.history {
@@ -155,7 +155,7 @@ pub fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::name).collect()
 }
 
-/// A process type with these states, each with its options; the first one starts.
+/// A process type with these states and their options. The first one is the starting state.
 pub fn definition(states: &[(&str, StateConfig)]) -> Definition {
     Definition {
         starting_state: states.first().map(|(name, _)| (*name).to_owned()),
@@ -181,7 +181,7 @@ pub fn attempts(maximum_attempts: u32) -> StateConfig {
     }
 }
 
-/// The same, which raises an incident when its retries are spent.
+/// The options, changed to raise an incident when the retries are spent.
 pub fn raising(config: StateConfig) -> StateConfig {
     let recovery = FailureRecovery { policy: FailurePolicy::RaiseIncident, ..FailureRecovery::default() };
     StateConfig { state_failure_recovery_options: Some(recovery), ..config }

@@ -1,8 +1,8 @@
-//! Whether an execution stands where the model says.
+//! Compares an execution with the model.
 
 use super::*;
 
-/// Everything in which they differ, one line for each.
+/// All differences, one line each.
 pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     let mut found = Differences(Vec::new());
     let is = &mut found;
@@ -62,7 +62,7 @@ impl Differences {
         }
     }
 
-    /// What is rounded may differ by what rounding does.
+    /// Compares moments that may differ by rounding.
     fn close(&mut self, what: &str, is: Timestamp, should: Timestamp) {
         if is.since(should).abs() > 2 {
             self.same(what, is, should);
@@ -83,7 +83,7 @@ fn compare_state(is: &mut Differences, model: &Model, seq: StateSeq, state: &Sta
     match (&state.phase, &expected.place, &expected.ended) {
         (Phase::Ended { status, last_failure, call }, place, Some((ended, _))) => {
             is.same(&at("status"), status, ended);
-            // Attempts that a crash has swallowed count too.
+            // Attempts that were lost in a crash count too.
             let attempt = match place {
                 Place::Call(_, call) => {
                     let failed = call.failures.last().map_or(0, |failure| failure.attempt);
@@ -112,7 +112,7 @@ fn compare_state(is: &mut Differences, model: &Model, seq: StateSeq, state: &Sta
 
 fn compare_call(is: &mut Differences, call: &CallState, expected: &Call) {
     is.close("due time", call.not_before, expected.not_before);
-    // Open: what a count is when an attempt's number is not the one after the last.
+    // Open: the count of failed attempts if an attempt's number does not follow the last one.
     let last = expected.failures.last();
     is.same("failed attempts", call.failed_attempts, last.map_or(0, |failure| failure.attempt));
     is.same("last failure", call.last_failure.as_ref(), expected.unregistered.as_deref().or(last));
@@ -209,7 +209,7 @@ fn compare_queues(is: &mut Differences, model: &Model, execution: &Execution) {
 }
 
 impl Model {
-    /// Takes over how the execution has rounded its moments, so that what is asked about them has one answer.
+    /// Adopts the rounded moments of the execution, so that later comparisons with them agree.
     pub fn round_as(&mut self, execution: &Execution) {
         for (seq, state) in self.seqs().into_iter().zip(&mut self.states) {
             if let Place::Call(api, call) = &mut state.place

@@ -1,7 +1,8 @@
-//! A second, naive model of a process execution, made from the specification of the programming model and from the
-//! types of commands alone, not from the code of the engine. It is as slow and as simple as can be: it keeps logs of
-//! what happened (each message ever received, each attribute ever written, each failure of each call), throws nothing
-//! away, counts by counting, and finds out how things stand by going through all of it.
+//! A second, naive model of an execution. It is made from the specification of the programming model and the types of
+//! commands alone, not from the code of the engine.
+//!
+//! It is as simple as possible, and slow. It keeps logs of all received messages, written attributes and failures of
+//! calls. It deletes nothing, and finds the present state by reading the logs.
 //!
 //! Where the specification leaves something open, a comment that begins with "Open:" says so, and what was chosen.
 
@@ -14,23 +15,23 @@ mod waits;
 
 use xdb_engine::*;
 
-/// A process execution as somebody tells it who has written everything down.
+/// An execution, as logs of everything that happened.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub begun: Option<Begun>,
     pub closed: Option<Closed>,
     /// A graceful completion was requested.
     pub completing: bool,
-    /// All state executions ever, in the order of their starting: the first one has the ordinal 1.
+    /// All state executions, in the order of their starts. The first one has the number 1.
     pub states: Vec<State>,
-    /// All messages ever received into local queues.
+    /// All messages that local queues have received.
     pub received: Vec<Received>,
-    /// All messages ever taken from global queues: by which state and which of its commands.
+    /// All messages consumed from global queues, each with its state and command.
     pub taken_globally: Vec<(StateSeq, u32, GlobalMessage)>,
-    /// All local attributes ever written.
+    /// All writes of local attributes.
     pub written: Vec<(String, Json)>,
     pub results: Vec<(Option<StateSeq>, Json)>,
-    /// Writes of global attributes that others carry out.
+    /// All writes of global attributes, which the engine's caller executes.
     pub global_writes: Vec<(String, Json)>,
     pub global_publishes: Vec<PublishedGlobally>,
     pub pause: Option<Pause>,
@@ -50,7 +51,7 @@ pub struct Begun {
 pub struct Closed {
     pub status: ProcessStatus,
     pub at: Timestamp,
-    /// None: the specification asks for none in particular.
+    /// None: the specification does not define the reason.
     pub reason: Option<Option<String>>,
 }
 
@@ -71,7 +72,7 @@ pub struct State {
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub place: Place,
-    /// What it waits for, or has waited for.
+    /// The wait, also after it is over.
     pub wait: Option<Waiting>,
     pub ended: Option<(StateStatus, Timestamp)>,
 }
@@ -82,33 +83,33 @@ pub enum Place {
     Waiting,
 }
 
-/// A call and all that went wrong with it.
+/// A call, with all its failures.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub not_before: Timestamp,
     pub failures: Vec<LastFailure>,
-    /// What its answers have named that is not registered, since the last of them.
+    /// Since the last failure: the answer that named something unregistered.
     pub unregistered: Option<Box<LastFailure>>,
     pub repeats: u32,
-    /// Those of them with the same request.
+    /// The repeats with the same request.
     pub same_requests: u32,
-    /// Failed attempts that have changed something.
+    /// How many failed attempts had effects.
     pub applied: u32,
-    /// Starts that were merged into it and have changed its input.
+    /// How many merged starts have changed the input.
     pub merged: u32,
-    /// The retries are spent, and nobody has resolved that.
+    /// The call has an incident that is not resolved.
     pub stands: bool,
-    /// For each incident that was resolved: how many failures there were by then.
+    /// For each resolved incident, the number of failures before it was resolved.
     pub resolved: Vec<usize>,
 }
 
 impl Call {
-    /// What went wrong since the last incident that was resolved.
+    /// The failures since the last resolved incident.
     pub fn since_resolved(&self) -> &[LastFailure] {
         &self.failures[self.resolved.last().copied().unwrap_or(0)..]
     }
 
-    /// The attempt that the retry policy begins to count after.
+    /// The retry policy counts attempts after this one.
     pub fn counted_after(&self) -> u32 {
         let last = self.resolved.last().and_then(|count| self.failures.get(count.checked_sub(1)?));
         last.map_or(0, |failure| failure.attempt)
@@ -117,7 +118,7 @@ impl Call {
 
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// The how-manieth wait of the execution this is.
+    /// The number of the wait within the execution.
     pub turn: u64,
     pub since: Timestamp,
     pub request: CommandRequest,
@@ -125,7 +126,7 @@ pub struct Waiting {
     pub status: Vec<CommandStatus>,
 }
 
-/// Why something is refused, without the words for people.
+/// Why a command is refused, without the text for people.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     NotRunning(ProcessStatus),
@@ -147,7 +148,7 @@ impl From<&Rejection> for Refusal {
         match rejection {
             Rejection::NotRunning(status) => Self::NotRunning(*status),
             Rejection::Stale => Self::Stale,
-            // The model has no quotas.
+            // The model has no limits.
             Rejection::InvalidAnswer(_) | Rejection::OverQuota(_) => Self::InvalidAnswer,
             Rejection::InvalidOptions(_) => Self::InvalidOptions,
             Rejection::UnusedInput => Self::UnusedInput,
@@ -183,7 +184,7 @@ impl Model {
         self.seqs().into_iter().filter(|seq| self.state(*seq).is_some_and(|state| state.ended.is_none())).collect()
     }
 
-    /// The call that the state is at, if it is at that of this API, and it is made some time.
+    /// The call of this API, if the state is at it and it has no incident.
     pub fn call(&self, seq: StateSeq, api: Api) -> Option<&Call> {
         match self.state(seq) {
             Some(State { place: Place::Call(at, call), ended: None, .. }) if *at == api && !call.stands => Some(call),
@@ -205,7 +206,7 @@ impl Model {
         }
     }
 
-    /// Positions in the log of the messages that lie in a queue, oldest first.
+    /// The positions in the log of the messages in a queue, oldest first.
     pub fn in_queue(&self, queue: &str) -> Vec<usize> {
         (0..self.received.len())
             .filter(|at| self.received[*at].queue == queue && self.received[*at].taken.is_none())
@@ -216,14 +217,14 @@ impl Model {
         self.written.iter().rev().find(|(written, _)| written == key).map(|(_, value)| value)
     }
 
-    /// The state execution as people name it.
+    /// The id of a state execution, as people see it.
     pub fn id(&self, seq: StateSeq) -> StateExecutionId {
         let state = self.state(seq).expect("there is such a state");
         StateExecutionId { state_id: state.state_id.clone(), number: state.number }
     }
 }
 
-/// The options that hold for a state: each one that came with it, else the registered one.
+/// An option of a state: that of its movement, or else the registered one.
 pub fn option<T: Clone>(
     definition: &Definition,
     state_id: &str,

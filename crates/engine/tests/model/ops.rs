@@ -1,5 +1,5 @@
-//! What may be done to a process, drawn at random. What depends on how the process stands (which state, which timer)
-//! is a number here, and is looked up when its time comes: so a run can be shortened and still makes sense.
+//! Random steps of a run. What depends on the execution (which state, which timer) is a number, which is looked up when
+//! the step is made. So a run can be shortened and stays valid.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -28,14 +28,14 @@ pub enum Op {
         applied: Option<Box<Effects>>,
         jitter: f64,
     },
-    /// The worker asks so many times to be called again later.
+    /// The worker refuses the call this number of times, and asks for it later.
     PutOff {
         whom: Whom,
         times: u32,
         after: Duration,
         jitter: f64,
     },
-    /// The call fails so many times, each time when it is due.
+    /// The call fails this number of times, each time when it is due.
     FailAgain {
         whom: Whom,
         times: u32,
@@ -45,34 +45,34 @@ pub enum Op {
         times: u32,
         jitter: f64,
     },
-    /// The answer of a state comes, and is lost in a crash before it is applied; the attempt was durable or not.
+    /// The answer of a state is lost in a crash before it is applied.
     LoseAnswer {
         whom: Whom,
         decision: Decision,
         effects: Effects,
     },
-    /// A timer of a state comes due; `early` by so many microseconds.
+    /// A timer of a state fires, `early` microseconds before its time.
     Fire {
         pick: usize,
         early: i64,
     },
     Pause(Pause),
     Resume,
-    /// So much earlier than the pause ends by itself.
+    /// The pause ends, `early` microseconds before its time.
     PauseEnds {
         early: i64,
     },
     ProcessTimeout {
         early: i64,
     },
-    /// A client publishes; the message is on record and comes in later.
+    /// A caller publishes a message to the inbox. The message comes in later.
     Send(Publish),
-    /// So many of the messages that clients have published come in.
+    /// This number of messages of the inbox come in.
     TakeIn(usize),
-    /// Messages come in that were never looked at before.
+    /// Messages come in that were not in the inbox.
     Arrive(Vec<Publish>),
     SendGlobally(Vec<GlobalPublish>),
-    /// So many free messages of global queues are offered.
+    /// This number of free messages of global queues are offered.
     Offer {
         whom: Whom,
         count: usize,
@@ -89,35 +89,35 @@ pub enum Op {
         reason: Option<String>,
     },
     FailProcess,
-    /// Another start is merged into this one, so many microseconds after the beginning of the run.
+    /// Another start is merged. It is due this number of microseconds after the beginning of the run.
     MergeStart(Option<Json>, i64),
     StartAgain,
-    /// The last command comes once more.
+    /// The last command is repeated.
     Again,
-    /// The clock moves, also back.
+    /// The clock moves, forward or back.
     Clock(i64),
     /// The process type is registered again.
     Register,
 }
 
-/// Which state execution: the one of a fitting place, or any, also one that has ended or never was.
+/// The state execution of a step: one that fits, or any. The latter may have ended, or not exist.
 #[derive(Clone, Copy, Debug)]
 pub enum Whom {
     Fitting(usize),
     Any(u32, Api),
 }
 
-/// Which attempt failed.
+/// The number of the failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub enum Attempt {
     Next,
-    /// One between was lost in a crash.
+    /// One attempt in between was lost in a crash.
     Skipped,
-    /// A crash has lost the count: the same number comes once more.
+    /// A crash has lost the count, so the number is used again.
     Same,
 }
 
-/// All of a run.
+/// A run.
 #[derive(Clone)]
 pub struct Plan {
     pub definitions: [Definition; 2],
@@ -126,7 +126,7 @@ pub struct Plan {
     pub ops: Vec<Op>,
 }
 
-/// What is left of it when it was made short; what came of it stands in the message of the failure.
+/// Shows the shortened run. The message of the failure shows what happened in it.
 impl std::fmt::Debug for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, definition) in self.definitions.iter().enumerate() {
@@ -139,7 +139,7 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-/// What `Debug` says, without that which is absent.
+/// The output of `Debug`, without absent values.
 pub fn brief(what: &impl std::fmt::Debug) -> String {
     let mut text = format!("{what:?}");
     for absent in ["None", "{}", "[]"] {
@@ -165,7 +165,7 @@ pub fn mapping() -> Vec<TableMapping> {
     }]
 }
 
-/// Mostly one of the first names; rarely the last.
+/// Mostly one of the known names, rarely the unknown one.
 fn name(known: &'static [&'static str], unknown: &'static str) -> impl Strategy<Value = String> {
     prop_oneof![60 => prop::sample::select(known), 1 => Just(unknown)].prop_map(str::to_owned)
 }
@@ -222,7 +222,7 @@ fn publish_globally() -> impl Strategy<Value = GlobalPublish> {
         .prop_map(|(queue, key, message_id, payload, ttl)| GlobalPublish { queue, key, message_id, payload, ttl })
 }
 
-/// `f` is always listed, `g` by few.
+/// All definitions list the function `f`, few list `g`.
 fn function_calls() -> impl Strategy<Value = Vec<FunctionCall>> {
     let name = prop_oneof![12 => Just("f"), 1 => Just("g")];
     let call =
@@ -262,8 +262,7 @@ fn requested() -> impl Strategy<Value = RequestedCommand> {
         .prop_map(|(command_id, kind)| RequestedCommand { command_id: command_id.map(str::to_owned), kind })
 }
 
-/// What may come of an answer to `waitUntil`, as it is when it was decoded: timers come before local queues, and
-/// those before global ones.
+/// A decoded answer to `waitUntil`: timers come before local queues, and local queues before global ones.
 fn request() -> impl Strategy<Value = CommandRequest> {
     let waiting_type = prop_oneof![
         1 => Just(WaitingType::Empty),
@@ -407,7 +406,7 @@ fn failure() -> impl Strategy<Value = Failure> {
     })
 }
 
-/// What a worker asks for: nothing, no time at all, a fraction, seconds, and longer than any policy.
+/// The time that a worker asks for: zero, a fraction of a second, seconds, and longer than any policy.
 fn asked() -> impl Strategy<Value = Duration> {
     prop::sample::select(&[0, 50_000, SECOND / 2, 3 * SECOND, 3 * SECOND, 90 * SECOND, 4_000 * SECOND][..])
         .prop_map(Duration)
@@ -487,7 +486,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// When every run begins.
+/// When all runs begin.
 pub const T0: i64 = 1_000 * SECOND;
 
 fn definitions() -> impl Strategy<Value = [Definition; 2]> {
@@ -586,7 +585,7 @@ fn start() -> impl Strategy<Value = Start> {
         )
 }
 
-/// A run of at most so many steps.
+/// A run of at most this number of steps.
 pub fn plan(steps: usize) -> impl Strategy<Value = Plan> {
     (definitions(), option::weighted(0.1, op()), start(), vec(op(), 1..steps))
         .prop_map(|(definitions, before, start, ops)| Plan { definitions, before, start, ops })

@@ -1,4 +1,4 @@
-//! A crash at any moment: what was stored gives the execution back, and from there it goes on as if nothing had been.
+//! A crash at any moment: the stored events give the execution back, and it goes on as without the crash.
 
 use super::run::*;
 use super::*;
@@ -14,16 +14,16 @@ struct Stored {
     details: String,
 }
 
-/// A moment at which the server may have been lost: after so many steps, or events of one.
+/// A moment at which the server may have crashed: after a number of steps, or between the events of one.
 struct Moment {
-    /// Steps that are over.
+    /// How many steps are over.
     steps: usize,
-    /// Events that are stored.
+    /// How many events are stored.
     stored: usize,
     execution: Execution,
 }
 
-/// Replays each beginning of the history of the run, and each end of it from a snapshot.
+/// Replays each beginning of the run's history, and each end of it from a snapshot.
 pub fn check(run: &Run) -> Result<(), TestCaseError> {
     let mut live = Execution::new(ID);
     let mut replay = Replay::new(ID);
@@ -68,7 +68,7 @@ fn same(one: &Execution, other: &Execution, what: &str, run: &Run) -> Result<(),
     expect(one == other, || format!("{what}: {}\nis not {}\n{run}", ops::brief(one), ops::brief(other)))
 }
 
-/// What a snapshot of now gives back, which has to be what it was made of, but for what nobody can ask for any more.
+/// Restores a snapshot of this moment, and compares it with the execution, without the ended states that it may drop.
 fn from_snapshot(replay: &Replay, moment: Moment, run: &Run) -> Result<Option<(Moment, Replay)>, TestCaseError> {
     let Some((event, left_out)) = replay.snapshot() else {
         let closed = replay.execution.status != ProcessStatus::Running || !replay.execution.exists();
@@ -93,14 +93,14 @@ fn from_snapshot(replay: &Replay, moment: Moment, run: &Run) -> Result<Option<(M
     Ok(Some((moment, back)))
 }
 
-/// Gives the rest of the commands to what a snapshot gave back.
+/// Applies the rest of the commands to the execution that a snapshot gave back.
 fn go_on(run: &Run, moment: &Moment, snapshot: Replay, live: &Execution) -> Result<(), TestCaseError> {
     let mut execution = with_uncounted(&snapshot.execution, live);
     let earlier: BTreeSet<(String, String)> = live.message_ids.clone();
     for step in &run.steps[moment.steps..] {
         let mut step = step.clone();
         step.published_before.extend(earlier.iter().cloned());
-        // A client's message is compared with those before it when it is published.
+        // The message of a caller is compared with earlier ones when it is published.
         if let Command::MessagesArrived(messages) = &mut step.command {
             messages.retain(|message| {
                 message.message_id.as_ref().is_none_or(|id| !earlier.contains(&(message.queue.clone(), id.clone())))
@@ -128,8 +128,8 @@ fn without_the_ended(execution: &Execution) -> Execution {
     without
 }
 
-/// The execution with calls whose failed attempts are too many for the history as they are in the tables: their word is
-/// taken for those, until they are folded into one event.
+/// The execution, with the unrecorded failed attempts as in the tables: the history has them only after they are
+/// folded.
 fn with_uncounted(execution: &Execution, tables: &Execution) -> Execution {
     let mut execution = execution.clone();
     for (seq, state) in &mut execution.states {

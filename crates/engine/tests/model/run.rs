@@ -1,4 +1,4 @@
-//! Carries a plan out, on the engine and on the model at once.
+//! Carries out a plan on the engine and on the model at once.
 
 use super::compare::differences;
 use super::ops::*;
@@ -6,7 +6,7 @@ use super::*;
 use proptest::test_runner::TestCaseError;
 use std::collections::BTreeSet;
 
-/// One command that was given, with all that it depended on, and what came of it.
+/// One command, with everything that it depended on, and its outcome.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub command: Command,
@@ -42,7 +42,7 @@ pub struct Run {
     now: Timestamp,
     execution: Execution,
     model: Model,
-    /// Messages of clients that were not taken in yet.
+    /// Messages of callers that have not come in yet.
     inbox: Vec<Publish>,
     /// Free messages of global queues.
     free: Vec<GlobalMessage>,
@@ -53,7 +53,7 @@ pub const ID: ExecutionId = ExecutionId([7; 16]);
 
 type Outcome = Result<(), TestCaseError>;
 
-/// Carries the plan out, comparing after each command, and gives what was done.
+/// Carries out the plan, and compares after each command. Returns the commands with their outcomes.
 pub fn carry_out(plan: &Plan) -> Result<Run, TestCaseError> {
     let mut run = Run {
         definitions: plan.definitions.clone(),
@@ -126,12 +126,12 @@ impl Run {
                 let request =
                     CommandRequest { waiting_type: WaitingType::Empty, commands: Vec::new(), combinations: Vec::new() };
                 let command = answer(seq, api, &request, decision, effects);
-                // It is decided, and what was decided is lost.
+                // The command is decided, and the decision is lost.
                 let lost = self.decide(&command, 0.5, &[]);
                 self.now = self.now + Duration(SECOND);
                 let failure = Failure { detail: "the server was gone".to_owned(), ..Failure::default() };
                 self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, Said::default(), 0.5)?;
-                // Were it decided now, it would come to the same, unless that was the last attempt.
+                // A decision now would be the same, unless it was the last attempt.
                 if self.model.call(seq, api).is_some() {
                     let again = self.decide(&command, 0.5, &[]);
                     let same = again.is_ok() == lost.is_ok();
@@ -270,7 +270,7 @@ impl Run {
         }
     }
 
-    /// The clock at the moment at which something is due, or before or after it; without haste it is not set back.
+    /// The clock `early` before the moment at which something is due. It is not set back if `early` is not positive.
     fn brought_to(&self, due: Timestamp, early: i64) -> Timestamp {
         if early > 0 { Timestamp(due.0 - early) } else { self.now.max(Timestamp(due.0 - early)) }
     }
@@ -332,7 +332,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a decision is does not depend on what else was loaded.
+    /// The decision does not depend on what else is loaded.
     fn look_at_part(&self, step: &Step) -> Outcome {
         let whom = match &step.command {
             Command::WaitUntilAnswered { seq, .. }
@@ -359,7 +359,7 @@ impl Run {
         expect(decided == step.outcome, || format!("a part decides {decided:?}\n{self}"))
     }
 
-    /// What others are told to do, all over the run.
+    /// Compares the writes of global attributes, and the messages to global queues, of the whole run.
     fn told_otherwise(&self) -> Vec<String> {
         let events = || self.steps.iter().filter_map(|step| step.outcome.as_ref().ok()).flatten();
         let writes: Vec<(String, Json)> = events()
@@ -387,7 +387,7 @@ impl Run {
     }
 }
 
-/// What was done, for people.
+/// The commands of the run, for people.
 impl std::fmt::Display for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for step in &self.steps {
@@ -399,7 +399,7 @@ impl std::fmt::Display for Run {
     }
 }
 
-/// What a worker says besides that an attempt has failed.
+/// What a worker says about a failed attempt.
 #[derive(Clone, Default)]
 struct Said {
     further: Further,
@@ -412,10 +412,11 @@ impl Said {
     }
 }
 
-/// Checks the events that stand for failed attempts which are not in the history, each once its call is over. A history is
-/// read as what happened one after the other: those of the call that was answered, or that failed for good, come before
-/// anything that followed from it, also when that was the close of the process; those of the calls that the close cut off
-/// come right before it, in the order of their states.
+/// Checks the events that stand for unrecorded failed attempts. There is one for each call that is over. Its place:
+/// - If the call was answered or has failed for good, the event comes before everything that follows from that,
+/// including
+///   the close of the process.
+/// - If a close aborted the call, the event comes right before the close, in the order of the states.
 fn check_folded(command: &Command, events: &[Event], before: &Execution, after: &Execution) -> Result<(), String> {
     let own = match command {
         Command::WaitUntilAnswered { seq, .. } | Command::ExecuteAnswered { seq, .. } => Some(*seq),
@@ -438,14 +439,13 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
     Err(format!("of {events:?}, the first ones should be {first:?}, and those before a close {cut_off:?}"))
 }
 
-/// What has to stand for failed attempts that are not in the history, once their call is over or changes
-/// something, in the order of states.
+/// The expected events for unrecorded failed attempts whose call is over or has effects, in the order of states.
 fn uncounted(before: &Execution, after: &Execution, events: &[Event]) -> Vec<(StateSeq, Event)> {
     let changes = |of: StateSeq| {
         events.iter().any(|event| match event {
             Event::AttemptFailed { seq, applied, .. } => *applied && *seq == of,
             Event::IncidentRaised { seq, .. } => *seq == of,
-            // It has the place of the last failure.
+            // The new failure replaces the last one.
             Event::CallRepeated { seq, failure, .. } => failure.is_some() && *seq == of,
             _ => false,
         })

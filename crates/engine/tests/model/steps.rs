@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeMap;
 
 impl Model {
-    /// Takes a command in, or gives all that is wrong with it: whoever refuses it may name any of these.
+    /// Applies a command. Error: all reasons to refuse it. The engine may name any of them.
     pub fn step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut after = self.clone();
         after.try_step(command, context)?;
@@ -19,7 +19,7 @@ impl Model {
                 if answer.decision.is_none() && answer.effects == Effects::default());
             return if read_only { Ok(()) } else { Err(vec![Refusal::NotRunning(closed.status)]) };
         }
-        // Open: what is refused before the start, and how a second start is.
+        // Open: which commands are refused before the start, and how a second start is refused.
         if self.begun.is_some() == matches!(command, Command::Start(_)) {
             return Err(vec![Refusal::Stale]);
         }
@@ -45,7 +45,7 @@ impl Model {
             }
             Command::CallFailed(failed) => {
                 self.at_call(failed.seq, failed.api)?;
-                // An attempt fails once: a number that has failed already is an old failure that comes again.
+                // An attempt fails once. If its number has failed already, the failure is doubled.
                 if self.call_mut(failed.seq).failures.iter().any(|last| last.attempt >= failed.attempt) {
                     return Err(vec![Refusal::Stale]);
                 }
@@ -88,8 +88,8 @@ impl Model {
                 self.close(ProcessStatus::Timeout, None, context);
             }
             Command::MessagesArrived(messages) => {
-                // A queue that is not listed any more got its message while it was: whoever published it was told that
-                // it was taken.
+                // The queue may no longer be listed. But it was listed when the message was published, and the message
+                // was accepted.
                 let nobody_knows = Default::default();
                 self.publish(messages, &Context { published_before: &nobody_knows, ..*context });
             }
@@ -102,7 +102,7 @@ impl Model {
             Command::RpcAnswered { answer, .. } => {
                 let mut faults = effect_faults(&answer.effects, context);
                 if let Some(decision) = &answer.decision {
-                    // That it decides no conditional close is for those to see who read its answer.
+                    // The decoder of answers refuses conditional closes of RPCs.
                     faults.extend(decision_faults(decision, context));
                 }
                 none(faults)?;
@@ -290,8 +290,7 @@ impl Model {
         output: &Option<Json>,
         context: &Context<'_>,
     ) {
-        // Open: what becomes of the output of a dead end, which closes nothing. The reference says of every output that
-        // it becomes a result.
+        // Open: the output of a dead end, which closes nothing. The reference says that every output becomes a result.
         if let Some(output) = output {
             self.results.push((seq, output.clone()));
         }
@@ -385,7 +384,7 @@ impl Model {
             |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
         );
         match to {
-            // Open: what happens if that state is not there any more.
+            // Open: what happens if that state is no longer listed.
             Some((state_id, config)) if context.definition.states.contains_key(&state_id) => {
                 let recovery = Recovery { state_execution_id: self.id(*seq), api: *api, failure: failure.clone() };
                 self.start_state(&state_id, state.input, config, Some(recovery), context.now, context);
@@ -430,7 +429,7 @@ impl Model {
     }
 }
 
-/// The pause after so many attempts, with its jitter of at most a tenth.
+/// The pause after `after` attempts, with a jitter of at most a tenth.
 fn pause(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
     let mut seconds = policy.initial_interval_seconds;
     for _ in 1..after {
@@ -505,7 +504,7 @@ fn decision_faults(decision: &Decision, context: &Context<'_>) -> Vec<Refusal> {
         Decision::Close { .. } => Vec::new(),
         Decision::ConditionalClose { close_type, queues, otherwise, .. } => {
             let mut faults = movement_faults(otherwise, context);
-            // Open: what a close means whose condition names no queue.
+            // Open: the meaning of a conditional close that names no queue.
             if queues.is_empty() {
                 faults.push(Refusal::InvalidAnswer);
             }
@@ -518,7 +517,7 @@ fn decision_faults(decision: &Decision, context: &Context<'_>) -> Vec<Refusal> {
     }
 }
 
-/// Options of a state that name what is not there.
+/// The names in options of a state that do not exist.
 fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
     let listed = &context.definition.local_attributes;
     let local = [
@@ -549,7 +548,7 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
     faults
 }
 
-/// That type, commands and combinations fit is for those to see who read the answer.
+/// The faults of a request. The decoder checks that type, commands and combinations fit.
 fn request_faults(request: &CommandRequest, context: &Context<'_>) -> Vec<Refusal> {
     request
         .commands

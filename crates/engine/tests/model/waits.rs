@@ -1,4 +1,4 @@
-//! What states wait for, and how they get it.
+//! What states wait for, and how their commands complete.
 
 use super::*;
 
@@ -32,7 +32,7 @@ impl Model {
         }
     }
 
-    /// Those who wait get what there is in local queues, whoever has waited longest first.
+    /// Serves all waiting states from local queues, longest waiting first.
     pub(super) fn serve_all(&mut self, context: &Context<'_>) {
         let mut waiting: Vec<StateSeq> = self.seqs().into_iter().filter(|seq| self.waiting(*seq).is_some()).collect();
         waiting.sort_by_key(|seq| self.waiting(*seq).map(|wait| wait.turn));
@@ -41,8 +41,7 @@ impl Model {
         }
     }
 
-    /// Each command that can complete does, in the order of the request, and then the state goes on if it has what it
-    /// waits for.
+    /// Completes all commands that can complete, in request order. Then the state goes on, if its wait is satisfied.
     pub(super) fn serve(&mut self, seq: StateSeq, context: &Context<'_>) {
         let wait = self.waiting(seq).expect("it waits").clone();
         for (at, command) in wait.request.commands.iter().enumerate() {
@@ -51,8 +50,8 @@ impl Model {
             }
             let number = at as u32;
             match &command.kind {
-                // Open: whether a timer that is due completes at once or when one of its wait is told so. It does at once
-                // when the wait begins or ends, since then all that can complete does.
+                // Open: when a due timer completes. It completes when the wait begins or ends, because all commands
+                // that can complete then do. Otherwise it completes when it fires.
                 RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     let there = self.in_queue(queue);
@@ -114,12 +113,12 @@ impl Model {
         }
     }
 
-    /// What a command took from its local queue.
+    /// The messages that a command consumed from its local queue.
     pub fn taken(&self, seq: StateSeq, command: u32) -> Vec<usize> {
         (0..self.received.len()).filter(|at| self.received[*at].taken == Some((seq, command))).collect()
     }
 
-    /// The waiting timers of a state: position, name, and when each fires.
+    /// The open timers of a state: position, id, and when each fires.
     pub fn timers(&self, seq: StateSeq) -> Vec<(u32, Option<String>, Timestamp)> {
         let Some(wait) = self.waiting(seq) else { return Vec::new() };
         (0..wait.status.len())

@@ -1,4 +1,4 @@
-//! Documents of every kind, with all that they may have.
+//! Documents of all kinds, with all keys that they may have.
 
 use serde_json::{Value, json};
 use xdb_protocol::*;
@@ -7,7 +7,7 @@ pub const LIMITS: Limits = Limits { max_payload_bytes: 10_000, max_answer_bytes:
 
 pub type Decoder = fn(&str) -> Result<(), String>;
 
-/// A reader of each kind of document, with a document that uses each of its keys.
+/// A reader of each kind of document, with a document that uses all of its keys.
 pub fn documents() -> Vec<(Decoder, Value)> {
     let options = json!({
         "skipWaitUntil": false, "waitUntilApiTimeoutSeconds": 1.5, "executeApiTimeoutSeconds": 2,

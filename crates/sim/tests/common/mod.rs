@@ -1,4 +1,4 @@
-//! A simulator that is spoken to in lines, and a worker of closures.
+//! A simulator that is used by lines, and helpers to answer its calls.
 
 use serde_json::{Value, json};
 use xdb_engine::Timestamp;
@@ -9,12 +9,12 @@ pub const BEGINNING: Timestamp = Timestamp(1_798_761_600_000_000);
 
 pub struct Sim {
     pub simulator: Simulator,
-    /// Process id and execution id of each start.
+    /// The process id and the execution id of each start.
     started: Vec<(Value, Value)>,
 }
 
 impl Sim {
-    /// With one process type, `P`, that has this definition.
+    /// A simulator with one process type `P`, which has this definition.
     pub fn of(definition: Value) -> Self {
         let mut sim = Self { simulator: Simulator::new(BEGINNING), started: Vec::new() };
         sim.ask("register", json!({"process_type": "P", "definition": definition}));
@@ -26,7 +26,7 @@ impl Sim {
         serde_json::from_str(&self.simulator.line(&line)).unwrap()
     }
 
-    /// A command that is carried out.
+    /// Sends a command that must succeed. Returns its result.
     pub fn ask(&mut self, command: &str, arguments: Value) -> Value {
         let process_id = arguments.get("process_id").cloned();
         let mut reply = self.say(command, arguments);
@@ -38,27 +38,27 @@ impl Sim {
         reply["result"].take()
     }
 
-    /// The SQLSTATE of a command that is refused, and its detail, or else its message.
+    /// Sends a command that must be refused. Returns its SQLSTATE, and its detail or else its message.
     pub fn refused(&mut self, command: &str, arguments: Value) -> (String, String) {
         let error = self.say(command, arguments)["error"].take();
         let text = |key: &str| error[key].as_str().map(str::to_owned);
         (text("sqlstate").unwrap(), text("detail").or(text("message")).unwrap())
     }
 
-    /// Starts a process of the type.
+    /// Starts a process of type `P`. Returns its execution id.
     pub fn start(&mut self, process_id: &str) -> String {
         let id = self.ask("start", json!({"process_id": process_id, "process_type": "P"}));
         id.as_str().unwrap().to_owned()
     }
 
-    /// The calls that are due, with their bodies taken apart.
+    /// The due calls, with decoded bodies.
     pub fn calls(&mut self) -> Vec<Value> {
         let mut calls = self.ask("calls", json!({})).as_array().unwrap().clone();
         calls.iter_mut().for_each(take_apart);
         calls
     }
 
-    /// The only call that is due.
+    /// The only due call.
     pub fn call(&mut self) -> Value {
         let mut calls = self.calls();
         assert_eq!(calls.len(), 1, "{calls:?}");
@@ -81,13 +81,13 @@ impl Sim {
         self.ask("answer", json!({"call": call["call"], "status": 500, "body": body}))
     }
 
-    /// Answers the only call that is due.
+    /// Answers the only due call.
     pub fn answered(&mut self, body: Value) -> Value {
         let call = self.call();
         self.answer(&call, body)
     }
 
-    /// To the next moment at which something is due: seconds since the beginning.
+    /// Advances to the next moment at which something is due. Returns the seconds since the beginning.
     pub fn next(&mut self) -> f64 {
         self.ask("advance", json!({}));
         self.seconds()
@@ -110,13 +110,13 @@ impl Sim {
         self.describe(process_id)["status"].as_str().unwrap().to_owned()
     }
 
-    /// The events of a process, by name.
+    /// The names of the events of a process.
     pub fn events(&mut self, process_id: &str) -> Vec<String> {
         let history = self.ask("history", json!({"process_id": process_id}));
         history.as_array().unwrap().iter().map(|event| event["event_type"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// All executions are what their histories say.
+    /// Checks that all executions agree with their histories.
     pub fn is_sound(&mut self) {
         for (process_id, execution) in self.started.clone() {
             let problems = self.ask("check", json!({"process_id": process_id, "execution_id": execution}));
@@ -129,17 +129,17 @@ fn take_apart(call: &mut Value) {
     call["body"] = serde_json::from_str(call["body"].as_str().unwrap()).unwrap();
 }
 
-/// Goes to a state.
+/// The answer with this state as the next one.
 pub fn go(state: &str) -> Value {
     json!({"stateDecision": {"nextStates": [{"stateId": state}]}})
 }
 
-/// Ends the thread, and gracefully the process.
+/// The answer that ends the thread, and gracefully completes the process.
 pub fn done(output: Value) -> Value {
     json!({"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": output}}})
 }
 
-/// Waits for any of these commands.
+/// The answer to `waitUntil` that waits for any of these commands.
 pub fn wait(commands: Value) -> Value {
     let mut request = commands;
     request["waitingType"] = json!("AnyOfCompletion");

@@ -1,7 +1,14 @@
 """Durable processes inside Postgres.
 
-Define a process as a class (`Process`, `Row`, `state`, `rpc`, `Queue`), serve it (`Worker`, `serve`), register it (`Admin`), and start
-and call it (`Client`, `AsyncClient`). `PullWorker` fetches its calls instead of being called.
+| to | use |
+|---|---|
+| define a process as a class | `Process`, `Row`, `state`, `rpc`, `Queue` |
+| serve it over HTTP | `Worker`, `serve` |
+| claim its calls over SQL instead | `PullWorker`, `AsyncPullWorker` |
+| register it | `Admin` |
+| start it, send it messages, call its RPCs | `Client`, `AsyncClient` |
+
+Besides: `xdb.testing` (tests), `xdb.otel` (tracing), `xdb.logging` (ids of calls in log lines).
 """
 
 from __future__ import annotations

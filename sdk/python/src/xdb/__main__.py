@@ -1,4 +1,4 @@
-"""`python -m xdb`."""
+"""Runs the command line, cli.py, for `python -m xdb`."""
 
 import sys
 

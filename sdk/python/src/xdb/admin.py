@@ -1,4 +1,7 @@
-"""What is done once, or by operators: registering workers and process types, pausing, purging."""
+"""What deployers and operators do: register workers and process types, check them, pause the engine, purge, grant usage.
+
+Limitations: no async version. The command line (cli.py) is made of this.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,22 @@ from .client.definitions import differences
 from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
-from .fetching import served_by
+from .claiming import served_by
 from .health import NotAsked, refuses_signature, types_at
 
 if TYPE_CHECKING:
     from . import AsyncPullWorker, Process, PullWorker, Worker
 
-# Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
+# The key of pg_advisory_xact_lock that `register` takes: two registrations at once would each compare with what the other changes.
 _LOCK = 0x78646272656769
 
 
 @dataclass(frozen=True)
 class Change:
-    """What registering does to a worker or a process type. `details` are empty where nothing changes."""
+    """What `register` changes of one worker or process type. A change is true if it changes something.
+
+    `kind` is `worker` or `process type`. `details` has one line for each difference.
+    """
 
     kind: str
     name: str
@@ -41,16 +47,16 @@ class Change:
 
     def __str__(self) -> str:
         if not self:
-            return f"{self.kind} {self.name} is registered as it is"
+            return f"{self.kind} {self.name} does not change"
         head = f"{self.kind} {self.name} {'is new' if self.is_new else 'changes'}"
         return head + "".join(f"\n    {detail}" for detail in self.details)
 
 
 @dataclass(frozen=True)
 class Status:
-    """How the engine of this database is doing; `raw` has every column of `xdb.status()`.
+    """State of the engine of this database. `raw` has every column of `xdb.status()`.
 
-    Figures are those of all processes: they are None for who is neither an operator nor a member of `pg_monitor`.
+    The numbers count the processes of all roles. They are None unless the session is an operator or a member of `pg_monitor`.
     """
 
     state: str
@@ -63,7 +69,7 @@ class Status:
 
 
 class Stranding(Exception):
-    """Registering is refused: executions that run are where the new code has nothing. `findings` says where and how many."""
+    """`register` refuses: running executions need states, queues or RPCs that the new code lacks. `findings` lists them."""
 
     def __init__(self, findings: list[Finding]) -> None:
         super().__init__("\n".join(map(str, findings)))
@@ -71,23 +77,27 @@ class Stranding(Exception):
 
 
 class SignatureLost(Exception):
-    """Registering is refused: calls to the worker may be signed, and no secret is given for new calls. `change` is what it would change."""
+    """`register` refuses: calls to the worker may be signed, and no secret is given. `change` is what it would change."""
 
     def __init__(self, change: Change) -> None:
         super().__init__(
-            f"{change}\nIts calls may be signed, and this change would end that: give its secret, or say that there is none"
+            f"{change}\nthe worker's calls may be signed, and this change would end that: pass its secret, or no_secret"
         )
         self.change = change
 
 
 class Admin:
-    """Administration, over connections as `Client` takes them; each call takes `conn=` too."""
+    """Registers workers and process types, and operates the engine.
+
+    `connections` is what `Client` takes: a conninfo, a pool, or a function. Each method also takes `conn=`, and then is part of that
+    connection's transaction.
+    """
 
     def __init__(self, connections: Any = "") -> None:
         self._source = source_of(connections)
 
     def close(self) -> None:
-        """Closes its own connections."""
+        """Closes the connections that this object has opened."""
         self._source.close()
 
     def __enter__(self) -> Admin:
@@ -109,9 +119,9 @@ class Admin:
         role: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Registers a worker, or changes the one of this name. Without a secret its calls are not signed.
+        """Registers a worker, or changes the one with this name. Without `secret`, its calls are not signed.
 
-        With `url=None` it fetches its calls, and members of `role` may do that.
+        With `url=None` it is a pull worker, and members of `role` may claim its calls.
         """
         with self._transaction(conn) as execute:
             _register_worker(execute, _Served(name, url, secret, headers, max_concurrency, role))
@@ -131,14 +141,17 @@ class Admin:
         dry_run: bool = False,
         conn: Any = None,
     ) -> list[Change]:
-        """Registers a worker and its process types, in one transaction, and gives what that changes.
+        """Registers a worker and its process types in one transaction. Returns what that changes; unchanged parts are not written.
 
-        What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
-        they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. If it has none either, a worker that is there is changed with `no_secret` only: its calls would not be
-        signed any more if they were. `max_concurrency` is how many calls the worker takes at a time, its `threads`, if nothing is
-        said; several instances behind one address take more. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its
-        calls. `Stranding` if executions that run would have no code any more, unless `force`.
+        - `url`: where the engine calls the worker. None for a pull worker; then members of `role` may claim its calls.
+        - `secret`: signs the calls. By default the worker's own first secret. Registered secrets and headers can't be read back, so they
+          are written whenever they are given.
+        - `no_secret`: without it, `SignatureLost` is raised if a registered worker would change and there is no secret: its calls may be
+          signed.
+        - `max_concurrency`: how many calls the engine makes at a time. By default the worker's `threads`; raise it if several instances
+          share one address.
+        - `force`: without it, `Stranding` is raised if running executions need code that this worker lacks.
+        - `dry_run`: only returns what would change.
         """
         worker = _without_url(worker, url)
         with self._transaction(conn) as execute:
@@ -165,18 +178,19 @@ class Admin:
         return changes
 
     def check(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
-        """What is registered, what runs and what is stored, beside the code; and types that are paused, or whose calls their worker
-        refuses. Nothing where it fits.
+        """Compares the code with what is registered, what runs and what is stored. Returns the differences.
+
+        It also reports process types that are paused, and types whose calls their worker refuses.
         """
         with self._transaction(conn) as execute:
             served = served_by(worker)
             return findings(execute, served) + [each for process in served.types.values() for each in obstacles(execute, process)]
 
     def ask_workers(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
-        """What the registered workers of these processes say that they run, beside the code: nothing where it fits.
+        """Asks the registered HTTP workers of these processes which definitions they serve. Returns the differences from the code.
 
-        One that can't be reached from here is a note. If the code has a secret, they are asked whether they take what it signs.
-        Workers that fetch their calls, and those of which one may not see the URL, are not asked.
+        A worker that can't be reached from here is a note. If the code has a secret, each worker is also asked whether it accepts a
+        signature made with it. Pull workers are not asked, nor are workers whose URL the session may not see.
         """
         with self._transaction(conn) as execute:
             registered_at = places(execute, served_by(worker))
@@ -194,22 +208,22 @@ class Admin:
         if secret is not None:
             for name, url in dict.fromkeys((name, url) for _, name, url in registered_at):
                 if not isinstance(asked[url], NotAsked) and refuses_signature(url, secret):
-                    text = f"worker {name} at {url} refuses what is signed with the secret of the code"
+                    text = f"worker {name} at {url} refuses calls that are signed with the secret of the code"
                     found += [Finding(type_name(process), text) for process, other, _ in registered_at if other == name]
         return found
 
     # --- operating
 
     def pause_engine(self, *, conn: Any = None) -> None:
-        """Stops the engine from claiming new work."""
+        """Pauses the engine of this database: it claims no more calls. For operators."""
         self._call("SELECT xdb.pause_engine()", (), conn)
 
     def resume_engine(self, *, conn: Any = None) -> None:
-        """Lets a paused engine go on."""
+        """Resumes a paused engine. For operators."""
         self._call("SELECT xdb.resume_engine()", (), conn)
 
     def status(self, *, conn: Any = None) -> Status:
-        """How the engine of this database is doing."""
+        """Returns the state of the engine of this database."""
         sql = """SELECT to_jsonb(s)::text, (extract(epoch FROM s.oldest_due) * 1000000)::bigint::text AS due FROM xdb.status() AS s"""
         text, oldest_due = self._call(sql, (), conn)[0]
         raw: dict[str, Any] = json.loads(text)
@@ -218,20 +232,23 @@ class Admin:
         )
 
     def purge(self, older_than: Seconds, *, conn: Any = None) -> int:
-        """Deletes executions that closed so long ago, and gives how many."""
+        """Deletes executions that closed more than `older_than` ago. Returns how many."""
         sql = "SELECT xdb.purge(older_than => %s::text::interval)::text"
         return int(self._call(sql, (interval(older_than),), conn)[0][0])
 
     def grant_usage(
         self, role: str, *, admin: bool = False, operator: bool = False, deployer: bool = False, conn: Any = None
     ) -> None:
-        """Lets a role use XDB. `role` is the name as it is, without quotes."""
+        """Lets a role use XDB. With `operator` or `deployer` it also becomes one of these, with `admin` both. Adds to earlier grants.
+
+        `role` is the name itself, without quotes. For superusers and the owner of the extension.
+        """
         sql = """SELECT xdb.grant_usage(role => quote_ident(%s::text)::regrole, admin => %s::text::boolean,
             operator => %s::text::boolean, deployer => %s::text::boolean)"""
         self._call(sql, (role, _boolean(admin), _boolean(operator), _boolean(deployer)), conn)
 
     def adopt(self, *, conn: Any = None) -> None:
-        """Makes the processes of a copied or restored database its own, so that they run."""
+        """Starts processing in a copied or restored database, by `xdb.adopt()`."""
         self._call("SELECT xdb.adopt()", (), conn)
 
     def _call(self, sql: str, params: tuple[str | None, ...], conn: Any) -> list[tuple[Any, ...]]:
@@ -257,13 +274,14 @@ def sql(
     max_concurrency: int | None = None,
     role: str | None = None,
 ) -> str:
-    """A script that registers a worker and its process types: the same text for the same code, for migrations.
+    """Returns an SQL script that registers a worker and its process types, for migrations. The same code gives the same text.
 
-    `secret` may only be a reference, `env:NAME` or `file:NAME`, which the server follows.
+    `secret` must be a reference, `env:NAME` or `file:NAME`: the Postgres server reads the secret there. Other arguments as for
+    `Admin.register`. Raises `ValueError` for a secret itself.
     """
     worker = _without_url(worker, url)
     if secret is not None and not secret.startswith(("env:", "file:")):
-        raise ValueError("a script is no place for a secret: give a reference, env:NAME or file:NAME")
+        raise ValueError("secret= is a secret, which must not be in a script: pass a reference, env:NAME or file:NAME")
     arguments = {"name": name, "url": url, "secret": secret, "role": role}
     given = [f"{key} => {_literal(value)}" for key, value in arguments.items() if value is not None]
     if url is None:
@@ -274,8 +292,8 @@ def sql(
         given.append(f"max_concurrency => {int(max_concurrency)}")
     lines = []
     if secret is None and url is not None:
-        refused = " This worker has one, and refuses them: give a reference." if worker._secrets else ""
-        lines.append(f"-- Without a secret calls are not signed, also if they were before.{refused}")
+        refused = " This worker has a secret, and refuses such calls: pass a reference." if worker._secrets else ""
+        lines.append(f"-- No secret is given: calls are not signed, even if they were before.{refused}")
     lines.append(f"SELECT xdb.register_worker({', '.join(given)});")
     for process in sorted(worker.types.values(), key=type_name):
         text = json.dumps(definition_of(process), sort_keys=True, indent=2, ensure_ascii=False)
@@ -290,16 +308,16 @@ def sql(
 
 
 def _without_url(worker: Worker | PullWorker | AsyncPullWorker, url: str | None) -> Worker:
-    """What has its processes. One that fetches its calls is never called."""
+    """The `Worker` with its processes. Raises `ValueError` for a pull worker with a URL: the engine never calls it."""
     served = served_by(worker)
     if served is not worker and url is not None:
-        raise ValueError(f"an xdb.{type(worker).__name__} fetches its calls: register it with url=None, and the role that may")
+        raise ValueError(f"an xdb.{type(worker).__name__} claims its calls: register it with url=None, and the role= that may claim them")
     return served
 
 
 @dataclass(frozen=True)
 class _Served:
-    """A worker as it is to be registered."""
+    """The arguments of `xdb.register_worker` for one worker."""
 
     name: str
     url: str | None
@@ -310,8 +328,8 @@ class _Served:
 
     @property
     def place(self) -> str:
-        """Where its calls go, for people."""
-        return self.url or f"none, {self.role} fetches its calls"
+        """Where its calls go, as `register` prints it."""
+        return self.url or f"none, members of {self.role} claim its calls"
 
 
 def _register_worker(execute: Execute, worker: _Served) -> None:
@@ -338,17 +356,17 @@ def _register_type(execute: Execute, process: type[Process], worker: str) -> Non
 
 
 def _registered_concurrency(execute: Execute, name: str) -> int | None:
-    """Registering again without it would bring the default back."""
+    """The registered `max_concurrency`. Registering without it would reset it to the default."""
     rows = execute("SELECT max_concurrency::text FROM xdb.workers WHERE name = %s::text", (name,))
     return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-# Registering it will be refused.
-_OF_ANOTHER_ROLE = "what is registered can't be seen: the worker belongs to another role"
+# Postgres will refuse to register this worker.
+_OF_ANOTHER_ROLE = "the registered worker can't be seen: it belongs to another role"
 
 
 def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
-    # An older server has no roles of workers.
+    # By to_jsonb, because the view of an older server has no column `role`.
     rows = execute(
         """SELECT url, max_concurrency::text AS max_concurrency, to_jsonb(w) ->> 'role' AS role, (registered_at IS NOT NULL)::text AS is_seen
         FROM xdb.workers AS w WHERE name = %s::text""",
@@ -368,27 +386,27 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
     if worker.max_concurrency is not None and old.max_concurrency not in (None, worker.max_concurrency):
         details.append(f"max_concurrency: {old.max_concurrency} -> {worker.max_concurrency}")
     if secret_is_given:
-        details.append("secret: registered again, since what is registered can't be read")
+        details.append("secret: registered again, because the registered one can't be compared")
     elif details and worker.secret is not None:
-        details.append("secret: none is given, so it is the worker's own")
+        details.append("secret: none is given, so the worker's own is registered")
     elif details:
-        details.append("secret: none is given, so calls are not signed any more if they were")
+        details.append("secret: none is given, so calls will not be signed")
     if details and worker.headers is None:
-        details.append("headers: none are given, so none are sent any more if there were some")
+        details.append("headers: none are given, so none will be sent")
     if worker.headers is not None:
-        details.append("headers: registered again, since what is registered can't be read")
+        details.append("headers: registered again, because the registered ones can't be compared")
     return Change("worker", worker.name, False, tuple(details))
 
 
 def _may_lose_signature(change: Change) -> bool:
-    """Whether it registers a worker again, whose calls may be signed."""
+    """Whether the change registers an existing worker again, whose calls may be signed."""
     return bool(change) and not change.is_new and _OF_ANOTHER_ROLE not in change.details
 
 
 def _type_change(execute: Execute, process: type[Process], worker: str) -> Change:
     name = type_name(process)
     if not there_is(execute, "relation", "process_types"):
-        return Change("process type", name, False, ("registered again: this server does not show what is registered",))
+        return Change("process type", name, False, ("registered again: this server does not show registered definitions",))
     found = registered(execute, process)
     if found is None:
         return Change("process type", name, True, ())
@@ -406,5 +424,5 @@ def _boolean(value: bool) -> str:
 
 def _literal(text: str) -> str:
     quoted = "'" + text.replace("'", "''") + "'"
-    # Right under every setting of standard_conforming_strings.
+    # With a backslash, E'...' means the same under every setting of standard_conforming_strings.
     return "E" + quoted.replace("\\", "\\\\") if "\\" in quoted else quoted

@@ -1,4 +1,4 @@
-"""A worker as an ASGI application."""
+"""The worker as an ASGI application. Limitations: no WebSocket, and a `lifespan` that only ends its threads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# The engine sends header and body together. Where the first part of a body does not come, somebody else has it.
+# Seconds. The engine sends header and body together, so if the first part of a body does not come, a middleware has read it.
 FIRST_PART_SECONDS = 5.0
 
 
 class AsgiApp:
-    """Async handlers run on the loop. Ordinary handlers run in threads of this application, which other code does not use.
+    """The ASGI application of a worker. Made by `Worker.asgi`.
 
-    RPCs have the same number of threads of their own. They wait for a thread, because the engine does not repeat RPCs.
+    Async handlers run on the event loop. Ordinary handlers run in threads that belong to this application alone. RPCs have the same
+    number of separate threads. They wait for a free one, because the engine does not retry RPCs.
     """
 
     def __init__(self, worker: Worker, path: str = "") -> None:
@@ -50,7 +51,7 @@ class AsgiApp:
             message = await receive()
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
-                # What runs has been answered, or given up.
+                # By then the server has finished all requests.
                 for each in (self._threads, self._rpc_threads):
                     each.shutdown(wait=False, cancel_futures=True)
                 return
@@ -74,7 +75,7 @@ class AsgiApp:
         return opened if isinstance(opened, Reply) else await self._run_while_called(opened, receive)
 
     async def _body(self, receive: Receive, headers: dict[str, str]) -> bytes:
-        """The body as it came. What has none left is found out by the worker, which knows the length."""
+        """The body of the request. `Worker.open` refuses a body that is shorter than its Content-Length."""
         told = length_of(headers.get("content-length"))
         self.worker.refuse_size(told or 0)
         parts: list[bytes] = []
@@ -94,7 +95,7 @@ class AsgiApp:
         return b"".join(parts)
 
     async def _run_while_called(self, job: Job, receive: Receive) -> Reply:
-        """Runs it, and tells it when its caller closes the connection: an async handler is cancelled then."""
+        """Runs a call, and abandons it if the engine closes the connection: an async handler is cancelled."""
         running, gone = asyncio.ensure_future(self._run(job)), asyncio.ensure_future(_is_closed(receive))
         try:
             await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,15 +123,15 @@ class AsgiApp:
         done, _ = await asyncio.wait({running}, timeout=job.seconds_left())
         if done:
             return running.result()
-        # One that still waits for a thread never begins.
+        # A call that still waits for a thread is cancelled, and never begins.
         return job.not_begun() if thread.cancel() else job.late()
 
 
 async def _is_closed(receive: Receive) -> bool:
-    """Waits until the caller has closed the connection. False: the server sent another event, or can't tell, and is not asked again."""
+    """Waits until the engine has closed the connection. False: the server sent another event or failed, and is not asked again."""
     try:
         return bool((await receive())["type"] == "http.disconnect")
-    except Exception:  # of a middleware
+    except Exception:  # raised by a middleware
         return False
 
 

@@ -1,4 +1,8 @@
-"""What is registered, what runs and what workers say, beside the code."""
+"""Compares the code of process types with what is registered, what runs, and what workers serve: `Admin.check` and `register`.
+
+Limitations: rows of the application's tables are not read (stored.py reads inputs, local attributes and messages), and at most 10,000
+executions of a type are counted.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,21 @@ from . import codec
 from .client.connections import Execute
 from .client.definitions import differences, normal
 from .client.statements import type_name
-from .fetching import NOT_REGISTERED
+from .claiming import NOT_REGISTERED
 from .health import NotAsked, NotAWorker
 from .stored import unreadable
 
 if TYPE_CHECKING:
     from . import Process, Worker
 
-_AT_MOST = 10_000  # what the server counts
+_AT_MOST = 10_000  # executions that the server counts
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail.
+    """One difference between the code and what is registered or runs.
 
-    `is_note`: it may fit, and could not be looked at.
+    `strands`: running executions would fail. `is_note`: it could not be checked, and may fit.
     """
 
     process_type: str
@@ -41,13 +45,14 @@ class Finding:
 
 
 def definition_of(process: type[Process]) -> dict[str, Any]:
+    """The definition as the server gets it: through the text, so that tuples are lists."""
     made: dict[str, Any] = json.loads(codec.dumps(process.definition()))
     return made
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A process type as the server shows it. No definition: it belongs to a role whose types one may not see."""
+    """A process type as the server shows it. `definition` is None if the session may not see the types of its owner."""
 
     worker: str
     owner: str | None
@@ -55,6 +60,7 @@ class Registered:
 
 
 def registered(execute: Execute, process: type[Process]) -> Registered | None:
+    """The registered process type, or None."""
     rows = execute(
         "SELECT worker, owner::text, definition::text FROM xdb.process_types WHERE process_type = %s::text",
         (type_name(process),),
@@ -66,14 +72,15 @@ def registered(execute: Execute, process: type[Process]) -> Registered | None:
 
 
 def not_seen(found: Registered) -> str:
-    return f"what is registered can't be seen: it belongs to {found.owner or 'nobody'}"
+    """The text of a finding for a process type whose definition the session may not see."""
+    return f"the registered definition can't be seen: it belongs to {found.owner or 'an unknown role'}"
 
 
 # --- what workers say
 
 
 def places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, str]]:
-    """The processes that are registered, with the names and URLs of their workers."""
+    """The worker's process types that are registered at an HTTP worker, with its name and URL."""
     if not there_is(execute, "relation", "process_types"):
         return []
     sql = """SELECT t.process_type, w.name, w.url FROM xdb.process_types AS t JOIN xdb.workers AS w ON w.name = t.worker
@@ -84,15 +91,16 @@ def places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, s
 
 
 def served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
+    """Compares the definition that a worker serves with that of the code. `place` names the worker and its URL."""
     name, ours = type_name(process), f"sha256:{process.definition_hash()}"
     if isinstance(said, NotAWorker):
-        return Finding(name, f"{place} does not answer as a worker: {said}. Check the path of its URL.")
+        return Finding(name, f"{place} does not answer as a worker ({said}): check the path of its URL")
     if isinstance(said, NotAsked):
         return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
     if name not in said:
-        return Finding(name, f"{place} does not have it; it has {', '.join(said) or 'none'}")
+        return Finding(name, f"{place} does not serve this process type; it serves {', '.join(said) or 'none'}")
     if said[name] != ours:
-        return Finding(name, f"{place} runs other code: its definition is {said[name]} there, and {ours} here")
+        return Finding(name, f"{place} runs other code: its definition is {said[name]}, and the code's is {ours}")
     return None
 
 
@@ -100,8 +108,9 @@ def served_finding(process: type[Process], place: str, said: Mapping[str, str] |
 
 
 def findings(execute: Execute, worker: Worker) -> list[Finding]:
+    """Compares the code with the registered definitions, and with the states, queues and RPCs that running executions need."""
     if not there_is(execute, "relation", "process_types"):
-        text = "this server does not show what is registered (XDB 0.3.0 does)"
+        text = "this server does not show registered definitions: they need XDB 0.3.0 or later"
         return [Finding(type_name(process), text) for process in worker.types.values()]
     return [finding for process in worker.types.values() for finding in _findings_of(execute, process)]
 
@@ -124,7 +133,7 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
         yield from _rpcs_gone(execute, name, found.definition, coded)
 
 
-# Of calls that are made again and again: those that do not come to a handler.
+# Calls that are retried and never reach a handler, counted by the reason.
 _REFUSED = f"""SELECT f.why, min(f.detail) AS detail, count(*)::text AS calls
     FROM xdb.processes AS p JOIN (
         SELECT execution_id, detail, next_attempt_at, CASE WHEN error_type = '{NOT_REGISTERED}' THEN error_type ELSE http_status::text END AS why
@@ -135,7 +144,7 @@ _REFUSED = f"""SELECT f.why, min(f.detail) AS detail, count(*)::text AS calls
 
 
 def obstacles(execute: Execute, process: type[Process]) -> Iterator[Finding]:
-    """What keeps processes of a type from going on, though the code fits what is registered."""
+    """What stops processes of a type although the code matches the registered definition: pauses, refusing workers, unreadable values."""
     name = type_name(process)
     if not there_is(execute, "relation", "process_types") or not there_is(execute, "relation", "queue_messages"):
         return
@@ -144,37 +153,37 @@ def obstacles(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     for mode, reason in execute(sql, (name,)):
         if mode is not None:
             why = f": {reason}" if reason else ""
-            yield Finding(name, f"is paused ({mode}){why}; xdb.resume_process_type() lets it go on")
+            yield Finding(name, f"is paused ({mode}){why}; xdb.resume_process_type() ends the pause")
     for why, detail, count in execute(_REFUSED, (name,)):
         calls = "1 call" if count == "1" else f"{count} calls"
         if why == NOT_REGISTERED:
-            yield Finding(name, f"what is registered and its worker are of different versions, which keeps {calls} waiting: {detail}")
+            yield Finding(name, f"its worker and the registered definition are of different versions, so {calls} can't proceed: {detail}")
         else:
             said = "has no handler for" if why == "404" else "refuses the signature of"
-            yield Finding(name, f"its worker {said} {calls}, with status {why}: {detail}")
+            yield Finding(name, f"its worker {said} {calls} (HTTP status {why}): {detail}")
     for text in unreadable(execute, process):
         yield Finding(name, text)
 
 
 def _stranded(execute: Execute, name: str, coded: Mapping[str, Any], sees_all: bool) -> Iterator[Finding]:
-    """States and queues that executions are at, and that the code does not have."""
+    """States and queues that running executions need, and that the code lacks."""
     usage, seen = _usage(execute, name, sees_all)
     for kind, what, live in sorted(usage, key=lambda each: (each[0] != "state", each[1])):
         if kind == "state" and what not in coded["states"]:
             at = _live(live, "is in it", "are in it")
-            yield Finding(name, f"state {what} is gone, but {at}{seen}", strands=True)
+            yield Finding(name, f"state {what} was removed, but {at}{seen}", strands=True)
         elif kind == "local_queue" and what not in coded.get("localQueues", [what]):
             at = _live(live, "waits for it", "wait for it")
-            yield Finding(name, f"queue {what} is gone, but {at}{seen}", strands=True)
+            yield Finding(name, f"queue {what} was removed, but {at}{seen}", strands=True)
         elif kind == "global_queue" and not {what, "*"} & set(coded["globalQueues"]):
             at = _live(live, "waits for it", "wait for it")
-            yield Finding(name, f"global queue {what} is gone, but {at}{seen}", strands=True)
+            yield Finding(name, f"global queue {what} was removed, but {at}{seen}", strands=True)
 
 
 def _usage(execute: Execute, name: str, sees_all: bool) -> tuple[list[tuple[str, str, int]], str]:
-    """What live executions of a type are at, and whether that is only of those that one may see.
+    """Kind, name and number of running executions of each state and queue that is in use, and a note if only visible ones are counted.
 
-    The server tells all of it to those who may see the definition too.
+    The server counts all executions if the session may see the definition.
     """
     if sees_all and there_is(execute, "function", "process_type_usage"):
         rows = execute("SELECT kind, name, live::text FROM xdb.process_type_usage(process_type => %s::text)", (name,))
@@ -189,7 +198,10 @@ def _usage(execute: Execute, name: str, sees_all: bool) -> tuple[list[tuple[str,
         GROUP BY 1, 2""",
         (name, name),
     )
-    return [(kind, what, int(live)) for kind, what, live in rows], " (of those that you may see)"
+    return [(kind, what, int(live)) for kind, what, live in rows], _VISIBLE
+
+
+_VISIBLE = " (counting executions that you may see)"
 
 
 def _rpcs_gone(
@@ -204,8 +216,8 @@ def _rpcs_gone(
     live = int(count)
     if live:
         for rpc in gone:
-            run = _live(live, "runs that had it", "run that had it")
-            text = f"RPC {rpc} is gone, but {run} (of those that you may see)"
+            run = _live(live, "that had it is running", "that had it are running")
+            text = f"RPC {rpc} was removed, but {run}{_VISIBLE}"
             yield Finding(name, text, strands=True)
 
 
@@ -217,7 +229,7 @@ def _live(live: int, one: str, many: str) -> str:
 
 
 def there_is(execute: Execute, kind: str, name: str) -> bool:
-    """Whether this server's XDB has it: an error would end the transaction."""
+    """Whether this server's XDB has a view or function. It is looked up, because an error would end the transaction."""
     catalog = {"relation": ("pg_class", "relname", "relnamespace"), "function": ("pg_proc", "proname", "pronamespace")}
     table, column, schema = catalog[kind]
     sql = f"""SELECT count(*)::text FROM pg_catalog.{table} AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.{schema}

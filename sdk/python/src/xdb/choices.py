@@ -1,4 +1,4 @@
-"""Values that are one of several: literals, members of an Enum, unions."""
+"""Converts values that are one of several: literals, members of an Enum, unions. Part of codec.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .scalars import KIND_OF, CodecError, Plan, name_of, wrong
 
 
 def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
-    """Literals, or the members of an Enum, each with its JSON."""
+    """The plan of a Literal or an Enum. `values` are its values or members, each with its JSON."""
     seen: dict[tuple[str, bytes], Any] = {}
     for value, code in values:
         other = seen.setdefault((kind_of(code), dumps(code)), value)
@@ -34,18 +34,21 @@ def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
         for each, code in values:
             if same(code, raw):
                 return each
-        raise wrong(raw, annotation, f", which has {', '.join(repr(code) for _, code in values)}")
+        raise wrong(raw, annotation, f", whose values are {', '.join(repr(code) for _, code in values)}")
 
     return Plan(to_json, from_json, kinds=frozenset(kind_of(code) for _, code in values))
 
 
 def kind_of(raw: Any) -> str:
-    """What a value is in JSON."""
+    """The JSON type of a value, as in `scalars.KIND_OF`."""
     return next(kind for cls, kind in KIND_OF.items() if isinstance(raw, cls))
 
 
 def union(annotation: Any, plans: list[Plan]) -> Plan:
-    """The first that fits, in the order that they are written in. What would be read as an earlier one is refused when it is written."""
+    """The plan of a union: the first alternative that fits, in the order of the annotation.
+
+    Writing refuses a value that would be read back as an earlier alternative.
+    """
     alternatives = list(zip(typing.get_args(annotation), plans))
     beside_none = [each for each, _ in alternatives if each is not type(None)]
     only = beside_none[0] if len(beside_none) == 1 else plans
@@ -59,12 +62,12 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             except CodecError as error:
                 if error.is_ambiguous:
                     raise
-                # The error from the furthest inside is that of the type which was meant.
+                # The error from the deepest place belongs to the alternative that was meant.
                 if error.path and (deepest is None or len(error.path) > len(deepest.path)):
                     deepest = error
                 if alternative is only:
                     meant = error
-        # Of `X | None` X was meant. That this is no X is all the same better said of the whole.
+        # In `X | None`, X was meant. If the value just is no X, an error about the whole union says it better.
         if deepest is None and meant is not None and str(meant) != str(wrong(value, only)):
             deepest = meant
         raise deepest or wrong(value, annotation)
@@ -85,7 +88,7 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             return
         if difference(value, back) is not None or difference(plan.decode(raw), back, of_classes=True) is not None:
             taken = name_of(alternatives[number][0])
-            problem = f"this {type(value).__name__} would be read back as {taken}, which comes first in {name_of(annotation)}"
+            problem = f"this {type(value).__name__} would be read back as {taken}, which comes earlier in {name_of(annotation)}"
             error = CodecError(problem, annotation)
             error.is_ambiguous = True
             raise error

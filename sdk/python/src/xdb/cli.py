@@ -1,4 +1,7 @@
-"""`python -m xdb`: registers what a module defines, says what that changes, and serves it."""
+"""The commands of `python -m xdb`: register the worker of a module, check it, print its SQL, serve it, print its definitions.
+
+Limitations: `serve` uses Python's own HTTP server, and does not run pull workers.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,36 @@ from collections.abc import Sequence
 from typing import Any, Union, cast
 
 from . import admin
-from .fetching import Fetching, served_by
+from .claiming import Claiming, served_by
 from .pull import AsyncPullWorker, PullWorker
 from .serve import serve
 from .worker import Worker
 
 AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
 
+# Exit statuses: done; `check` or `register` has findings; any other error.
 NOTHING, FOUND, WRONG = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command, and gives its exit status: 1 where `check` or `register` finds something in the way, 2 for errors."""
+    """Runs a command and returns its exit status: 0, 1 if `check` has findings or `register` refuses, 2 for other errors.
+
+    `arguments` are those after the program's name; by default those of `sys.argv`.
+    """
     given = _parser().parse_args(arguments)
-    # As for `python -m module`: what is asked for is most often in this directory.
+    # The worker's module is usually in the current directory, which an installed script does not have in its path.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         status: int = given.command(given, _load(given.worker))
         return status
     except admin.Stranding as refused:
-        print(f"not registered: executions that run would have no code any more.\n{refused}", file=sys.stderr)
-        print("Keep the code until they have ended, or use --force.", file=sys.stderr)
+        print(f"not registered: running executions would lose their code\n{refused}", file=sys.stderr)
+        print("Keep the code until these executions have closed, or use --force.", file=sys.stderr)
         return FOUND
     except admin.SignatureLost as refused:
-        print(f"not registered: {refused}.", file=sys.stderr)
-        print("Use --secret-env, or --no-secret.", file=sys.stderr)
+        print(f"not registered: {refused}", file=sys.stderr)
+        print("Name the secret with --secret-env NAME, or use --no-secret.", file=sys.stderr)
         return FOUND
     except Exception as error:
         if given.debug:
@@ -44,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         if getattr(error, "sqlstate", None) == "42501":
             print(
-                "Registering takes xdb.grant_usage(role, deployer => true) and, for what is registered already, "
-                "the privileges of the role that it belongs to.",
+                "To register, your role must be a deployer: xdb.grant_usage(role, deployer => true). "
+                "To change an existing worker or process type, it also needs the privileges of its owner.",
                 file=sys.stderr,
             )
         return WRONG
@@ -53,54 +60,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m xdb", description="Registers workers and process types of XDB.")
-    parser.add_argument("--debug", action="store_true", help="errors with their tracebacks")
+    parser.add_argument("--debug", action="store_true", help="print errors with their tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    register = _command(commands, "register", _register, "registers a worker and its process types, in one transaction")
+    register = _command(commands, "register", _register, "register a worker and its process types, in one transaction")
     _names_worker(register)
     _connects(register)
-    register.add_argument("--secret-env", metavar="NAME", help="the environment variable that has the worker's secret")
-    register.add_argument("--no-secret", action="store_true", help="calls are not signed, also if they were")
-    register.add_argument("--force", action="store_true", help="also if executions that run would be stranded")
-    register.add_argument("--dry-run", action="store_true", help="only prints what would change")
+    register.add_argument("--secret-env", metavar="NAME", help="environment variable that holds the worker's secret")
+    register.add_argument("--no-secret", action="store_true", help="do not sign calls, even if the registered worker has a secret")
+    register.add_argument("--force", action="store_true", help="register even if running executions would lose their code")
+    register.add_argument("--dry-run", action="store_true", help="only print what would change")
 
-    check = _command(commands, "check", _check, "compares what is registered, what runs and what workers say with the code")
+    check = _command(commands, "check", _check, "compare the code with what is registered, what runs and what workers serve")
     _connects(check)
 
-    sql = _command(commands, "sql", _sql, "prints SQL that registers the same, for migrations")
+    sql = _command(commands, "sql", _sql, "print the SQL that `register` would run, for migrations")
     _names_worker(sql)
-    sql.add_argument("--secret", metavar="REFERENCE", help="env:NAME or file:NAME, which the server follows")
+    sql.add_argument("--secret", metavar="REFERENCE", help="env:NAME or file:NAME; the Postgres server reads the secret there")
 
-    serve = _command(commands, "serve", _serve, "serves the worker until SIGTERM, by Python's own HTTP server")
-    serve.add_argument("--host", default="127.0.0.1", help="by default 127.0.0.1")
-    serve.add_argument("--port", type=int, default=8080, help="by default 8080")
-    serve.add_argument("--grace", type=float, default=30, metavar="SECONDS", help="for calls that run at the end; 30")
+    serve = _command(commands, "serve", _serve, "serve the worker with Python's own HTTP server, until SIGTERM or SIGINT")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8080, help="port to listen on (default 8080)")
+    serve.add_argument("--grace", type=float, default=30, metavar="SECONDS", help="when stopping, wait this long for running calls (default 30)")
 
-    _command(commands, "definition", _definition, "prints the definitions as JSON")
+    _command(commands, "definition", _definition, "print the definitions of the process types as JSON")
     return parser
 
 
 def _command(commands: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
-    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker or xdb.PullWorker is, e.g. app:worker")
+    parser.add_argument("worker", metavar="MODULE:WORKER", help="the xdb.Worker or xdb.PullWorker, for instance app:worker")
     parser.set_defaults(command=run, wrong=parser.error)
     return parser
 
 
 def _names_worker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", help="the worker's name in the database; an xdb.PullWorker has one")
-    parser.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
-    parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time; by default the worker's threads")
-    parser.add_argument("--role", help="in place of these two, of an xdb.PullWorker: whose members fetch its calls")
+    parser.add_argument("--name", help="name of the worker in the database (default for an xdb.PullWorker: its own name)")
+    parser.add_argument("--url", help="URL at which the engine calls the worker, for instance http://10.0.0.5:8080")
+    parser.add_argument("--max-concurrency", type=int, metavar="N", help="most calls at one time (default: the worker's threads)")
+    parser.add_argument("--role", help="for an xdb.PullWorker, instead of --url: the role whose members may claim its calls")
 
 
 def _connects(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dsn", default="", help="conninfo of libpq; by default that of the environment")
+    parser.add_argument("--dsn", default="", help="conninfo of libpq (default: PGHOST, PGUSER and so on)")
 
 
 def _place(given: argparse.Namespace, worker: AnyWorker) -> dict[str, Any]:
-    """How the worker is called, and where its calls go. Which arguments that takes, only the worker says."""
-    if isinstance(worker, Fetching):
+    """The worker's name, and its URL or role. Exits with status 2 if arguments don't fit the kind of worker."""
+    if isinstance(worker, Claiming):
         needed, foreign, name = ["role"], ["url", "max_concurrency", "secret", "secret_env"], given.name or worker.name
     else:
         needed, foreign, name = ["name", "url"], ["role"], given.name
@@ -109,7 +116,7 @@ def _place(given: argparse.Namespace, worker: AnyWorker) -> dict[str, Any]:
         given.wrong(f"a {type(worker).__name__} needs {_options(missing)}")
     refused = [each for each in foreign if getattr(given, each, None) is not None]
     if refused:
-        given.wrong(f"a {type(worker).__name__} does not take {_options(refused)}")
+        given.wrong(f"a {type(worker).__name__} has no {_options(refused)}")
     return {"name": name, "url": given.url, "max_concurrency": given.max_concurrency, "role": given.role}
 
 
@@ -123,7 +130,7 @@ def _load(place: str) -> AnyWorker:
     for name in (path or "worker").split("."):
         found = getattr(found, name)
     if not isinstance(found, (Worker, PullWorker, AsyncPullWorker)):
-        raise TypeError(f"{place} is no xdb.Worker and no xdb.PullWorker")
+        raise TypeError(f"{place} is a {type(found).__name__}: name an xdb.Worker or xdb.PullWorker")
     return found
 
 
@@ -132,13 +139,13 @@ def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
     if given.secret_env is not None:
         secret = os.environ.get(given.secret_env)
         if not secret:
-            raise ValueError(f"the environment variable {given.secret_env} has no secret")
+            raise ValueError(f"the environment variable {given.secret_env} is not set or empty: set it to the worker's secret")
     with admin.Admin(given.dsn) as connected:
         changes = connected.register(
             worker, **place, secret=secret, no_secret=given.no_secret, force=given.force, dry_run=given.dry_run
         )
     made = [str(change) for change in changes if change]
-    print("\n".join(made) or f"nothing changes: {place['name']} is registered as it is")
+    print("\n".join(made) or f"nothing changes: worker {place['name']} and its process types are registered already")
     return NOTHING
 
 
@@ -158,7 +165,7 @@ def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
 
 
 def _serve(given: argparse.Namespace, worker: AnyWorker) -> int:
-    # It says of a worker that can't be served what to do instead.
+    # For a pull worker, serve() raises an error that says how to run it.
     serve(cast(Worker, worker), host=given.host, port=given.port, grace=given.grace)
     return NOTHING
 

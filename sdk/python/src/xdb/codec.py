@@ -1,6 +1,15 @@
-"""Values as JSON and back, by their annotations, so that Postgres' `jsonb_to_record` and other languages can read them.
+"""Converts values to JSON and back, by their annotations. Postgres' `jsonb_to_record` and other languages can read the JSON.
 
-Numbers keep their digits: what has a point in JSON is read as `Exact`, and a `Decimal` is written as a string.
+A value is written only if reading gives an equal value. Numbers keep their digits: a JSON number with a point is read as `Exact`, and a
+`Decimal` is written as a string.
+
+| file | converts |
+|---|---|
+| scalars.py | texts, numbers, booleans, times |
+| choices.py | literals, enums, unions |
+| keys.py | keys of objects |
+| models.py | models of pydantic and msgspec |
+| same.py | nothing: it compares what was read with what was written |
 """
 
 from __future__ import annotations
@@ -25,20 +34,20 @@ __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", 
 
 
 def encode(value: object, annotation: Any = Any, path: str = "") -> JSON:
-    """The JSON of a value, or CodecError with the place in it: it does not fit its annotation, or would not be read back as it is."""
+    """The JSON of a value. Raises `CodecError`, with the place in the value, if it does not fit or would be read back as another value."""
     try:
         result: JSON = _plan(annotation).encode(value)
     except CodecError as error:
         raise error.under(path)
     except RecursionError:
         raise CodecError(TOO_DEEP, annotation, path) from None
-    except Exception as error:  # of a property, say, or an iterator
+    except Exception as error:  # code of the application: a property or an iterator
         raise CodecError(f"this {type(value).__name__} can't be written: {type(error).__name__}: {error}", annotation, path) from error
     return result
 
 
 def decode(raw: JSON, annotation: Any = Any, path: str = "") -> Any:
-    """The value of JSON, or CodecError with the place in it."""
+    """The value that JSON stands for. Raises `CodecError`, with the place in the JSON, if it does not fit the annotation."""
     try:
         return _plan(annotation).decode(raw)
     except CodecError as error:
@@ -48,24 +57,25 @@ def decode(raw: JSON, annotation: Any = Any, path: str = "") -> Any:
 
 
 def check(annotation: Any) -> None:
-    """Raises CodecError if values of this annotation can't become JSON."""
+    """Raises `CodecError` if values of this annotation can't become JSON."""
     _plan(annotation)
 
 
 def is_immutable(value: object) -> bool:
-    """Whether a value can't have changed since it was read."""
+    """Whether a value can't be changed in place."""
     return isinstance(value, _IMMUTABLE)
 
 
 _IMMUTABLE = (*SCALARS, enum.Enum)
+# Finished plans by annotation. Written under `_making`, read without it.
 _plans: dict[Any, Plan] = {}
-# What is being made: a type that contains itself finds its plan here, which is filled in at the end.
+# Plans that are being made, under `_making`. A type that contains itself finds its plan here, and the plan is filled in at the end.
 _unfinished: dict[Any, Plan] = {}
 _making = threading.RLock()
 
 
 def _key(annotation: Any) -> Any:
-    """What tells an annotation from others. Python takes unions for equal whose types stand in another order."""
+    """A key for an annotation that keeps the order of unions. To Python, `int | str` equals `str | int`."""
     args = getattr(annotation, "__args__", None)
     if not args or typing.get_origin(annotation) is Literal:
         return annotation
@@ -76,7 +86,7 @@ def _plan(annotation: Any) -> Plan:
     key = _key(annotation)
     try:
         found = _plans.get(key)
-    except TypeError:  # Annotated[..., what can't be hashed]
+    except TypeError:  # Annotated with something that can't be hashed
         return _make(annotation)
     if found is not None:
         return found
@@ -97,7 +107,7 @@ def _plan(annotation: Any) -> Plan:
 
 
 def _contains_itself(value: Any) -> Any:
-    raise CodecError("this type is nothing but itself")
+    raise CodecError("this type refers only to itself")
 
 
 def _make(annotation: Any) -> Plan:
@@ -118,10 +128,10 @@ def _make(annotation: Any) -> Plan:
     if made is None and isinstance(annotation, type):
         made = _class(annotation)
     if made is None:
-        hint = "use a dataclass, a TypedDict, a pydantic model, a msgspec Struct or one of Python's own types"
+        hint = "use a dataclass, a TypedDict, a pydantic model, a msgspec Struct or a built-in type"
         if isinstance(annotation, typing.TypeVar) or (isinstance(origin, type) and issubclass(origin, typing.Generic)):
-            hint = "a class with type parameters has none, so write one for each type; those of pydantic may have them"
-        raise CodecError(f"{name_of(annotation)} has no JSON: {hint}", annotation)
+            hint = "write one class for each type, without type parameters; only pydantic models may have them"
+        raise CodecError(f"{name_of(annotation)} can't become JSON: {hint}", annotation)
     return made
 
 
@@ -130,17 +140,17 @@ def _as_it_is(raw: Any) -> Any:
 
 
 def _encode_any(value: Any) -> Any:
-    """Without an annotation the value itself says what it is."""
+    """Encodes a value without an annotation, by its own type."""
     kind = type(value)
     if kind in SCALARS:
         return SCALARS[kind].encode(value)
     if kind is object:
-        raise CodecError("object has no JSON")
+        raise CodecError("object can't become JSON")
     if not isinstance(value, enum.Enum) and not hasattr(value, "_fields"):
-        # A subclass of one of them, as Exact or a defaultdict, is written as that.
+        # A subclass of a built-in type, for instance Exact or a defaultdict, is written as that type.
         kind = next((base for base in _PLAIN if isinstance(value, base)), kind)
     plan = _plan(kind)
-    # Nobody reads it as its class again.
+    # Without the check of reading it back: without an annotation it is never read as its class.
     return (plan.dump or plan.encode)(value)
 
 
@@ -164,7 +174,7 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
             if not isinstance(value, origin) or isinstance(value, (str, bytes)):
                 raise wrong(value, annotation)
             items = _items(value, item.encode)
-            # A set has no order, but one that has not changed has to look as before.
+            # Sorted, because the JSON of an unchanged set must stay the same.
             return sorted(items, key=dumps) if cls in (set, frozenset) else items
 
         def from_json(raw: Any) -> Any:
@@ -172,7 +182,7 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
             return built(annotation, cls, items)
 
         plan = Plan(to_json, from_json, kinds=_ARRAY)
-        # Of a set without an annotation, a tuple would be read as a list, which no set can hold.
+        # In a set without a type, a tuple would be read back as a list, which a set can't hold.
         return taken_back(plan, ()) if cls in (set, frozenset) and item.decode is _as_it_is else plan
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
@@ -248,7 +258,7 @@ def _record(
     fields_of: Callable[[Any], Mapping[str, Any]],
     names: Iterable[str] | None = None,
 ) -> Plan:
-    """A class with annotated fields, an object in JSON. Keys that it does not know are left out."""
+    """The plan of a class with annotated fields: a JSON object. Reading ignores unknown keys."""
     hints = hints_of(cls)
     needed, plans = frozenset(required), {}
     for name in hints if names is None else names:

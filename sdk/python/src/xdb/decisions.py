@@ -1,4 +1,4 @@
-"""Where a thread of a process goes after a step, and how a step says that it has failed."""
+"""What a state returns: where its thread goes next, or how the process ends. And exceptions with which a handler fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .jsontext import storable
 
 @dataclass(frozen=True)
 class Decision:
-    """What a state returns. Two movements are added with `+`: each starts a thread."""
+    """What a state returns. Made by calling a state (`self.pack()`, a movement), and by the functions of this module.
+
+    `+` adds movements, and each starts a thread: `self.pack() + self.bill()`. `body` is the decision as the protocol has it.
+    """
 
     body: Mapping[str, Any]
 
@@ -22,27 +25,27 @@ class Decision:
             if not isinstance(each, Decision):
                 return NotImplemented
             if set(each.body) != {"nextStates"}:
-                raise TypeError("only movements to states can be added, as in self.pack() + self.bill()")
+                raise TypeError("+ takes only movements to states, as in self.pack() + self.bill()")
         return Decision({"nextStates": [*self.body["nextStates"], *other.body["nextStates"]]})
 
 
 def complete(result: object = None) -> Decision:
-    """Ends this thread. The process completes when no other thread is left."""
+    """Ends this thread with a result. The process completes when no other thread is left. Raises `CodecError`."""
     return _close("GRACEFUL_COMPLETE_PROCESS", result)
 
 
 def force_complete(result: object = None) -> Decision:
-    """Completes the process now. Other threads are aborted."""
+    """Completes the process now, with a result. Other threads are aborted. Raises `CodecError`."""
     return _close("FORCE_COMPLETE_PROCESS", result)
 
 
 def fail(result: object = None) -> Decision:
-    """Fails the process now. Other threads are aborted."""
+    """Fails the process now, with a result. Other threads are aborted. Raises `CodecError`."""
     return _close("FORCE_FAIL_PROCESS", result)
 
 
 def end_thread() -> Decision:
-    """Ends this thread and leaves the process as it is."""
+    """Ends this thread, and leaves the process running."""
     return _close("DEAD_END", None)
 
 
@@ -51,11 +54,14 @@ def _close(close_type: str, result: object) -> Decision:
 
 
 def complete_if_empty(*queues: Any, result: object = None, otherwise: Decision, force: bool = False) -> Decision:
-    """Completes if these queues are empty at that very moment, and otherwise goes on. `force` aborts other threads."""
+    """Completes with `result` if these local queues are empty when the answer is applied. Otherwise makes the movement `otherwise`.
+
+    `force` aborts other threads; without it, only this thread ends. Raises `TypeError` without a queue or a movement.
+    """
     if not queues:
-        raise TypeError("complete_if_empty needs a queue, as in xdb.complete_if_empty(self.orders, otherwise=...)")
+        raise TypeError("complete_if_empty() has no queue: write xdb.complete_if_empty(self.orders, otherwise=...)")
     if not isinstance(otherwise, Decision) or set(otherwise.body) != {"nextStates"}:
-        raise TypeError("otherwise= takes a movement to a state, as in otherwise=self.next_order()")
+        raise TypeError("otherwise= is not a movement to a state: write otherwise=self.next_order()")
     close = {
         "closeType": "FORCE_COMPLETE_PROCESS" if force else "GRACEFUL_COMPLETE_PROCESS",
         "closeInput": encode(result, path="result"),
@@ -67,9 +73,13 @@ def complete_if_empty(*queues: Any, result: object = None, otherwise: Decision, 
 def retry(
     error_type: str | None = None, detail: str | None = None, *, after: timedelta | None = None, final: bool = False
 ) -> Decision:
-    """A failed attempt of which everything that was written and published is kept, in one step.
+    """Fails the attempt, and yet applies what the handler has written and published, in one transaction.
 
-    `after` takes the place of the retry policy's interval this once; `final` spends the retries.
+    - `error_type`, `detail`: what the failure is called, and a text for people.
+    - `after`: the time until the next attempt, at most ten years. Default: by the retry policy.
+    - `final`: no further attempt, as if the retries were spent.
+
+    Raises `ValueError` if `after` is negative, too long or no timedelta.
     """
     said: dict[str, Any] = {}
     if error_type is not None:
@@ -83,20 +93,20 @@ def retry(
     return Decision({"retry": said})
 
 
-# The longest that the server takes: ten years.
+# The longest time that the engine accepts: ten years.
 _LONGEST_UNTIL = timedelta(days=3652.5)
 
 
 def _seconds_until(after: timedelta) -> float:
     if not isinstance(after, timedelta) or after < timedelta(0):
-        raise ValueError(f"after={after!r} is no time from now: write timedelta(seconds=...)")
+        raise ValueError(f"after={after!r} is not a timedelta of zero or more: write timedelta(seconds=...)")
     if after > _LONGEST_UNTIL:
-        raise ValueError(f"after={after!r} is more than ten years, the longest time until a next attempt")
+        raise ValueError(f"after={after!r} is longer than ten years, the longest time until the next attempt")
     return after.total_seconds()
 
 
 class Failure(Exception):
-    """A failed attempt with an `errorType` of its own."""
+    """The base of `Fatal` and `Retryable`: a failed attempt with an error type of its own."""
 
     def __init__(self, error_type: str, detail: str = "") -> None:
         super().__init__(error_type, detail)
@@ -108,11 +118,14 @@ class Failure(Exception):
 
 
 class Fatal(Failure):
-    """Never retried: the process goes to the `on_failure` state, or fails."""
+    """Raise it to fail without a retry: the process goes to the `on_failure` state, or fails."""
 
 
 class Retryable(Failure):
-    """Retried as any other exception is; this one chooses its `errorType`, and with `after` when the next attempt is made."""
+    """Raise it to fail with an error type of your own. Like any other exception it is retried.
+
+    `after` is the time until the next attempt, at most ten years. Default: by the retry policy.
+    """
 
     def __init__(self, error_type: str, detail: str = "", *, after: timedelta | None = None) -> None:
         super().__init__(error_type, detail)

@@ -1,4 +1,7 @@
-"""How the definition of a process type comes out of its class. Errors name the file and the line."""
+"""Makes the definition of a process type from its class. Errors name the file and the line.
+
+This runs when the class is made. Whether the definition fits the tables is checked by the server when it is registered.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from .waits import Combined, Commands, Leaf, Wait, WaitError, as_wait, commands
 
 
 class DefinitionError(TypeError):
-    """A class that is no process, or no row: what to change, with file and line."""
+    """A class can't be a process type, or a row. The message has the file, the line and what to change."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """A local attribute. `default` is `MISSING` of `live.py` if the class gives none."""
+    """A local attribute. `default` is `live.MISSING` if the class gives none."""
 
     annotation: Any
     default: Any = MISSING
@@ -37,7 +40,10 @@ class Local:
 
 @dataclass(frozen=True)
 class Description:
-    """What a class says of its process type. States, RPCs and queues by their names for the engine."""
+    """All that a class says about its process type. Written once, when the class is made.
+
+    States, RPCs and queues are keyed by their names in the definition, rows and local attributes by those of their attributes.
+    """
 
     name: str
     states: Mapping[str, State[Any]]
@@ -47,15 +53,16 @@ class Description:
     functions: Mapping[str, Function[Any]]
     rows: Mapping[str, type[Any]]
     local: Mapping[str, Local]
-    # The commands of waits that are no functions, by state, and what a call of a member leaves out.
+    # The commands of fixed waits (not functions), by state.
     waits: Mapping[str, Commands]
+    # The local attributes that a call does not load, by the method's name.
     not_loaded: Mapping[str, frozenset[str]]
     definition: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """What stands beside the base of a class."""
+    """The keyword arguments of a process class, as in `class Order(xdb.Process, timeout=...)`. See `Process`."""
 
     timeout: timedelta | None
     history: str | int
@@ -64,7 +71,7 @@ class ProcessOptions:
 
 
 class _Place:
-    """Where a class is made: for its errors, and for the names that its annotations may use."""
+    """Where a class is made: its file and line for errors, and the names that its annotations may use."""
 
     def __init__(self, cls: type) -> None:
         frame: types.FrameType | None = sys._getframe(1)
@@ -78,7 +85,7 @@ class _Place:
         self.names.update(_types_of(cls))
 
     def refuse(self, problem: str, fn: Callable[..., Any] | None = None) -> NoReturn:
-        """Raises, with the place of a function if it is about one."""
+        """Raises `DefinitionError`, with the line of `fn` if it is given, else of the class."""
         file, line, name = self.file, self.line, self.cls.__name__
         code = getattr(fn, "__code__", None)
         if code is not None and fn is not None:
@@ -93,14 +100,14 @@ class _Place:
             self.refuse(_UNREADABLE.format(error), fn)
 
     def evaluated(self, text: str) -> Any:
-        """The type of an annotation that is a text, as Python itself finds it."""
+        """The type of an annotation that is a string, evaluated as Python does."""
         try:
             return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
         except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
             self.refuse(_UNREADABLE.format(error))
 
     def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
-        """Refuses an annotation that has no JSON."""
+        """Refuses an annotation whose values can't become JSON."""
         try:
             codec.check(annotation)
         except CodecError as error:
@@ -108,14 +115,15 @@ class _Place:
 
 
 _UNREADABLE = (
-    "an annotation can't be read: {}. What it names has to be there before the class, when the program runs: an import below "
-    "`if TYPE_CHECKING:` is not enough"
+    "an annotation can't be read: {}. Define or import the name before the class; an import below `if TYPE_CHECKING:` does not run"
 )
 
 
 def _types_of(cls: type) -> dict[str, Any]:
-    """The types that a class and those above it define within themselves. What else they have hides no type of its name: that of
-    `date: date | None = None` is the module's."""
+    """The types that a class and its base classes define inside themselves.
+
+    Other attributes are left out, so that they hide no type: in `date: date | None = None` the type is that of the module.
+    """
     return {
         name: value
         for each in reversed(cls.__mro__)
@@ -125,7 +133,7 @@ def _types_of(cls: type) -> dict[str, Any]:
 
 
 def _annotated(cls: type, base: type) -> list[str]:
-    """The names that the class and those above it annotate, up to `base`."""
+    """The names that the class and its base classes below `base` annotate."""
     names: dict[str, None] = {}
     for each in reversed(cls.__mro__):
         if each not in base.__mro__:
@@ -137,38 +145,38 @@ def _annotated(cls: type, base: type) -> list[str]:
 
 
 def columns(cls: Any, base: type) -> dict[str, Attribute]:
-    """The attributes of a row."""
+    """The attributes of a row class, checked."""
     place = _Place(cls)
     key = (cls._key,) if isinstance(cls._key, str) else cls._key
     if not isinstance(key, (tuple, list)) or not key or not all(isinstance(each, str) and each for each in (cls._table, *key)):
-        place.refuse("a row needs table= and key=, as texts: the column, or the columns, of a unique key")
+        place.refuse("a row needs table= and key=, as str: key= is the column, or the tuple of columns, of a unique key")
     hints, attributes = place.hints(cls), {}
     for name in _annotated(cls, base):
         annotation = hints[name]
         if typing.get_origin(annotation) is ClassVar or annotation is ClassVar:
             continue
         if hasattr(base, name):
-            place.refuse(f"{name!r} is reserved: call it otherwise, and map it with columns={{...: {name!r}}}")
+            place.refuse(f"the name {name!r} is reserved: choose another one, and map it with columns={{...: {name!r}}}")
         if not isinstance(inspect.getattr_static(cls, name, None), (Attribute, type(None))):
-            place.refuse(f"{name} has a default; those of columns are in Postgres: give values in {cls.__name__}.row()")
+            place.refuse(f"{name} has a default, but the table sets the defaults of columns: pass values to {cls.__name__}.row()")
         place.check(annotation, name)
         attributes[name] = Attribute(cls.__name__, name, annotation, True, cls._columns.get(name, name))
     for name in cls._columns:
         if name not in attributes:
-            place.refuse(f"columns= maps {name!r}, which is not annotated")
+            place.refuse(f"columns= maps {name!r}, which is not annotated: annotate it in the class")
     seen: dict[str, str] = {}
     for name, attribute in attributes.items():
         if attribute.column in key:
-            place.refuse(f"{name}: the key column {attribute.column!r} can't be an attribute")
+            place.refuse(f"{name}: the key column {attribute.column!r} can't be an attribute: remove it")
         if attribute.column in seen:
-            place.refuse(f"column {attribute.column!r} is there twice, as {seen[attribute.column]} and {name}")
+            place.refuse(f"column {attribute.column!r} is mapped twice, as {seen[attribute.column]} and {name}: remove one")
         seen[attribute.column] = name
     return attributes
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
 
-# What a class may not use for something else.
+# Names of `Process` that a class must not redefine.
 _RESERVED = frozenset({"call", "definition", "definition_hash"})
 
 
@@ -179,7 +187,7 @@ def describe(
     name: str,
     options: ProcessOptions,
 ) -> Description:
-    """Everything that the class says. Members of classes above it are copied, so that they know their process."""
+    """Reads a process class. Members of its base classes are copied, because each member refers to its process."""
     place = _Place(cls)
     members = _members(cls, base, place)
     states = _by_name(State, members, place)
@@ -201,7 +209,7 @@ def describe(
     definition: dict[str, Any] = {}
     starts = [state for state in states.values() if state.options.start]
     if len(starts) > 1:
-        place.refuse(f"{starts[0].attribute} starts the process already: one state has start=True", starts[1].fn)
+        place.refuse(f"{starts[0].attribute} has start=True too: only one state can start the process", starts[1].fn)
     if starts:
         definition["startingState"] = starts[0].name
     definition["states"] = {
@@ -227,18 +235,18 @@ def describe(
     )
 
 
-# What a class makes its members with, and what they are given.
+# The types whose instances are members of a class, and the arguments that they need.
 _CALLED: dict[Any, str] = {Queue: "", GlobalQueue: '"name"', Function: '"schema.name"'}
 
 
 def _missing_call(value: Any) -> str | None:
-    """`xdb.Queue[str]()` for `xdb.Queue[str]`, and None for what is no such type."""
+    """The missing call as source text: `xdb.Queue[str]()` for `xdb.Queue[str]`. None for any other value."""
     kind = typing.get_origin(value) or value
     return f"{type_written(value)}({_CALLED[kind]})" if isinstance(kind, type) and kind in _CALLED else None
 
 
 def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
-    """Its states, RPCs and queues by the name of the attribute, those of classes above it first."""
+    """The states, RPCs, queues and functions of a class by the name of the attribute, those of base classes first."""
     members: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
         if each in base.__mro__:
@@ -246,13 +254,13 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
         for name, value in vars(each).items():
             if name in _RESERVED or name in ("_live", "_xdb"):
                 if name != "_xdb":
-                    place.refuse(f"{name!r} is reserved: call it otherwise")
+                    place.refuse(f"the name {name!r} is reserved: choose another one")
             elif isinstance(value, (State, Rpc, Queue, GlobalQueue, Function)):
                 if each is not cls:
                     value = copy.copy(value)
                 members[name] = value
             elif (call := _missing_call(value)) is not None:
-                place.refuse(f"{name} is a type, which has to be called: write {name} = {call}")
+                place.refuse(f"{name} is a type that was not called: write {name} = {call}")
             else:
                 members.pop(name, None)
     for name, value in members.items():
@@ -261,14 +269,14 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
         if isinstance(value, (Queue, GlobalQueue)):
             value.message_type = _written_type(name, value, place)
             if not value.name:
-                place.refuse(f"the queue {name} has an empty name")
+                place.refuse(f"the queue {name} has an empty name: give it another one")
         if isinstance(value, Function):
             value.argument_type = _written_type(name, value, place)
     return members
 
 
 def _written_type(name: str, member: Any, place: _Place) -> Any:
-    """What stands in the brackets of `xdb.Queue[...]()`, or in those of its annotation."""
+    """The type in the brackets of `xdb.Queue[...]()`, or of its annotation. `Any` without brackets."""
     written = getattr(member, "__orig_class__", None)
     if written is None and name in inspect.get_annotations(place.cls):
         written = place.hints(place.cls)[name]
@@ -288,7 +296,7 @@ def _by_name(kind: Any, members: Mapping[str, Any], place: _Place) -> dict[str, 
         if isinstance(member, kind):
             if member.name in found:
                 fn = getattr(member, "fn", None)
-                place.refuse(f"the name {member.name!r} is there twice; the second one is {name}", fn)
+                place.refuse(f"the name {member.name!r} is used twice: give {name} another name=", fn)
             found[member.name] = member
     return found
 
@@ -296,7 +304,7 @@ def _by_name(kind: Any, members: Mapping[str, Any], place: _Place) -> dict[str, 
 def _attributes(
     cls: Any, base: type, row_base: type, members: Mapping[str, Any], place: _Place
 ) -> tuple[dict[str, Any], dict[str, Local]]:
-    """Its rows and its local attributes."""
+    """The rows and local attributes of a class, by name."""
     rows: dict[str, Any] = {}
     local: dict[str, Local] = {}
     hints = place.hints(cls)
@@ -305,16 +313,16 @@ def _attributes(
         if name in members or typing.get_origin(annotation) is ClassVar or annotation is ClassVar:
             continue
         if name in _RESERVED or name in ("_live", "_xdb"):
-            place.refuse(f"{name!r} is reserved: call the attribute otherwise")
+            place.refuse(f"the name {name!r} is reserved: choose another one")
         if typing.get_origin(annotation) in (Queue, GlobalQueue) or annotation in (Queue, GlobalQueue):
-            place.refuse(f"{name} is annotated as a queue, but is none: write {name} = xdb.Queue[...]()")
+            place.refuse(f"{name} is only annotated as a queue: write {name} = xdb.Queue[...]()")
         if typing.get_origin(annotation) is Function or annotation is Function:
-            place.refuse(f'{name} is annotated as a function, but is none: write {name} = xdb.Function[...]("schema.name")')
+            place.refuse(f'{name} is only annotated as a function: write {name} = xdb.Function[...]("schema.name")')
         if isinstance(annotation, type) and issubclass(annotation, row_base):
             rows[name] = annotation
             continue
         if any(isinstance(each, type) and issubclass(each, row_base) for each in typing.get_args(annotation)):
-            place.refuse(f"{name}: a row is annotated as it is; where it is gone, each of its attributes is null")
+            place.refuse(f"{name}: annotate the row class alone; if the row was deleted, each of its attributes is null")
         place.check(annotation, name)
         default = inspect.getattr_static(cls, name, MISSING)
         if isinstance(default, Attribute):
@@ -337,15 +345,15 @@ def _global_names(rows: Mapping[str, Any], place: _Place) -> list[str]:
                 other = f"{row.__name__.lower()}_{name}"
                 place.refuse(
                     f"attribute {name!r} is in {owner.__name__} and in {row.__name__}, but names are unique in a process: "
-                    f"call one otherwise, and map it with columns={{{other!r}: {attribute.column!r}}}"
+                    f"rename one, and map it with columns={{{other!r}: {attribute.column!r}}}"
                 )
     if len(set(rows.values())) < len(rows):
-        place.refuse("a row is annotated twice: each of its columns can be there once")
+        place.refuse("a row class is annotated twice: remove one of the annotations")
     tables: dict[str, Any] = {}
     for row in rows.values():
         other_row = tables.setdefault(row._table, row)
         if other_row is not row:
-            place.refuse(f"{other_row.__name__} and {row.__name__} are of one table, {row._table}: a process has one row of each")
+            place.refuse(f"{other_row.__name__} and {row.__name__} map the same table, {row._table}: a process has one row of each table")
     return list(owners)
 
 
@@ -361,37 +369,37 @@ _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 
 def _handler(member: Member, place: _Place) -> Handler:
-    """What the signature of a member says."""
+    """Reads and checks the signature of a state or RPC."""
     fn = member.fn
     if not inspect.isfunction(fn):
-        place.refuse(f"{member.attribute} is no method: the decorator stands above a `def`")
+        place.refuse(f"{member.attribute} is not a function: put the decorator above a `def`")
     if member.unknown_options:
         known = ", ".join(f"{each.name}=" for each in fields(member.options))
         decorator = "state" if isinstance(member, State) else "rpc"
-        place.refuse(f"@xdb.{decorator} has no option {member.unknown_options[0]}=; it has {known}", fn)
+        place.refuse(f"@xdb.{decorator} has no option {member.unknown_options[0]}=; its options are {known}", fn)
     parameters = list(inspect.signature(fn).parameters.values())
     if not parameters or any(each.kind not in _PLAIN for each in parameters):
-        place.refuse("it takes self, and at most one input: no *args, no keywords", fn)
+        place.refuse("a handler takes self and at most one input: no *args, no **kwargs, no keyword-only parameters", fn)
     if len(parameters) > 2:
         names = ", ".join(each.name for each in parameters[1:])
-        place.refuse(f"it has more than one input ({names}): put them into a dataclass", fn)
+        place.refuse(f"a handler takes at most one input, and this one takes {names}: put them into a dataclass", fn)
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        place.refuse("it has a `yield`, and a handler returns once: publish messages, or move to the same state again", fn)
+        place.refuse("a handler can't `yield`: publish messages, or move to the same state again", fn)
     hints = place.hints(fn, fn)
     output = hints.get("return", Any)
     if typing.get_origin(output) in (Awaitable, Coroutine):
         output = typing.get_args(output)[-1]
     if isinstance(member, Rpc):
         if output is Decision:
-            place.refuse("an RPC returns its output; what it decides besides is xdb.then(...), as in xdb.then(self.ship())", fn)
+            place.refuse("an RPC returns its output, not a decision: to start threads, call xdb.then(...), as in xdb.then(self.ship())", fn)
         place.check(output, "its output", fn)
     if len(parameters) == 1:
         return Handler(fn, None, None, output)
     parameter = parameters[1]
     if parameter.default is not inspect.Parameter.empty:
         place.refuse(
-            f"its input {parameter.name} has a default, which nobody would use: the input is always given. "
-            f"Annotate it `... | None` if it can be missing",
+            f"its input {parameter.name} has a default, which is never used, because the engine always passes the input: "
+            f"annotate it `... | None` if it can be null",
             fn,
         )
     annotation = hints.get(parameter.name, Any)
@@ -400,18 +408,18 @@ def _handler(member: Member, place: _Place) -> Handler:
 
 
 def _wait(state: State[Any], place: _Place) -> Commands | None:
-    """The commands of a wait that is no function."""
+    """The commands of a fixed wait. None if the state does not wait, or if its wait is a function."""
     wait, fn = state.options.wait, state.fn
     if wait is None:
         if state.options.wait_retry is not None or state.options.wait_timeout is not None:
-            place.refuse("wait_retry= and wait_timeout= are for the call of a state with wait=", fn)
+            place.refuse("wait_retry= and wait_timeout= need wait=: they are options of its call", fn)
         return None
     if is_function(wait):
         if inspect.iscoroutinefunction(wait):
-            place.refuse("wait= takes an ordinary function, not an async one", fn)
+            place.refuse("wait= is an async function: give an ordinary one", fn)
         taken, most = list(inspect.signature(wait).parameters.values()), 2 if state.takes_input else 1
         if len(taken) > most or any(each.kind not in _PLAIN for each in taken):
-            place.refuse(f"its wait= takes self{' and its input' if state.takes_input else ''}, and nothing else", fn)
+            place.refuse(f"the function of wait= takes only self{' and the input of the state' if state.takes_input else ''}", fn)
         return None
     try:
         made = as_wait(wait)
@@ -422,7 +430,7 @@ def _wait(state: State[Any], place: _Place) -> Commands | None:
 
 
 def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
-    """Refuses queues that the class does not have: their messages would go nowhere."""
+    """Refuses a wait for a queue that the class lacks: no message could be published to it."""
     if isinstance(wait, Combined):
         for part in wait.parts:
             _check_queues(part, place, fn)
@@ -430,21 +438,21 @@ def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
         kind = GlobalQueue if wait.kind == "global" else Queue
         known = [value.name for each in place.cls.__mro__ for value in vars(each).values() if isinstance(value, kind)]
         if wait.queue_name not in known:
-            place.refuse(f"it waits for a queue {wait.queue_name!r} that the class does not have", fn)
+            place.refuse(f"it waits for queue {wait.queue_name!r}, which the class does not have: declare it in the class", fn)
 
 
 def is_function(wait: object) -> TypeGuard[Callable[..., Any]]:
-    """Whether a wait is worked out when the state begins."""
+    """Whether a wait is a function that the engine calls when the step begins."""
     return callable(wait) and not isinstance(wait, Wait) and not hasattr(wait, "take")
 
 
 def _loading(member: Member, rows: Mapping[str, Any], names: Iterable[str], place: _Place) -> Loading:
     if member.lock not in (None, "share", "exclusive"):
-        place.refuse(f'lock={member.lock!r} is neither "share" nor "exclusive"', member.fn)
+        place.refuse(f'lock={member.lock!r} is not a lock: write lock="share" or lock="exclusive"', member.fn)
     if member.load is None:
         return Loading(None, member.lock)
     if isinstance(member.load, str):
-        place.refuse(f"load={member.load!r} is a text: write load=({member.load!r},)", member.fn)
+        place.refuse(f"load={member.load!r} is a str, not a tuple: write load=({member.load!r},)", member.fn)
     known, chosen = list(names), set()
     for name in member.load:
         if name in rows:
@@ -452,7 +460,7 @@ def _loading(member: Member, rows: Mapping[str, Any], names: Iterable[str], plac
         elif name in known:
             chosen.add(name)
         else:
-            place.refuse(f"load= names {name!r}; the attributes are {', '.join(known) or 'none'}", member.fn)
+            place.refuse(f"load= names {name!r}, which is not an attribute; the attributes are {', '.join(known) or 'none'}", member.fn)
     return Loading(frozenset(chosen), member.lock)
 
 
@@ -478,10 +486,10 @@ def _state_config(
             codec.encode(None, target.input_type)
         except CodecError as error:
             place.refuse(
-                f"on_failure: {target.attribute} would get no input, as this state has none, but {error}", state.fn
+                f"on_failure: this state has no input to pass on, but {target.attribute} needs one: {error}", state.fn
             )
     for key, names in (("LoadGlobalAttributes", global_names), ("LoadLocalAttributes", local)):
-        # A wait that is no function needs no data.
+        # A fixed wait reads no attributes.
         before = loading.unlocked() if is_function(state.options.wait) else Loading(frozenset())
         for api, each in (("waitUntil", before), ("execute", loading)):
             options = each.options(names)
@@ -518,14 +526,14 @@ def _process_options(definition: dict[str, Any], options: ProcessOptions, place:
     elif history == "none":
         definition["history"] = "none"
     elif history != "full":
-        place.refuse(f'history={history!r} is neither "full" nor "none" nor how many events are kept')
+        place.refuse(f'history={history!r} is not "full", "none", or the number of events to keep')
     if retention == timedelta.max:
         definition["retentionSeconds"] = -1
     elif isinstance(retention, timedelta) and retention >= timedelta(0):
         definition["retentionSeconds"] = retention.total_seconds()
     elif retention is not None:
-        place.refuse(f"retention={retention!r} is no time to keep what has closed: write timedelta(days=...), or timedelta.max")
+        place.refuse(f"retention={retention!r} is not a timedelta of zero or more: write timedelta(days=...), or timedelta.max for ever")
     if isinstance(priority, bool) or not isinstance(priority, int) or not -10 <= priority <= 10:
-        place.refuse(f"priority={priority!r} is no whole number from -10 to 10")
+        place.refuse(f"priority={priority!r} is not an int from -10 to 10")
     if priority != 0:
         definition["priority"] = priority

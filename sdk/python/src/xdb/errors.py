@@ -1,8 +1,7 @@
-"""What XDB refuses, a class for each SQLSTATE.
+"""The errors of XDB: one class for each SQLSTATE. docs/errors.md says what to do about each.
 
-The driver's own exception is the `__cause__`. Errors of Postgres itself pass unchanged, with the exception of those that say
-"repeat the transaction". In a transaction of your own, an error ends the transaction: put a start that you expect to be refused
-into a savepoint.
+The driver's exception is the `__cause__`. Errors of Postgres itself pass unchanged, except serialization failures and deadlocks.
+An error aborts the transaction of a `conn=`, so put a start that may be refused into a savepoint.
 """
 
 from __future__ import annotations
@@ -13,7 +12,10 @@ from typing import Any, ClassVar
 
 
 class XdbError(Exception):
-    """An error of the server that is XDB's own. `retryable`: the same again may succeed, without that anybody mends anything."""
+    """An error that XDB raises in the Postgres server.
+
+    `message`, `detail`, `hint` and `sqlstate` are those of the server's error. `retryable`: the same call may succeed later, unchanged.
+    """
 
     sqlstate: str = ""
     retryable: ClassVar[bool] = False
@@ -38,63 +40,63 @@ class XdbError(Exception):
 
 
 class ProcessNotFound(XdbError):
-    """There is no such process, or no such execution of it, that you may see."""
+    """There is no process with this id, or no such execution of it, that your role may see."""
 
     sqlstate = "XD001"
 
 
 class UnknownProcessType(XdbError):
-    """There is no such process type in this database."""
+    """No process type with this name is registered in this database."""
 
     sqlstate = "XD002"
 
 
 class UnknownState(XdbError):
-    """There is no such state in the process type, or no such state execution in the process."""
+    """The process type has no such state, or the process no such step."""
 
     sqlstate = "XD003"
 
 
 class UnknownQueue(XdbError):
-    """The process type does not list that queue."""
+    """The definition of the process type does not list this queue."""
 
     sqlstate = "XD004"
 
 
 class UnknownWorker(XdbError):
-    """There is no such worker."""
+    """No worker with this name is registered in this database."""
 
     sqlstate = "XD005"
 
 
 class AlreadyStarted(XdbError):
-    """The process is started already, or its id is taken by another role."""
+    """A process with this id has been started already, or the id belongs to another role."""
 
     sqlstate = "XD006"
 
 
 class NotRunning(XdbError):
-    """The process is not running any more."""
+    """The process has closed."""
 
     sqlstate = "XD007"
 
 
 class InvalidDefinition(XdbError):
-    """The definition of a process type does not hold together or does not fit the tables."""
+    """The definition of a process type contradicts itself, or does not fit the tables."""
 
     sqlstate = "XD008"
 
 
 class InvalidArgument(XdbError):
-    """An argument or an option has a value that means nothing here."""
+    """An argument or an option has a value that is not allowed."""
 
     sqlstate = "XD009"
 
 
 class WorkerFailed(XdbError):
-    """The worker failed while it answered an RPC; nothing of the RPC was applied. Repeat it with its idempotency key.
+    """The worker failed while it answered an RPC. Nothing of the RPC was applied. Repeat it with the same `idempotency_key`.
 
-    `error_type` is the worker's word for it; None where the server or the driver does not tell.
+    `error_type` is the worker's `errorType`, or None if the worker gave none or the driver does not report it.
     """
 
     sqlstate = "XD010"
@@ -103,7 +105,7 @@ class WorkerFailed(XdbError):
 
 
 class NotPreloaded(XdbError):
-    """The library is not in `shared_preload_libraries`."""
+    """The library of XDB is not in `shared_preload_libraries`."""
 
     sqlstate = "XD011"
 
@@ -127,13 +129,13 @@ class WouldWaitForever(XdbError):
 
 
 class PayloadRefused(XdbError):
-    """A payload, a request or an argument is too large, nested too deeply, or not what `jsonb` can hold."""
+    """A payload, a request or an argument is too large, too deeply nested, or can't be stored as `jsonb`."""
 
     sqlstate = "XD015"
 
 
 class InsideTrigger(XdbError):
-    """The function calls or waits, and was called in a step, from a trigger."""
+    """A function that makes a call or waits was used inside a step, from a trigger."""
 
     sqlstate = "XD016"
 
@@ -145,76 +147,76 @@ class HostNotAllowed(XdbError):
 
 
 class InUse(XdbError):
-    """What you want to remove is still in use."""
+    """The object that you want to remove is still in use."""
 
     sqlstate = "XD018"
 
 
 class NoSuchTimer(XdbError):
-    """The state execution waits for no such timer."""
+    """The step waits for no such timer."""
 
     sqlstate = "XD019"
 
 
 class LockTimeout(XdbError):
-    """An RPC did not get its locks on attributes in its time."""
+    """An RPC did not get its locks on attributes within its timeout."""
 
     sqlstate = "XD020"
     retryable = True
 
 
 class CannotAdopt(XdbError):
-    """A copied database can't be adopted as it is."""
+    """A copied database can't be adopted: the error's detail says what is missing."""
 
     sqlstate = "XD021"
 
 
 class VersionMismatch(XdbError):
-    """Library and schema of XDB do not go together."""
+    """The library of XDB and its schema in this database have different versions."""
 
     sqlstate = "XD022"
 
 
 class Paused(XdbError):
-    """The process or its type is paused and refuses requests, or an RPC waited for the end of the pause in vain."""
+    """The process or its type is paused and rejects requests, or an RPC timed out while it waited for the end of the pause."""
 
     sqlstate = "XD023"
     retryable = True
 
 
 class Locked(XdbError):
-    """Another process has a lock that this one needs, or an RPC waited for the locks of its process in vain."""
+    """Another process holds a lock that this one needs, or an RPC timed out while it waited for the locks of its process."""
 
     sqlstate = "XD024"
     retryable = True
 
 
 class CallLost(XdbError):
-    """The call is not yours any more: its lease is over, it was made again, or it has ended."""
+    """Lease lost: the call was reclaimed or already completed."""
 
     sqlstate = "XD025"
 
 
 class WrongKindOfWorker(XdbError):
-    """The worker can't be used so: one without a URL that is to be called, or one with a URL that wants to fetch calls."""
+    """A pull worker can't be called, for instance for an RPC; and an HTTP worker can't claim calls."""
 
     sqlstate = "XD026"
 
 
 class UnknownSchedule(XdbError):
-    """There is no such schedule that you may change."""
+    """There is no schedule with this name that your role may change."""
 
     sqlstate = "XD027"
 
 
 class HistoryGone(XdbError):
-    """The history that this needs is not kept any more."""
+    """The history that this needs is no longer kept."""
 
     sqlstate = "XD028"
 
 
 class QuotaUsedUp(XdbError):
-    """More is asked for than there may be: of time, messages or running processes."""
+    """A quota or limit is used up: of time, messages or running processes."""
 
     sqlstate = "XD029"
 
@@ -226,7 +228,7 @@ class IdempotencyKeyReused(XdbError):
 
 
 class SerializationFailure(XdbError):
-    """Others changed the same meanwhile (40001), or waited in a ring (40P01): repeat the whole transaction."""
+    """Another transaction changed the same rows (40001), or there was a deadlock (40P01). Repeat the whole transaction."""
 
     sqlstate = "40001"
     retryable = True
@@ -237,12 +239,12 @@ BY_SQLSTATE["40P01"] = SerializationFailure
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether it is a conflict with another transaction, or was raised because of one."""
+    """Whether an exception is a serialization failure or a deadlock, or was raised because of one."""
     seen: set[int] = set()
     left: list[object] = [error]
     while left:
         each = left.pop()
-        # An exception may have hold of itself, and so many are enough.
+        # An exception may refer to itself, and 50 of them are enough.
         if not isinstance(each, BaseException) or id(each) in seen or len(seen) > 50:
             continue
         if BY_SQLSTATE.get(_sqlstate(each)) is SerializationFailure:
@@ -255,22 +257,22 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a server says no to a statement. What else there is may pass: a connection that is lost, or can't be had."""
+    """Whether the server refused a statement. Otherwise the connection was lost or could not be made, which may pass."""
     sqlstate = next(filter(None, map(_sqlstate, _causes(error))), "")
     return bool(sqlstate) and not sqlstate.startswith(_CONNECTION)
 
 
 def is_cut_short(error: BaseException) -> bool:
-    """Whether a statement ended because it was cancelled, or because the time of its transaction was over (Postgres 17)."""
+    """Whether a statement was cancelled, or ended by `transaction_timeout` (Postgres 17)."""
     return any(_sqlstate(cause) in ("57014", "25P04") for cause in _causes(error))
 
 
 def is_of_the_transaction(error: BaseException) -> bool:
-    """Whether a statement was refused for what its transaction is: read only, or above READ COMMITTED."""
+    """Whether a statement was refused because its transaction is read only, or its isolation level above READ COMMITTED."""
     return any(_sqlstate(cause) in ("25006", "0A000") for cause in _causes(error))
 
 
-# Errors of the connection, too many of them, and a server that shuts down or starts.
+# SQLSTATEs of lost connections, of too many connections, and of a server that shuts down or starts.
 _CONNECTION = ("08", "53", "57P")
 
 
@@ -280,7 +282,7 @@ def _sqlstate(error: BaseException) -> str:
 
 
 def from_driver(error: BaseException) -> XdbError | None:
-    """XDB's error for that of a driver, or None where it is none of XDB's."""
+    """XDB's error for a driver's exception, or None if it is another error."""
     if isinstance(error, XdbError):
         return None
     for cause in _causes(error):
@@ -290,7 +292,7 @@ def from_driver(error: BaseException) -> XdbError | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it wraps: `orig` in SQLAlchemy, the cause in Django."""
+    """The error, and the errors that it wraps: in `orig` by SQLAlchemy, as the cause by Django."""
     cause: BaseException | None = error
     for _ in range(5):
         if cause is None:
@@ -304,7 +306,7 @@ def _error(cause: BaseException, sqlstate: str) -> XdbError | None:
     kind = BY_SQLSTATE.get(sqlstate)
     if kind is None and not sqlstate.startswith("XD"):
         return None
-    # psycopg has the fields in `diag`; asyncpg in the error itself, which its wrappers may hide.
+    # psycopg has the fields in `diag`, asyncpg in the error itself, which a library around asyncpg may wrap.
     diag: Any = getattr(cause, "diag", None)
     if diag is not None:
         message, detail, hint = diag.message_primary, diag.message_detail, diag.message_hint
@@ -320,7 +322,7 @@ def _error(cause: BaseException, sqlstate: str) -> XdbError | None:
 
 
 def of_row(sqlstate: str | None, message: str | None) -> XdbError | None:
-    """The error that a row of an answer tells, if it tells one."""
+    """The error in a row of a result, or None if the row has no SQLSTATE."""
     return None if sqlstate is None else BY_SQLSTATE.get(sqlstate, XdbError)(message or "", sqlstate=sqlstate)
 
 
@@ -329,15 +331,15 @@ def _both(source: BaseException) -> tuple[str | None, str | None]:
 
 
 def _explain(error: Exception) -> None:
-    """Says what to do about the first refusal that a new role meets. Python has notes from 3.11 on."""
+    """Adds a hint to the first error that a new role meets. Needs Python 3.11, which has notes of exceptions."""
     is_of_schema = "schema xdb" in str(error) and any(_sqlstate(cause) == "42501" for cause in _causes(error))
     if is_of_schema and hasattr(error, "add_note"):
-        error.add_note("HINT: a superuser, or the owner of the extension, lets a role use XDB: SELECT xdb.grant_usage('the_role')")
+        error.add_note("HINT: The role may not use XDB. As a superuser, or the owner of the extension: SELECT xdb.grant_usage('the_role')")
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises errors of drivers as those of XDB where they are."""
+    """Within it, a driver's exception for an error of XDB is raised as the class of XDB. Other exceptions pass unchanged."""
     try:
         yield
     except Exception as error:

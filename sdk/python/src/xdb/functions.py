@@ -1,4 +1,4 @@
-"""Functions of the database that an answer calls, in the transaction that applies it."""
+"""Functions of the database that an answer or a start calls, in the transaction that applies it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ A = TypeVar("A")
 
 
 class BoundFunction(Generic[A]):
-    """A function within a call."""
+    """A function of the database within a handler, for instance `self.reserve`."""
 
     def __init__(self, function: Function[A], live: Live) -> None:
         self._function, self._live = function, live
 
     @property
     def name(self) -> str:
-        """Its name in the definition."""
+        """The name of the function in the definition."""
         return self._function.name
 
     def __call__(self, argument: A) -> None:
-        """Has it called with the answer: after the attributes are written, in the order of these calls.
+        """Adds a call of the function to the answer. The engine calls it after it has written the attributes, in the order of these calls.
 
-        It gives nothing back. Where it raises, nothing of the answer is applied, and the attempt has failed.
+        It returns nothing. If the function raises an error, nothing of the answer is applied, and the attempt fails. Raises `CodecError`
+        if the argument does not fit.
         """
         encoded = encode(argument, self._function.argument_type, self.name)
         self._live.call_function({"function": self.name, "argument": encoded})
@@ -33,7 +34,7 @@ class BoundFunction(Generic[A]):
 
 @dataclass(frozen=True)
 class StartCall:
-    """A call that a start makes, of `Function.on_start`."""
+    """A call of a function when a process starts. Made by `Function.on_start`, read by `Client.start`."""
 
     name: str
     sql_name: str
@@ -41,9 +42,10 @@ class StartCall:
 
 
 class Function(Generic[A]):
-    """A function of the database, declared in a process: `reserve = xdb.Function[Reservation]("app.reserve_stock")`.
+    """A function of the database, declared in a process class: `reserve = xdb.Function[Reservation]("app.reserve_stock")`.
 
-    It is `(argument jsonb, context jsonb) RETURNS jsonb` or `void`, and `sql_name` has its schema.
+    The function has the parameters `(argument jsonb, context jsonb)`, and returns `jsonb` or `void`. `sql_name` includes its schema.
+    `name` is its name in the definition, by default that of the attribute.
     """
 
     name: str
@@ -56,7 +58,10 @@ class Function(Generic[A]):
         self.name = self.name or name
 
     def on_start(self, argument: A) -> StartCall:
-        """Its call by a start: `client.start(Order, "o-1", calls=[Order.reserve.on_start(reservation)])`."""
+        """A call of the function for a start: `client.start(Order, "o-1", calls=[Order.reserve.on_start(reservation)])`.
+
+        Raises `CodecError` if the argument does not fit.
+        """
         return StartCall(self.name, self.sql_name, encode(argument, self.argument_type, self.name))
 
     @overload

@@ -1,4 +1,4 @@
-"""The annotations of classes, as types."""
+"""Reads the annotations of classes as types, and writes types as text for messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .scalars import CodecError, name_of
 
 
 def hints_of(cls: Any, include_extras: bool = False) -> dict[str, Any]:
-    """The annotations of a class and of those above it."""
+    """The annotations of a class and its base classes. Raises `CodecError` for a name that is not defined."""
     try:
         return typing.get_type_hints(cls, include_extras=include_extras)
     except NameError as error:
@@ -17,7 +17,7 @@ def hints_of(cls: Any, include_extras: bool = False) -> dict[str, Any]:
 
 
 def type_written(value: Any) -> str | None:
-    """A class of the SDK as it would be written, with its argument if it has one; None for what is no class."""
+    """A class of the SDK as source text, with its type arguments. None if the value is not a class."""
     kind = typing.get_origin(value) or value
     if not isinstance(kind, type):
         return None
@@ -26,12 +26,12 @@ def type_written(value: Any) -> str | None:
 
 
 def required_keys(cls: Any) -> set[str]:
-    """The keys that a TypedDict has to have. Where annotations are texts, `__required_keys__` knows nothing of NotRequired."""
+    """The required keys of a TypedDict. `__required_keys__` alone ignores NotRequired if annotations are strings."""
     required = set(cls.__required_keys__)
     for name, hint in hints_of(cls, include_extras=True).items():
         while typing.get_origin(hint) is typing.Annotated:
             hint = typing.get_args(hint)[0]
-        # By their names: those of typing_extensions are others, in Python 3.10.
+        # Compared by name: in Python 3.10 those of typing_extensions are different objects.
         marker = getattr(typing.get_origin(hint), "_name", None)
         if marker == "Required":
             required.add(name)

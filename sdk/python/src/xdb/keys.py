@@ -1,4 +1,4 @@
-"""Keys of objects, which are texts in JSON."""
+"""Converts the keys of mappings, which are texts in JSON. Part of codec.py."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NONE = (bool, float, type(None), list, tuple, set, frozenset, dict)
 
 
 def wrapped(annotation: Any) -> Any:
-    """What a NewType or a `type X = ...` stands for, or None where it is neither."""
+    """The type behind a NewType or a `type X = ...`. None for other annotations."""
     if isinstance(annotation, type):
         return None
     return getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
 
 
 def key_back(annotation: Any, plan: Plan) -> Callable[[str], Any]:
-    """How keys become values again. Those of whole numbers were made texts. Raises CodecError for what can be no key."""
+    """The function that reads keys back. Whole numbers were written as texts. Raises `CodecError` for types that can't be keys."""
     kinds = set(_kinds(annotation))
     for kind in kinds:
         if isinstance(kind, type) and (issubclass(kind, _NONE) or dataclasses.is_dataclass(kind)):
-            raise CodecError(f"{name_of(kind)} is no key, which in JSON is a text: use str, int, an Enum or the like", annotation)
+            raise CodecError(f"{name_of(kind)} can't be a key, because keys of JSON are texts: use str, int or an Enum", annotation)
     if int not in kinds:
         return lambda raw: plan.decode(raw)
     if kinds == {int}:
@@ -49,7 +49,7 @@ def _whole(raw: str) -> int | str:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types that keys of an annotation may have, those of literals and of an Enum as they are in JSON."""
+    """The types of keys that an annotation allows. For literals and an Enum, the types of their values."""
     origin = typing.get_origin(annotation)
     if (inner := wrapped(annotation)) is not None:
         yield from _kinds(inner)
@@ -75,19 +75,22 @@ def entries(
     back: bool = False,
     read_back: Callable[[str], Any] | None = None,
 ) -> Any:
-    """A mapping with its keys and values converted. `read_back` reads keys of which a whole number may be read as a text."""
+    """Converts a mapping: its keys by `to`, its values by `one`. `back`: from JSON.
+
+    `read_back` is given if keys may be both numbers and texts. Then a number that would be read back as a text is refused.
+    """
     result: dict[Any, Any] = {}
     for key, value in values.items():
         try:
             code = to(key)
             if not back and not isinstance(code, str):
                 if not isinstance(code, int) or isinstance(code, bool):
-                    raise CodecError("a key in JSON is a text")
+                    raise CodecError("keys of JSON are texts: use a str or an int")
                 code = str(code)
                 if read_back is not None and difference(key, read_back(code)) is not None:
-                    raise CodecError("this key is a number, and would be read back as a text")
+                    raise CodecError("this key is a number that would be read back as a text")
             if code in result:
-                raise CodecError(f"two keys are {code!r} in JSON")
+                raise CodecError(f"two keys have the same JSON, {code!r}")
             result[code] = one(value)
         except CodecError as error:
             raise error.under(f"[{key!r}]")

@@ -1,4 +1,7 @@
-"""What one call has: the attributes that were loaded, what was received, and what becomes of both."""
+"""The data of one call: loaded attributes, received messages, and what the handler writes, publishes and decides.
+
+A `Live` is made for each call by request.py, and read again when the answer is made. Attributes and queues of `self` use it.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ T = TypeVar("T")
 
 
 class NullAttribute(ValueError):
-    """An attribute is null where its annotation has no None."""
+    """An attribute is null, but its annotation does not allow None."""
 
 
 class NotLoaded(LookupError):
-    """An attribute that this call has not loaded, or that has no value yet."""
+    """This call has not loaded the attribute, or the attribute has no value yet."""
 
 
 class CallOver(RuntimeError):
-    """The handler has returned, or its time is over: nothing that comes later could be written."""
+    """The handler has returned or timed out: it is too late to write attributes or publish messages."""
 
 
 class _Missing:
@@ -37,7 +40,7 @@ MISSING: Any = _Missing()
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """An attribute of a process: a column of a row, or a local one. It reads and writes what the call has."""
+    """An attribute of a process: a column of a row (global), or a local attribute. A descriptor that reads and writes `Live`."""
 
     owner: str
     name: str
@@ -48,17 +51,17 @@ class Attribute:
 
     @property
     def place(self) -> str:
-        """Its name for people."""
+        """The attribute, as messages name it: `User.status`."""
         return f"{self.owner}.{self.name}"
 
     @property
     def key(self) -> tuple[bool, str]:
-        """What tells it from others of the process: a column and a local attribute may have the same name."""
+        """A key that is unique in the process: a column and a local attribute may have the same name."""
         return self.is_global, self.name
 
     @property
     def takes_null(self) -> bool:
-        """Whether null is one of its values."""
+        """Whether its annotation allows null."""
         try:
             decode(None, self.annotation)
         except CodecError:
@@ -74,7 +77,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Message(Generic[T]):
-    """A message of a global queue."""
+    """A message of a global queue. `key` and `message_id` are those that it was published with."""
 
     payload: T
     key: str | None = None
@@ -83,13 +86,14 @@ class Message(Generic[T]):
 
 @dataclass
 class _Cell:
-    """An attribute that was used: its value, and its JSON before anybody could change it."""
+    """An attribute that the handler has read or assigned. Written by `Live.read` and `Live.write`, read by `Live.effects`."""
 
     attribute: Attribute
     value: Any
+    # The JSON of a mutable value when it was first read.
     baseline: bytes | None = None
     assigned: bool = False
-    # In place of the baseline, for what can be read and not written: the same value once more.
+    # Instead of the baseline, for a value that can be read but not written: the value, read a second time.
     twin: Any = None
 
     def has_changed(self) -> bool:
@@ -102,20 +106,20 @@ class _Cell:
 
 @dataclass(frozen=True)
 class TimerResult:
-    """What became of a timer."""
+    """The result of a timer: whether it fired, or was skipped by `skip_timer`."""
 
     fired: bool
     skipped: bool
 
     @property
     def done(self) -> bool:
-        """Whether it counts as completed."""
+        """Whether the timer has completed, in either way."""
         return self.fired or self.skipped
 
 
 @dataclass(frozen=True)
 class QueueResult:
-    """What a command on a queue has taken."""
+    """The result of a command on a queue: whether it completed, and the messages that it consumed."""
 
     completed: bool
     messages: list[Any]
@@ -123,53 +127,60 @@ class QueueResult:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a wait by the ids of its parts. Ids that were not given: `timer`, or the name of the queue."""
+    """The results of a wait, by the ids of its commands. Default ids are `timer`, and the name of the queue."""
 
     timers: Mapping[str, TimerResult]
     queues: Mapping[str, QueueResult]
 
     def timer(self, id: str = "timer") -> TimerResult:
-        """The timer of this id."""
+        """The result of the timer with this id. Raises `LookupError` if the wait has none."""
         return _known(self.timers, id, "timer")
 
     def queue(self, id: str) -> QueueResult:
-        """The messages of the command of this id."""
+        """The result of the command on a queue with this id. Raises `LookupError` if the wait has none."""
         return _known(self.queues, id, "command on a queue")
 
 
 def _known(found: Mapping[str, T], id: str, what: str) -> T:
     if id not in found:
-        raise LookupError(f"the wait has no {what} {id!r}; it has {', '.join(map(repr, found)) or 'none'}")
+        raise LookupError(f"the wait has no {what} with id {id!r}; the ids are {', '.join(map(repr, found)) or 'none'}")
     return found[id]
 
 
 @dataclass
 class Live:
-    """The one of a call. Values are decoded when they are first read."""
+    """The data of one call. Values are decoded when they are first read."""
 
+    # From the request; None outside of calls, for `client.local`.
     call: Call | None
+    # Loaded attributes and command results, as in the request.
     raw_global: Mapping[str, JSON] = field(default_factory=dict)
     raw_local: Mapping[str, JSON] = field(default_factory=dict)
     commands: Mapping[str, Any] = field(default_factory=dict)
-    # The types of messages by the queue, or by the id of a command that names its queue itself.
+    # The types of messages, by queue, or by the id of a command that names its queue as text.
     message_types: Mapping[str, Any] = field(default_factory=dict)
+    # Local attributes that the definition does not load for this call.
     not_loaded: frozenset[str] = frozenset()
+    # What the handler has used, published and called. Written by it, read by `effects`.
     cells: dict[tuple[bool, str], _Cell] = field(default_factory=dict)
     rows: dict[type, Any] = field(default_factory=dict)
     local_messages: list[dict[str, JSON]] = field(default_factory=list)
     global_messages: list[dict[str, JSON]] = field(default_factory=list)
     function_calls: list[dict[str, JSON]] = field(default_factory=list)
     received: dict[str, list[Any]] = field(default_factory=dict)
+    # The decision of an RPC, written by `then`.
     decision: Decision | None = None
-    # The class whose handler runs, and each movement that was made, with its name: request.py asks whether all of them were used.
+    # The class whose handler runs.
     process: Any = None
+    # Each movement that the handler has made, with the state's name. request.py checks that all of them were returned.
     movements: list[tuple[str, Mapping[str, JSON]]] = field(default_factory=list)
+    # Why the call is over. Written by `close`, read by `check_open`.
     closed: str | None = None
-    # Between the check that a call is open and what is then kept, another thread may not close it.
+    # Held from the check that the call is open until the change is stored, so that no other thread closes the call in between.
     guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def read(self, attribute: Attribute) -> Any:
-        """The value of an attribute."""
+        """The value of an attribute. Raises `NotLoaded`, `NullAttribute` or `CodecError`."""
         cell = self.cells.get(attribute.key)
         if cell is None:
             value = self._decoded(attribute)
@@ -187,14 +198,14 @@ class Live:
         raw = given.get(attribute.name, MISSING)
         if raw is MISSING:
             if attribute.is_global and self.call is None:
-                raise NotLoaded(f"{attribute.place} is a column of a row, and there are the local attributes alone: ask its table")
+                raise NotLoaded(f"{attribute.place} is a column, and only local attributes can be read here: read it from its table")
             if attribute.is_global or attribute.name in self.not_loaded:
                 raise NotLoaded(f"{attribute.place} was not loaded for this call: add it to load=")
             raw = self._default(attribute)
         if raw is None and not attribute.takes_null:
-            gone = "its row is gone, or " if attribute.is_global else ""
+            hint = f"annotate it `{name_of(attribute.annotation)} | None`"
             raise NullAttribute(
-                f"{attribute.place} is null: {gone}annotate it `{name_of(attribute.annotation)} | None`"
+                f"{attribute.place} is null, or its row was deleted: {hint}" if attribute.is_global else f"{attribute.place} is null: {hint}"
             )
         return decode(raw, attribute.annotation, attribute.place)
 
@@ -204,41 +215,41 @@ class Live:
         if attribute.takes_null:
             return None
         raise NotLoaded(
-            f"{attribute.place} has no value yet: give it one in the class (`{attribute.name}: "
-            f"{name_of(attribute.annotation)} = ...`) or at the start of the process"
+            f"{attribute.place} has no value yet: give it a default in the class (`{attribute.name}: "
+            f"{name_of(attribute.annotation)} = ...`), or a value with local= when the process starts"
         )
 
     def write(self, attribute: Attribute, value: object) -> None:
-        """Assigns an attribute. A value that does not fit is refused here, where it is assigned."""
+        """Assigns an attribute. Raises `CodecError` at once for a value that does not fit, and `CallOver`."""
         encode(value, attribute.annotation, attribute.place)
         with self.guard:
-            self.check_open(f"{attribute.place} can't be written")
+            self.check_open(f"can't write {attribute.place}")
             self.cells[attribute.key] = _Cell(attribute, value, assigned=True)
 
     def publish(self, messages: list[dict[str, JSON]], message: dict[str, JSON]) -> None:
-        """Sends a message with the answer."""
+        """Adds a message to the answer. `messages` is one of the two lists of this object. Raises `CallOver`."""
         with self.guard:
-            self.check_open(f"nothing can be published to {message['queueName']}")
+            self.check_open(f"can't publish to {message['queueName']}")
             messages.append({key: value for key, value in message.items() if value is not None})
 
     def call_function(self, call: dict[str, JSON]) -> None:
-        """Has a function of the database called with the answer."""
+        """Adds a call of a function of the database to the answer. Raises `CallOver`."""
         with self.guard:
-            self.check_open(f"{call['function']} can't be called")
+            self.check_open(f"can't call {call['function']}")
             self.function_calls.append(call)
 
     def close(self, why: str) -> None:
-        """Ends the call: from now on writing and publishing raise. The first reason stays."""
+        """Ends the call: from now on, writing and publishing raise `CallOver` with this reason. The first reason stays."""
         with self.guard:
             self.closed = self.closed or why
 
     def check_open(self, what: str) -> None:
-        """Raises when the call is over."""
+        """Raises `CallOver` if the call is over."""
         if self.closed is not None:
             raise CallOver(f"{what}: {self.closed}")
 
     def messages(self, queue: str, is_global: bool, message_type: Any) -> list[Any]:
-        """What the wait took from a queue."""
+        """The messages that the wait has consumed from a queue."""
         kind = "globalQueueResults" if is_global else "localQueueResults"
         known = f"{kind}/{queue}"
         if known not in self.received:
@@ -249,7 +260,7 @@ class Live:
         return self.received[known]
 
     def results(self) -> Results:
-        """The results of the wait by the ids of its parts."""
+        """The results of the wait, by the ids of its commands."""
         timers = {
             each["commandId"]: TimerResult(each["status"] == "COMPLETED_COMMAND", each["status"] == "SKIPPED_COMMAND")
             for each in self.commands.get("timerResults") or ()
@@ -264,7 +275,7 @@ class Live:
         return Results(timers, queues)
 
     def effects(self) -> dict[str, JSON]:
-        """What the answer changes besides its decision."""
+        """The fields of the answer besides its decision or output."""
         written: dict[bool, dict[str, JSON]] = {True: {}, False: {}}
         for (is_global, name), cell in self.cells.items():
             if cell.has_changed():
@@ -295,23 +306,29 @@ live: ContextVar[Live] = ContextVar("xdb_live")
 def _running(what: str) -> Live:
     found = live.get(None)
     if found is None:
-        raise LookupError(f"no call is being answered here: {what} works within handlers")
+        raise LookupError(f"there is no call here: {what} works within handlers")
     return found
 
 
 def results() -> Results:
-    """The results of the wait by id, for waits that the queues of `self` don't tell enough of."""
+    """The results of the wait, by the ids of its commands. Use it to see which timer fired, or for queues given by name.
+
+    Raises `LookupError` outside of handlers.
+    """
     return _running("xdb.results()").results()
 
 
 def then(decision: Decision) -> None:
-    """What an RPC decides besides its output: to start threads, or to end the process."""
+    """In an RPC: also start threads, as in `xdb.then(self.ship())`, or close the process. At most once in a call.
+
+    Raises `TypeError` in a state, for a second decision, or for anything but a movement or a close; `LookupError` outside of handlers.
+    """
     found = _running("xdb.then()")
     if found.call is not None and found.call.rpc is None:
-        raise TypeError("a state returns its decision; xdb.then() is for RPCs")
+        raise TypeError("xdb.then() is for RPCs: a state returns its decision")
     if not isinstance(decision, Decision) or "conditionalClose" in decision.body:
-        raise TypeError("xdb.then() takes a movement, as in xdb.then(self.ship()), or xdb.complete() and its like")
+        raise TypeError("xdb.then() takes a movement, as in xdb.then(self.ship()), or a close, as in xdb.then(xdb.complete())")
     if found.decision is not None:
-        raise TypeError("an RPC decides once: add movements, as in xdb.then(self.ship() + self.bill())")
-    found.check_open("nothing can be decided")
+        raise TypeError("xdb.then() was called twice: add movements, as in xdb.then(self.ship() + self.bill())")
+    found.check_open("can't decide")
     found.decision = decision

@@ -1,7 +1,7 @@
-"""The ids of the call in log lines.
+"""Adds the ids of the current call to log records.
 
-`xdb.logging.install()` gives them to every line that the root logger's handlers write during a call, so also to yours:
-`logging.basicConfig(format="%(process_id)s %(state)s %(message)s"); xdb.logging.install()`.
+After `xdb.logging.install()` every line that the root logger's handlers write during a call has them, including your own lines:
+`logging.basicConfig(format="%(process_id)s %(state)s %(message)s"); xdb.logging.install()`. The SDK logs to `xdb.worker`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger("xdb.worker")
 
 
 class CallFilter(logging.Filter):
-    """Adds `process_id`, `execution_id`, `state`, `attempt` and `call_id` to records; `-` outside of calls."""
+    """Adds `process_id`, `execution_id`, `state` (or the RPC), `attempt` and `call_id` to records. Outside of calls they are `-`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         call = running.get(None)
@@ -29,7 +29,7 @@ class CallFilter(logging.Filter):
 
 
 def install(*handlers: logging.Handler) -> None:
-    """Adds the filter to these handlers, or to those of the root logger."""
+    """Adds the filter to these handlers, by default to all handlers of the root logger. It may be called twice."""
     for handler in handlers or tuple(logging.getLogger().handlers):
         if not any(isinstance(each, CallFilter) for each in handler.filters):
             handler.addFilter(CallFilter())

@@ -1,4 +1,7 @@
-"""Classes that make their values themselves: models of pydantic and msgspec, known by what they have, and dataclasses."""
+"""Converts classes that make or check their own values: models of pydantic and msgspec, and some dataclasses. Part of codec.py.
+
+Models are recognised by their attributes, so neither library is imported unless the application uses it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .scalars import CodecError, Plan, name_of, wrong
 
 
 def model(cls: Any, as_json: Callable[[Any], Any]) -> Plan | None:
-    """The plan of a model, or None for another class. `as_json` refuses what no JSON can hold."""
+    """The plan of a model, or None for other classes. `as_json` refuses values that JSON can't hold."""
     if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
         to_builtins, build = _pydantic(cls)
     elif hasattr(cls, "__struct_fields__"):
@@ -25,7 +28,7 @@ def model(cls: Any, as_json: Callable[[Any], Any]) -> Plan | None:
         try:
             raw = to_builtins(value)
         except Exception as error:
-            raise CodecError(f"this {name_of(cls)} has no JSON: {error}", cls) from error
+            raise CodecError(f"this {name_of(cls)} can't become JSON: {error}", cls) from error
         return as_json(raw)
 
     return taken_back(Plan(to_json, lambda raw: built(cls, build, raw)))
@@ -38,8 +41,8 @@ def _pydantic(cls: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         except ValueError:
             if not hasattr(cls, "model_validate_json"):
                 raise
-            # A strict field takes the text of a moment from JSON alone, where a Decimal would lose digits: JSON says
-            # whether the value fits, and is not read from.
+            # A strict field accepts a time as text only from JSON, but reading JSON would lose digits of a Decimal. So the
+            # JSON is only checked, and the value is made without strictness.
             cls.model_validate_json(with_all_digits(raw))
             return cls.model_validate(raw, strict=False)
 
@@ -52,17 +55,17 @@ def _msgspec(cls: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 
 def exact(value: Any, cls: Any) -> None:
-    """Raises CodecError for what is not of this very class: an instance of one below it would be read back as another value."""
+    """Raises `CodecError` unless the value is of exactly this class: a subclass would be read back as another value."""
     if type(value) is not cls:
-        below = f": {name_of(type(value))} is a class below it, and would be read back without what it adds" if isinstance(value, cls) else ""
+        below = f": {name_of(type(value))} is a subclass, and would be read back without what it adds" if isinstance(value, cls) else ""
         raise wrong(value, cls, below)
 
 
 def taken_back(plan: Plan, hidden: Sequence[str] | None = None) -> Plan:
-    """The same for a class that makes its values itself. What it would not read back as it was is refused when it is written: a value may
-    have got around its checks, or have a field that its JSON does not have, or hides.
+    """A plan whose `encode` also reads the JSON back, and refuses a value that would not come back equal.
 
-    Of a dataclass, which hides nothing but the fields named here, its JSON is compared: in `Any` it may have what is read otherwise.
+    Needed because a value may have bypassed the checks of its class, or have fields that its JSON lacks. Without `hidden` the values are
+    compared. For a dataclass the JSON is compared, and the fields in `hidden`, because fields of type `Any` may be read as other types.
     """
 
     def to_json(value: Any) -> Any:
@@ -74,15 +77,15 @@ def taken_back(plan: Plan, hidden: Sequence[str] | None = None) -> Plan:
             place = difference(raw, plan.encode(back))
             place = difference_in(hidden, value, back) if place is None else place
         if place is not None:
-            # Without the values: they may be secrets.
-            raise CodecError("what is written of it would be read back as another value", type(value), place)
+            # The message has no values, because they may be secrets.
+            raise CodecError("this would be read back as another value", type(value), place)
         return raw
 
     return Plan(to_json, plan.decode, plan.encode, plan.kinds)
 
 
 def makes_itself(cls: Any, hidden: Sequence[str]) -> bool:
-    """Whether a dataclass may have other values than those that it is made with. pydantic's own check them without a method."""
+    """Whether an instance of a dataclass may have other values than its arguments. Dataclasses of pydantic check theirs in a validator."""
     return (
         bool(hidden)
         or not cls.__dataclass_params__.init
@@ -92,18 +95,18 @@ def makes_itself(cls: Any, hidden: Sequence[str]) -> bool:
 
 
 def built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
-    """What a class makes of its fields. It may check them itself."""
+    """Makes a value from its fields. If the class refuses them, raises `CodecError`."""
     try:
         return build(raw)
     except Exception as error:
         if hasattr(error, "error_count"):
-            # The traceback of pydantic's own error would show the values.
+            # `from None`, because the traceback of pydantic's error would show the values.
             raise _of_fields(cls, error) from None
         raise CodecError(f"not a {name_of(cls)}: {error}", cls) from error
 
 
 def _of_fields(cls: Any, error: Any) -> CodecError:
-    """The error of pydantic without the values, which its text has all of; its path is that of the first field."""
+    """A pydantic error as `CodecError` without the values, which may be secrets. Its path is that of the first field."""
     found = [(_path(each["loc"]), each["msg"]) for each in error.errors()]
     (path, first), others = found[0], [f"{place.lstrip('.')}: {problem}" for place, problem in found[1:]]
     return CodecError(f"does not fit {name_of(cls)}: {'; '.join([first, *others])}", cls, path)

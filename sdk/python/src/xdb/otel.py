@@ -1,6 +1,6 @@
-"""Spans of OpenTelemetry for calls. Needs `opentelemetry-api`, the extra `otel` of the package; nothing else of the package imports it.
+"""OpenTelemetry spans for calls. Needs `opentelemetry-api`: install the extra `otel`. No other module imports this one.
 
-A span lasts as long as a call, and never across a wait: a process may take days.
+A span covers one call, never a wait: a process may take days.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def instrument(
     *,
     mode: Literal["parent", "link"] = "parent",
 ) -> None:
-    """Has each call of this worker in a span, below the trace that the process was started with.
+    """Makes a span for each call of `worker`, and passes the current trace context on with starts and RPCs of `client`.
 
-    With `mode="link"` each call begins a trace of its own with a link to that one, for processes of days. What this client
-    starts, and the RPCs that it calls, belong to the trace that is current then.
+    `mode="parent"`: the span is part of the trace that the process was started with. `mode="link"`: each call has its own trace, with a
+    link to that one, which suits processes of days.
     """
     if client is not None:
         client._traceparent = current_traceparent
@@ -50,7 +50,7 @@ def _spans(mode: str) -> Around:
         given = _W3C.extract(carrier, context=context.Context())
         start = trace.get_current_span(given).get_span_context()
         links = [trace.Link(start)] if start.is_valid and (mode == "link" or inside) else []
-        # A server's own span around the call stays the parent: it has the headers too.
+        # If the HTTP server has made a span for the request, that stays the parent.
         parent = None if inside else context.Context() if mode == "link" else given
         with tracer.start_as_current_span(
             f"xdb.{api} {call.process_type}/{call.state or call.rpc}",
@@ -76,7 +76,7 @@ def _attributes(call: Call) -> dict[str, Any]:
 
 
 def current_traceparent() -> str | None:
-    """The W3C trace context of this moment, for the start of a process."""
+    """The current trace context as a W3C `traceparent`, or None. For `traceparent=` of a start."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     return carrier.get("traceparent")

@@ -1,4 +1,7 @@
-"""Processes and the rows of tables that they read and write, as classes."""
+"""The classes that applications subclass: `Process`, and `Row` for the rows that a process reads and writes.
+
+definition.py reads these classes when they are made, live.py holds the values of one call.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,13 @@ P = TypeVar("P", bound="Process")
 
 
 class Row:
-    """A row of a table: `class User(xdb.Row, table="public.users", key="user_id")`, its columns by annotation.
+    """A row of a table of the application: `class User(xdb.Row, table="public.users", key="user_id")`. Annotations are its columns.
 
-    `columns` maps attributes to columns where the names differ.
+    - `table`: the table, with its schema.
+    - `key`: the column, or the tuple of columns, of a unique key.
+    - `columns`: maps attributes to columns, where the names differ.
+
+    Mistakes raise `DefinitionError` when the class is made.
     """
 
     _table: ClassVar[str]
@@ -32,7 +39,7 @@ class Row:
     _attributes: ClassVar[Mapping[str, Attribute]] = {}
     _live: Live
 
-    # Type checkers miss what is missing here; when the program runs, the definition says it in its own words.
+    # For type checkers, table= and key= are required. At run time definition.py refuses their absence with a better message.
     @overload
     def __init_subclass__(cls, *, table: str, key: str, columns: Mapping[str, str] | None = None) -> None: ...
     @overload
@@ -50,21 +57,24 @@ class Row:
         attribute = self._attributes.get(name)
         if attribute is None:
             known = ", ".join(self._attributes)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; it has {known}")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its attributes are {known}")
         attribute.__set__(self, value)
 
     @classmethod
     def row(cls, key: Any, /, **values: Any) -> RowStart:
-        """The row for a start: its key (a dict if it has several columns), and first values. All are checked here."""
+        """The row for a start: its key (a dict if it has several columns), and values to write.
+
+        Raises `TypeError` for a wrong key or an unknown attribute, and `CodecError` for a value that does not fit.
+        """
         start = RowStart(cls, key, values)
-        # Both raise for what is wrong.
+        # Reading both properties checks the key and the values.
         assert start.key_columns and start.values_encoded is not None
         return start
 
 
 @dataclass(frozen=True)
 class RowStart:
-    """The row that a process starts with."""
+    """A row for `rows=` of a start. Made by `Row.row`, read by the client."""
 
     type: type[Row]
     key: Any
@@ -72,40 +82,40 @@ class RowStart:
 
     @property
     def table(self) -> str:
-        """The table as the definition spells it."""
+        """The table, as in the definition."""
         return self.type._table
 
     @property
     def key_columns(self) -> dict[str, JSON]:
-        """The columns of the key with their values as JSON."""
+        """The values of the key as JSON, by column."""
         key, name = self.type._key, self.type.__name__
         columns = (key,) if isinstance(key, str) else key
         given = {key: self.key} if isinstance(key, str) else self.key
         if not isinstance(given, Mapping) or set(given) != set(columns):
-            raise TypeError(f"the key of {name} is a dict with {', '.join(columns)}, not {self.key!r}")
+            raise TypeError(f"{self.key!r} is not a key of {name}: give a dict with {', '.join(columns)}")
         encoded = {}
         for column in columns:
             encoded[column] = encode(given[column], path=f"{name}.{column}")
             if not isinstance(encoded[column], (str, int, float)):
-                raise CodecError(f"{given[column]!r} is no key: it is a text, a number or a boolean", path=f"{name}.{column}")
+                raise CodecError(f"{given[column]!r} can't be a key: give a str, a number or a bool", path=f"{name}.{column}")
         return encoded
 
     @property
     def values_encoded(self) -> dict[str, JSON]:
-        """The values by the names of their attributes, as JSON."""
+        """The values as JSON, by attribute."""
         encoded = {}
         for name, value in self.values.items():
             attribute = self.type._attributes.get(name)
             if attribute is None:
                 known = ", ".join(self.type._attributes)
-                raise TypeError(f"{self.type.__name__} has no attribute {name!r}; it has {known}")
+                raise TypeError(f"{self.type.__name__} has no attribute {name!r}; its attributes are {known}")
             encoded[name] = encode(value, attribute.annotation, attribute.place)
         return encoded
 
 
 @dataclass(frozen=True, eq=False)
 class RowAttribute:
-    """A row among the attributes of a process."""
+    """The attribute of a process that is a row, for instance `self.user`."""
 
     name: str
     type: type[Row]
@@ -119,15 +129,21 @@ class RowAttribute:
         return rows[self.type]
 
     def __set__(self, obj: Any, value: object) -> None:
-        raise AttributeError(f"a row is not replaced: assign to its attributes, as in self.{self.name}.x = ...")
+        raise AttributeError(f"the row {self.name} can't be replaced: assign to its attributes, as in self.{self.name}.x = ...")
 
 
 class Process:
-    """A durable process: subclass it with `name=` (else the class's), `timeout=`, `history=`, `retention=` and `priority=`.
+    """A durable process. Subclass it, as in `class Order(xdb.Process, timeout=timedelta(days=30))`.
 
-    Annotations are its attributes: subclasses of `Row` the columns of a row, all others local attributes. `history` is
-    "full", "none", or how many events are kept; `retention` is how long closed executions are kept, in place of the server's
-    setting, and `timedelta.max` for ever. Calls of a higher `priority`, from -10 to 10, are made before others.
+    Annotations are its attributes: subclasses of `Row` are rows of tables, all others are local attributes.
+
+    - `name`: the name of the process type. Default: the name of the class.
+    - `timeout`: when an execution ends with the status `TIMEOUT`. Default: never.
+    - `history`: "full" (the default), "none", or how many of the latest events are kept at least.
+    - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
+    - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
+
+    Mistakes raise `DefinitionError` when the class is made.
     """
 
     call: Call
@@ -154,18 +170,18 @@ class Process:
     def __setattr__(self, name: str, value: object) -> None:
         descriptor = getattr(type(self), name, None)
         if not isinstance(descriptor, (Attribute, RowAttribute)):
-            hint = "annotate it in the class to make it an attribute that is kept, or use a local variable"
+            hint = "annotate it in the class to store it with the process, or use a local variable"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} that can be assigned: {hint}")
         descriptor.__set__(self, value)
 
     @classmethod
     def definition(cls) -> dict[str, Any]:
-        """The definition for `xdb.register_process_type`."""
+        """The definition, as `xdb.register_process_type` takes it."""
         return json.loads(json.dumps(cls._xdb.definition))  # type: ignore[no-any-return]
 
     @classmethod
     def definition_hash(cls) -> str:
-        """The SHA-256 of the definition as canonical JSON."""
+        """The SHA-256 of the definition as canonical JSON, in hexadecimal."""
         text = json.dumps(cls._xdb.definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -180,7 +196,7 @@ def bound(cls: type[Any], live: Live) -> Any:
 
 
 def view(cls: type[P], local: Mapping[str, JSON]) -> P:
-    """A process with these local attributes, as JSON, to be read and not written."""
-    live = Live(None, raw_local=local, closed="this is what the attributes were, and no call: write them with set_local()")
+    """A read-only instance of a process with these local attributes, which are given as JSON."""
+    live = Live(None, raw_local=local, closed="this is a copy of the attributes, outside of a call: write them with set_local()")
     made: P = bound(cls, live)
     return made

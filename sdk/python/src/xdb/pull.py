@@ -1,4 +1,8 @@
-"""Workers that fetch their calls over an ordinary connection: no HTTP, and each answer in its handler's own transaction."""
+"""Pull workers: they claim their calls with SQL, over an ordinary connection, and complete each in its handler's own transaction.
+
+`PullWorker` runs in threads, `AsyncPullWorker` in coroutines; claiming.py has what they share. Limitations: no RPCs, which the engine
+calls itself.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ from . import errors
 from .client.connections import Rows, async_execute, cut, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import LIMIT, Seconds
-from .fetching import (
+from .claiming import (
     GIVES_BACK_WITHIN,
     GRACE,
     LIMITS,
     READ_WRITE,
     Claimed,
-    Fetching,
+    Claiming,
     answer,
     connected,
     connection,
@@ -40,17 +44,17 @@ from .serve import _signals, _signals_of_a_loop
 
 __all__ = ["AsyncPullWorker", "PullWorker", "connection"]
 
-_STOPS = "stopping: calls that run have %g s, and a second signal gives them back at once"
+_STOPS = "stopping: running calls have %g s left; a second signal gives them back at once"
 
-# After an error of the connection, and twice as long each time after.
+# Seconds of the first pause after an error of the connection, which doubles each time, and of the longest one.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
-# What is wrong with the program, or with how it was registered: nothing that passes.
+# Mistakes of the program, or of how it was registered. They don't pass, so they end the worker.
 _MISTAKES = (errors.UnknownWorker, errors.WrongKindOfWorker, errors.InvalidArgument)
 
-_TRIED_AGAIN = "calls can't be fetched or answered, and are tried again in %g s: %s"
+_TRIED_AGAIN = "can't claim or complete calls; trying again in %g s: %s"
 
-# A wait ends before a limit of the role would end it.
+# The wait is at most half of the role's limit for a statement, so that the limit does not cancel it.
 _CLAIM = f"""SELECT c.token, c.call_id, c.api, c.request::text, extract(epoch FROM c.lease_until - clock_timestamp())::text,
         concat_ws(',', {", ".join(f"coalesce(current_setting('{name}', true), '0')" for name in LIMITS)})
     FROM xdb.claim_calls(worker => %s::text, max_calls => %s::text::int, wait => least(%s::text::interval, {LIMIT} / 2),
@@ -60,13 +64,21 @@ _FAIL = "SELECT xdb.fail_call(%s::text, %s::text::jsonb)"
 _EXTEND = "SELECT xdb.extend_call(%s::text, %s::text::interval)"
 
 
-class PullWorker(Fetching):
-    """Fetches the calls of a worker without URL, and answers each in the transaction in which its handler has worked.
+class PullWorker(Claiming):
+    """Claims the calls of a worker without a URL, and completes each call in the transaction of its handler.
 
-    `connections` are as `Client` takes them; handlers get theirs by `xdb.connection()`. `threads` work beside each other, each fetches
-    up to `batch` calls at a time and waits for the first one for `wait` seconds. `lease` is how long nobody else gets a call, if not
-    its timeout. With `shards`, a first and a last number, it fetches only calls of these. `grace` is how many seconds the calls that
-    have begun get when it stops. If that is less than `wait`, a claim that still waits may lease a last call, which nothing gives back.
+    - `name`: the worker's name in the database.
+    - `connections`: as `Client` takes them. Handlers get theirs with `xdb.connection()`.
+    - `threads`: how many calls run at a time. Default 1.
+    - `batch`: how many calls a thread claims at once, 1 to 1000. Default 1.
+    - `wait`: how long a claim waits for a first call, in seconds or as a timedelta. Default 5.
+    - `lease`: how long no other worker may claim a claimed call. Default: the timeout of the call.
+    - `shards`: a first and a last shard, to claim only calls of these. Default: all.
+    - `grace`: how long running calls get when the worker stops. Default 30. If it is shorter than `wait`, a waiting claim may still lease a
+      call, which stays leased until its lease ends.
+    - `debug`: failures contain the traceback. Default off.
+
+    Raises `TypeError` or `ValueError` for wrong arguments.
     """
 
     def __init__(
@@ -85,21 +97,22 @@ class PullWorker(Fetching):
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
         self._connections, self._source = connections, source_of(connections)
         if threads < 1:
-            raise ValueError("threads= is how many fetch and answer beside each other, one at least")
+            raise ValueError(f"threads={threads} is less than 1: it is how many calls run at a time")
         self._threads = threads
         self._stopping, self._hurried = threading.Event(), threading.Event()
-        # The calls that each thread has claimed and not answered.
+        # For each thread, the calls that it has claimed and not completed. Written by its thread, read by `_abandon`.
         self._held: list[deque[Claimed]] = []
 
     # --- running
 
     def run(self) -> None:
-        """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns.
+        """Works until SIGTERM, SIGINT or `stop`. Then it completes running calls, gives back calls that have not begun, and returns.
 
-        After `grace` seconds, or at a second signal, it also gives back what still runs, and returns: the threads of these handlers end
-        with the program, and nothing of what they have written is kept.
+        After `grace` seconds, or at a second signal, it gives back calls that still run, and returns. The threads of their handlers end
+        with the program, and their writes are rolled back.
 
-        A program that has not set up logging gets it on standard error, with the ids of calls.
+        Raises `errors.UnknownWorker`, `WrongKindOfWorker` or `InvalidArgument` if the worker is not registered, has a URL, or has wrong
+        options. If the program has not set up logging, log lines go to standard error, with the ids of calls.
         """
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s [%(process_id)s %(state)s] %(message)s")
@@ -109,7 +122,7 @@ class PullWorker(Fetching):
             working = self.start()
             watching = threading.Thread(target=self._stops_when_told, args=(told,), daemon=True)
             watching.start()
-            log.info("fetching calls of %s for %s", self.name, ", ".join(self.worker.types))
+            log.info("claiming calls of worker %s for %s", self.name, ", ".join(self.worker.types))
             try:
                 self._join(working)
             finally:
@@ -125,7 +138,7 @@ class PullWorker(Fetching):
         self._hurried.set()
 
     def start(self) -> list[threading.Thread]:
-        """Begins to work in threads of its own."""
+        """Starts to work in threads, which it returns. `stop` ends them; signals are left to the program."""
         self._stopping.clear()
         self._hurried.clear()
         self._failed = None
@@ -138,7 +151,7 @@ class PullWorker(Fetching):
         return made
 
     def _join(self, working: list[threading.Thread]) -> None:
-        """Waits until the threads have ended: when it stops, for the grace at most."""
+        """Waits until the threads have ended. Once the worker stops, for `grace` seconds at most; then it abandons their calls."""
         ends: float | None = None
         while running := [each for each in working if each.is_alive()]:
             if self._stopping.is_set():
@@ -148,28 +161,28 @@ class PullWorker(Fetching):
                 if self._hurried.is_set() or time.monotonic() >= ends:
                     self._abandon()
                     return
-            running[0].join(0.2)  # so that signals come in between
+            running[0].join(0.2)  # short, so that signals are handled in between
 
     def _abandon(self) -> None:
-        """Gives back the calls that still run, so that another worker makes the same attempts now, and not when their leases end."""
+        """Gives back the calls that still run, so that another worker can make the same attempts now, and not when their leases end."""
         calls = deque(call for held in self._held for call in list(held))
         if not calls:
             return
-        log.warning("%d calls still run, and are given back: what their handlers have written is undone", len(calls))
-        # A handler may keep what this waits for.
+        log.warning("giving back %d running calls; their handlers' writes are rolled back", len(calls))
+        # In another thread, because a handler may hold a lock that this waits for.
         giving = threading.Thread(target=self._give_back, args=(calls,), daemon=True)
         giving.start()
         giving.join(GIVES_BACK_WITHIN)
 
     def stop(self) -> None:
-        """Has it end: `run` returns when what has begun is answered, after `grace` seconds at most. A wait for calls ends by itself
-        after `wait` seconds."""
+        """Stops the worker: `run` returns when running calls are completed, after `grace` seconds at most. A waiting claim ends after
+        `wait` seconds."""
         self._stopping.set()
 
     def work(self) -> int:
-        """Answers what is due now, and gives how many calls: for tests, and for programs with a loop of their own."""
+        """Answers all calls that are due now, and returns how many. For tests, and for programs with their own loop."""
         answered = 0
-        while not self._stopping.is_set() and (calls := deque(self._fetch(0))):
+        while not self._stopping.is_set() and (calls := deque(self._claim_calls(0))):
             answered += len(calls)
             try:
                 self._answer_all(calls)
@@ -186,7 +199,7 @@ class PullWorker(Fetching):
         self._join(self._running)
 
     def close(self) -> None:
-        """Closes its own connections."""
+        """Closes the connections that the worker has opened."""
         self._source.close()
 
     # --- one thread
@@ -199,28 +212,28 @@ class PullWorker(Fetching):
                     calls.extend(self._next())
                 self._answer_all(calls)
                 pause = _FIRST_PAUSE
-            except BaseException as error:  # no call, and nothing that gives a connection, ends a worker's thread
+            except BaseException as error:  # neither a call nor the source of connections may end the thread
                 log.warning(_TRIED_AGAIN, pause, message_of(error))
                 self._stopping.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
         self._give_back(calls)
 
     def _next(self) -> list[Claimed]:
-        # Here alone: of the answer to one call, the same error says nothing of others.
+        # Mistakes end the worker only here. When one call is completed, the same error says nothing about other calls.
         try:
             try:
-                return self._fetch(self._wait)
+                return self._claim_calls(self._wait)
             except Exception as error:
                 if not errors.is_cut_short(error):
                     raise
-            # Of a wait that was cut short, nothing was due. If the server is too slow to say even that, it is an error.
-            return self._fetch(0)
+            # The wait was cancelled by a limit, so nothing was due. A claim without a wait must not be cancelled.
+            return self._claim_calls(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
             return []
 
-    def _fetch(self, wait: float) -> list[Claimed]:
+    def _claim_calls(self, wait: float) -> list[Claimed]:
         plain = self._in_plain_transactions
         try:
             return self._claimed(self._say(_CLAIM, self._claim(wait)))
@@ -231,7 +244,7 @@ class PullWorker(Fetching):
         return self._claimed(self._say(_CLAIM, self._claim(wait)))
 
     def _answer_all(self, calls: deque[Claimed]) -> None:
-        """Answers one after the other until it stops. What is in `calls` after that, or when this raises, is not answered."""
+        """Answers the calls one by one, until the worker stops. Calls that are then left in `calls`, also after an error, are not answered."""
         while calls and not self._stopping.is_set():
             call = calls[0]
             try:
@@ -239,11 +252,11 @@ class PullWorker(Fetching):
                     self._say(_EXTEND, (call.token, more), call)
                     calls[0] = call = call.extended()
                 if (told := self._answer_one(calls)) is not None:
-                    # Said later if the connection is lost, and the handler does not run again for it.
+                    # Kept in the queue: if the connection is lost, the failure is reported later, without another run of the handler.
                     calls[0] = replace(call, job=told)
                     self._report(call, told)
             except errors.CallLost:
-                log.warning("a call is somebody else's by now: %s", call.token)
+                log.warning("lease lost: the call was reclaimed or has ended: %s", call.token)
             except Exception as error:
                 if self._can_wait(call, error):
                     raise
@@ -256,10 +269,10 @@ class PullWorker(Fetching):
                 with contextlib.suppress(errors.CallLost):
                     self._report(call, left_to_say(call))
         except Exception as error:
-            log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
+            log.warning("can't give back calls; they are retried when their leases end: %s", message_of(error))
 
     def _answer_one(self, calls: deque[Claimed]) -> Reply | None:
-        """Gives what is left to be said of the first one, in a transaction of its own."""
+        """Answers the first call in a transaction of its own. Returns the failure that is still to be reported, or None."""
         call, has_begun = calls[0], False
         try:
             with self._source.borrow(block=True) as conn:
@@ -300,9 +313,11 @@ class PullWorker(Fetching):
             return execute(sql, params)
 
 
-class AsyncPullWorker(Fetching):
-    """The same for coroutines: `concurrency` of them work beside each other. Ordinary handlers run in threads, and have no use for the
-    connection, which is one for coroutines."""
+class AsyncPullWorker(Claiming):
+    """`PullWorker` for coroutines. `concurrency` is how many calls run at a time, default 8; other options are the same.
+
+    Ordinary handlers run in threads, and can't use `xdb.connection()`, which is an async connection.
+    """
 
     def __init__(
         self,
@@ -320,16 +335,16 @@ class AsyncPullWorker(Fetching):
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, grace=grace, debug=debug)
         self._connections, self._source = connections, async_source_of(connections)
         if concurrency < 1:
-            raise ValueError("concurrency= is how many fetch and answer beside each other, one at least")
+            raise ValueError(f"concurrency={concurrency} is less than 1: it is how many calls run at a time")
         self._concurrency = concurrency
         self._stopping, self._hurried = asyncio.Event(), asyncio.Event()
         self._abandons = False
 
     async def run(self) -> None:
-        """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns.
+        """Works until SIGTERM, SIGINT or `stop`. Then it completes running calls, gives back calls that have not begun, and returns.
 
-        After `grace` seconds, or at a second signal, it cancels what still runs and gives it back. Ordinary handlers can't be cancelled:
-        their threads end with the program.
+        After `grace` seconds, or at a second signal, it cancels handlers that still run, and gives their calls back. Ordinary handlers can't
+        be cancelled: their threads end with the program. Raises as `PullWorker.run`.
         """
         self._failed = None
         self._abandons = False
@@ -354,7 +369,7 @@ class AsyncPullWorker(Fetching):
                 raise error
 
     def _signalled(self) -> None:
-        """By a signal. The second one leaves no time."""
+        """Called by a signal. The second signal ends the grace."""
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     async def _cancels_in_the_end(self, working: list[asyncio.Task[None]]) -> None:
@@ -363,21 +378,21 @@ class AsyncPullWorker(Fetching):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurried.wait(), self._grace)
         self._abandons = True
-        # The second time it is what gives the calls back that takes too long.
+        # Twice: first the handlers are cancelled, then what gives their calls back, if that takes too long.
         for _ in range(2):
             for each in working:
                 each.cancel()
             await asyncio.wait(working, timeout=GIVES_BACK_WITHIN)
 
     def stop(self) -> None:
-        """Has it end: `run` returns when what has begun is answered, after `grace` seconds at most. A wait for calls ends by itself
-        after `wait` seconds."""
+        """Stops the worker: `run` returns when running calls are completed, after `grace` seconds at most. A waiting claim ends after
+        `wait` seconds."""
         self._stopping.set()
 
     async def work(self) -> int:
-        """Answers what is due now, and gives how many calls: for tests, and for programs with a loop of their own."""
+        """Answers all calls that are due now, and returns how many. For tests, and for programs with their own loop."""
         answered = 0
-        while not self._stopping.is_set() and (calls := deque(await self._fetch(0))):
+        while not self._stopping.is_set() and (calls := deque(await self._claim_calls(0))):
             answered += len(calls)
             try:
                 await self._answer_all(calls)
@@ -386,7 +401,7 @@ class AsyncPullWorker(Fetching):
         return answered
 
     async def close(self) -> None:
-        """Closes its own connections."""
+        """Closes the connections that the worker has opened."""
         await self._source.close()
 
     async def _works(self) -> None:
@@ -412,17 +427,17 @@ class AsyncPullWorker(Fetching):
     async def _next(self) -> list[Claimed]:
         try:
             try:
-                return await self._fetch(self._wait)
+                return await self._claim_calls(self._wait)
             except Exception as error:
                 if not errors.is_cut_short(error):
                     raise
-            return await self._fetch(0)
+            return await self._claim_calls(0)
         except _MISTAKES as error:
             self._failed = error
             self._stopping.set()
             return []
 
-    async def _fetch(self, wait: float) -> list[Claimed]:
+    async def _claim_calls(self, wait: float) -> list[Claimed]:
         plain = self._in_plain_transactions
         try:
             return self._claimed(await self._say(_CLAIM, self._claim(wait)))
@@ -443,7 +458,7 @@ class AsyncPullWorker(Fetching):
                     calls[0] = replace(call, job=told)
                     await self._report(call, told)
             except errors.CallLost:
-                log.warning("a call is somebody else's by now: %s", call.token)
+                log.warning("lease lost: the call was reclaimed or has ended: %s", call.token)
             except Exception as error:
                 if self._can_wait(call, error):
                     raise
@@ -456,7 +471,7 @@ class AsyncPullWorker(Fetching):
                 with contextlib.suppress(errors.CallLost):
                     await self._report(call, left_to_say(call))
         except Exception as error:
-            log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
+            log.warning("can't give back calls; they are retried when their leases end: %s", message_of(error))
 
     async def _answer_one(self, calls: deque[Claimed]) -> Reply | None:
         call, has_begun = calls[0], False
@@ -508,17 +523,17 @@ async def _run(job: Job | Reply, conn: Any) -> Reply:
             return await job.run_async()
         finally:
             if job.goes_on:
-                # What the handler still writes would be a part of the connection's next transaction.
+                # Otherwise the handler's further writes would be part of the connection's next transaction.
                 await cut(conn)
     return job.run() if job.is_known else await in_thread(partial(run_in_thread, job))
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was cancelled itself. Python 3.10 does not tell that from a cancelled thing that it waits for."""
+    """Whether this task itself was cancelled. Python 3.10 can't tell that from a cancelled task that it awaits, and gets True."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return cancelling is None or cancelling() > 0
 
 
 def _is_meant(error: BaseException) -> bool:
-    """Whether it ends a task of a worker: the end of the task itself, or of the program."""
+    """Whether an exception should end a worker's task: its own cancellation, or the end of the program."""
     return _is_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))

@@ -1,4 +1,8 @@
-"""A call of the engine: what it asks for, the handler's run, and what is answered."""
+"""One call of the engine: reads the request, runs the handler, makes the answer.
+
+`read` makes a `Job` of a request, `Job.run` or `Job.run_async` answers it. HTTP and pull workers share all of this. An answer that is no
+success is a `Reply` with another status than 200.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +33,20 @@ from .waits import as_wait, commands
 
 T = TypeVar("T")
 
-# That of the engine, where a definition says nothing.
+# The engine's default for the timeout of a call, in seconds.
 DEFAULT_TIMEOUT = 10.0
 
-# While a new version is deployed, some instances do not have what others have. What is missing for longer is a mistake, and a
-# failed attempt, which people see.
+# Seconds. During a deployment some instances lack new states. If a state is still missing after this time, it is a mistake, and the
+# attempt fails, so that operators see it.
 DEPLOYED_WITHIN = 600.0
 
-# When the engine makes a call again that was no attempt.
+# Seconds until the engine retries a call that did not count as an attempt.
 NOT_HERE_SECONDS, FULL_SECONDS = 2, 1
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: what an adapter has to send."""
+    """The answer to a request: status, body and additional headers. Made here, sent by an adapter."""
 
     status: int
     body: bytes
@@ -50,12 +54,12 @@ class Reply:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """With those that every answer has."""
+        """All headers of the answer."""
         return {"content-type": "application/json", "content-length": str(len(self.body)), **self.headers}
 
 
 class BadRequest(Exception):
-    """A request that is none of the protocol's, or names what this worker does not have."""
+    """The request is no valid call, or names something that this worker lacks. `reply` is the answer."""
 
     def __init__(self, status: int, error_type: str, detail: str) -> None:
         super().__init__(detail)
@@ -63,7 +67,7 @@ class BadRequest(Exception):
 
 
 class NotHere(BadRequest):
-    """A call of a state, RPC or type that this worker does not have. Another version may have it, so for a while it is not an attempt."""
+    """The worker lacks the state, RPC or process type of a call. Another version may have it, so at first it does not count as an attempt."""
 
     def __init__(self, error_type: str, detail: str, context: Mapping[str, Any]) -> None:
         if time.time() - context["firstAttemptTimestamp"] > DEPLOYED_WITHIN:
@@ -74,41 +78,41 @@ class NotHere(BadRequest):
 
 
 def length_of(header: str | None) -> int | None:
-    """A Content-Length, or None where it is none."""
+    """A Content-Length, or None if the header is absent or not a number."""
     if header is None or not (header.isascii() and header.isdecimal()):
         return None
-    return int(header[:20])  # Python refuses to read thousands of digits
+    return int(header[:20])  # int() raises for thousands of digits
 
 
 def is_of_the_operator(error: BaseException) -> bool:
-    """Whether it is meant for the program, and not for the call: Ctrl-C, which Python raises in the main thread alone.
+    """Whether an exception is meant for the program and not for the call: Ctrl-C, which Python raises only in the main thread.
 
-    Whatever else a handler raises is a failed attempt: also what is no `Exception`, as `SystemExit`, `CancelledError` of something that it
-    waits for, `gevent.Timeout`, a panic of Rust or an outcome of pytest.
+    Everything else that a handler raises is a failed attempt. That includes exceptions that are no `Exception`: `SystemExit`, a
+    `CancelledError` of something that the handler waits for, `gevent.Timeout`, a Rust panic, an outcome of pytest.
     """
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 class NoDecision(TypeError):
-    """A state that has returned nothing, or something else than a decision."""
+    """A state has returned nothing, or something that is not a decision."""
 
 
 class UnusedMovement(TypeError):
-    """A handler that has made a movement, as `self.bill()`, and has not returned it."""
+    """A handler has made a movement, for instance `self.bill()`, and has not returned it."""
 
 
 class DeadlineExceeded(TimeoutError):
-    """A handler that took longer than the engine waits."""
+    """A handler took longer than the engine waits."""
 
 
 class Conflict(Exception):
-    """A handler met with another transaction, and is called again: that is no failed attempt."""
+    """A handler of a pull worker had a conflict with another transaction. The attempt is repeated, and does not count as failed."""
 
 
 def error_reply(
     status: int, error_type: str, detail: str, final: bool = False, retry_after: float | None = None
 ) -> Reply:
-    """An answer with another status than 200. Of what the engine would cut, no more is sent than it keeps."""
+    """A failure as an answer. The texts are cut to what the engine keeps. `retry_after` is in seconds."""
     body: dict[str, Any] = {"errorType": _kept(error_type, 200), "detail": _kept(detail, 1000)}
     if final:
         body["final"] = True
@@ -118,7 +122,7 @@ def error_reply(
 
 
 def try_again(reply: Reply, seconds: int) -> Reply:
-    """A 503 as an answer that is no attempt: the engine makes the same call again after this time."""
+    """Adds Retry-After to a 503. Then it does not count as an attempt, and the engine retries the call after this time."""
     return replace(reply, headers={**reply.headers, "retry-after": str(seconds)})
 
 
@@ -126,58 +130,64 @@ def _kept(text: str, most: int) -> str:
     return storable(text[:most])
 
 
+# A context manager around a handler. It gets the call, and the API: `wait-until`, `execute` or `rpc`.
 Around = Callable[[Call, str], AbstractContextManager[Any]]
 
 
 @dataclass
 class Job:
-    """One call: `run` or `run_async` makes the answer of it."""
+    """One call, ready to be answered by `run` or `run_async`. Made by `read`; the worker adds `around`, `debug` and `repeats`."""
 
+    # `wait-until`, `execute` or `rpc`.
     api: str
     member: Member
     call: Call
     live: Live
+    # The `self` of the handler.
     instance: Process
+    # The input as JSON.
     input: Any
+    # When the engine gives up, by time.monotonic(). None: unknown.
     ends_at: float | None
     around: Sequence[Around] = ()
     debug: bool = False
-    # Whether a handler's exception is a Conflict.
+    # Of pull workers: whether a handler's exception is a Conflict.
     repeats: Callable[[BaseException], bool] | None = None
-    # Whether an async handler was cancelled and has not ended.
+    # An async handler was cancelled and has not ended. Written by `_cancel`, read by pull.py.
     goes_on: bool = False
+    # `late` was logged already.
     _said_late: bool = False
 
     @property
     def label(self) -> str:
-        """What is called, for people."""
+        """The handler, as messages name it."""
         return f"wait= of {self.member.label}" if self.api == "wait-until" else self.member.label
 
     @property
     def is_async(self) -> bool:
-        """Whether it has to run on an event loop."""
+        """Whether the handler has to run on an event loop."""
         return self.api != "wait-until" and self.member.handler.is_async
 
     @property
     def takes_place(self) -> bool:
-        """Whether it needs one of the worker's threads, and is made again later where none is free.
+        """Whether the call needs one of the worker's threads, and is retried later if none is free.
 
-        The engine does not repeat an RPC, so its caller waits for a thread.
+        Not for RPCs: the engine does not retry them, so their callers wait for a thread.
         """
         return self.api != "rpc" and not self.is_known and not self.is_async
 
     @property
     def is_known(self) -> bool:
-        """Whether the answer is there before anything runs: a wait that is no function."""
+        """Whether the answer needs no code of the application: it is a fixed wait, not a function."""
         return self.api == "wait-until" and not waits_by_function(self.member)
 
     def seconds_left(self) -> float | None:
-        """Until the engine gives up."""
+        """Seconds until the engine gives up. None: unknown."""
         return None if self.ends_at is None else self.ends_at - time.monotonic()
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Within it this is the call that is answered."""
+        """Within it, this is the current call: `xdb.current()`, `xdb.results()`, `xdb.then()` and log lines use it."""
         tokens = running.set(self.call), live.set(self.live)
         try:
             yield
@@ -195,7 +205,7 @@ class Job:
     def _begin(self) -> Any:
         if self.is_known:
             known = self.member.process._xdb.waits.get(self.member.name)
-            # A state that waits for nothing any more: the engine still has its definition of before.
+            # The state no longer waits for anything, but the engine still has the older definition.
             return {"waitingType": "EmptyCommand"} if known is None else known.request
         if self.api == "wait-until" and isinstance(self.member, State):
             wait: Any = self.member.options.wait
@@ -208,13 +218,13 @@ class Job:
         return (self.instance, decode(self.input, self.member.input_type, self.member.input_place))
 
     def perform(self) -> Reply:
-        """Calls the handler in this thread, an async one on a loop of its own, and raises what it raises."""
+        """Calls the handler in this thread, an async one on its own loop. Raises what the handler raises."""
         with self._surrounded():
             value = self._begin()
             return self._answered(_run_on_a_loop(_awaited(value)) if inspect.isawaitable(value) else value)
 
     def run(self) -> Reply:
-        """The same, with an answer whatever happens but a Conflict."""
+        """Like `perform`, but every exception except a Conflict becomes an answer."""
         if self.call.cancelled:
             return self.not_begun()
         with self.current():
@@ -232,7 +242,7 @@ class Job:
             return self.late() if left is not None and left < 0 else reply
 
     async def run_async(self) -> Reply:
-        """Calls an async handler on the running loop, and cancels it when its time is over."""
+        """Calls an async handler on the running loop, and cancels it when the call times out."""
         if self.call.cancelled:
             return self.not_begun()
         task = asyncio.ensure_future(self._on_loop())
@@ -242,7 +252,7 @@ class Job:
             await self._cancel(task)
             raise
         if task.cancelled():
-            return self._failed(asyncio.CancelledError("something that the handler waits for was cancelled"))
+            return self._failed(asyncio.CancelledError("something that the handler awaits was cancelled"))
         if done:
             return task.result()
         reply = self.late()
@@ -250,7 +260,7 @@ class Job:
         return reply
 
     async def _cancel(self, task: asyncio.Task[Reply]) -> None:
-        """Lets a handler clean up. It may refuse to be cancelled, and nothing waits for it for long."""
+        """Cancels a handler, and gives it one second to clean up. It may refuse to be cancelled."""
         self.goes_on = True
         task.cancel()
         await asyncio.wait({task}, timeout=1)
@@ -263,18 +273,18 @@ class Job:
                     value = self._begin()
                     return self._answered(await value if inspect.isawaitable(value) else value)
             except asyncio.CancelledError:
-                raise  # of this task, or of something that the handler waits for: run_async knows which
+                raise  # of this task, or of something that the handler awaits: run_async finds out which
             except BaseException as error:
                 if is_of_the_operator(error):
                     raise
                 return self._failed(error)
 
     def late(self) -> Reply:
-        """The answer to an engine that waits for none any more. What the handler still does changes nothing."""
-        self.live.close("the time of the call is over, and the engine will make it again")
+        """The answer after the call has timed out. The engine ignores it, and the handler can't change anything any more."""
+        self.live.close("the call has timed out, and the engine will retry it")
         error = DeadlineExceeded(
             f"{self.label} took longer than {self.call.timeout:g} s, and the engine has given up: "
-            "give it more with timeout=, or let it do less"
+            "give it more time with timeout=, or make it faster"
         )
         if not self._said_late:
             self._said_late = True
@@ -283,9 +293,9 @@ class Job:
         return error_reply(500, "DeadlineExceeded", str(error))
 
     def not_begun(self) -> Reply:
-        """The answer where the caller had gone, or its time was over, before the handler began."""
+        """The answer if the call timed out, or the connection was closed, before the handler began."""
         error = DeadlineExceeded(
-            f"{self.label} was not begun: the call waited for a thread until its time was over, or its caller had gone. "
+            f"{self.label} was not called: the call timed out while it waited for a thread, or the engine closed the connection. "
             "Give the worker more threads=, or register it with a lower max_concurrency"
         )
         with self.current():
@@ -293,12 +303,12 @@ class Job:
         return error_reply(500, "DeadlineExceeded", str(error))
 
     def abandon(self) -> Reply:
-        """Tells the handler that its answer is of no use any more. Gives what the server of the worker may still send."""
+        """Marks the call as cancelled for its handler. Returns the answer, which the HTTP server may still try to send."""
         self.call._gone.set()
         left = self.seconds_left()
         if left is not None and left < min(1.0, (self.call.timeout or 0) / 2):
-            return self.late()  # the engine's clock began before this one
-        text = f"{self.label}: the caller has closed the connection, because the call timed out or its process needs no answer"
+            return self.late()  # the engine's time began a little before the worker's
+        text = f"{self.label}: the engine closed the connection, because the call timed out or its process has closed"
         with self.current():
             log.info("%s", text)
         return error_reply(500, "CallerGone", text)
@@ -313,8 +323,8 @@ class Job:
             if self.live.decision is not None:
                 answer["stateDecision"] = self.live.decision.body
         self._refuse_unused(answer.get("stateDecision"))
-        # What is written or sent from now on, by a thread that goes on, would be lost.
-        self.live.close("its handler has returned, and the answer is on its way")
+        # A thread that the handler started may go on. From now on its writes would be lost, so they raise.
+        self.live.close("the handler has returned, and its answer is being sent")
         answer.update(self.live.effects())
         return Reply(200, dumps(answer))
 
@@ -322,18 +332,18 @@ class Job:
         if isinstance(value, Mapping):
             return value
         if value is None:
-            raise NoDecision(f"{self.label} returned nothing: it returns what to wait for, as xdb.timer(hours=1)")
+            raise NoDecision(f"{self.label} returned nothing: return what to wait for, as in xdb.timer(hours=1)")
         request = commands(as_wait(value)).request
         self._check_queues(each["queueName"] for each in request.get("localQueueCommands", ()))
         return request
 
     def _check_queues(self, names: Iterable[str]) -> None:
-        """The engine refuses other queues in each attempt again, and does not say which ones there are."""
+        """Raises `LookupError` for a local queue that the class lacks. The engine would refuse it too, but does not list the queues."""
         process = self.member.process
         for name in names:
             if name not in process._xdb.queues:
                 known = ", ".join(process._xdb.queues) or "none"
-                raise LookupError(f"{self.label} names a queue {name!r}, which {process.__name__} does not have; it has {known}")
+                raise LookupError(f"{self.label} names queue {name!r}, which {process.__name__} does not have; its queues are {known}")
 
     def _decision(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, Decision):
@@ -342,38 +352,38 @@ class Job:
             return value.body
         if value is None:
             raise NoDecision(
-                f"{self.label} returned nothing: each way through it ends with a decision, as `return self.next()` "
+                f"{self.label} returned nothing: return a decision on every path, as in `return self.next()` "
                 "or `return xdb.complete()`"
             )
         if isinstance(value, State) and (value.begin or value.config):
             given = "later" if value.begin else "with_config"
             call = f"self.{value.attribute}.{given}(...)()"
-            raise NoDecision(f"{self.label} returned what self.{value.attribute}.{given}(...) gives: call that as well, {call}")
+            raise NoDecision(f"{self.label} returned self.{value.attribute}.{given}(...), which is a state: call it, {call}")
         if isinstance(value, State):
             raise NoDecision(f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}()")
         raise NoDecision(
-            f"{self.label} returned {type(value).__name__} {_short(value)}, which is no decision: for a result, "
+            f"{self.label} returned {type(value).__name__} {_short(value)}, which is not a decision: to end with a result, "
             "`return xdb.complete(...)`"
         )
 
     def _refuse_unused(self, decision: Mapping[str, Any] | None) -> None:
-        """A movement starts nothing by being made: one that is not returned was forgotten."""
+        """Raises `UnusedMovement` for a movement that was made and not returned: it would start nothing."""
         used = () if decision is None else decision.get("nextStates", ())
         for name, made in self.live.movements:
             if not any(made is each for each in used):
                 how = f"xdb.then(self.{name}())" if self.api == "rpc" else f"return self.{name}()` or, beside another one, `return ... + self.{name}()"
-                raise UnusedMovement(f"{self.label} has made the movement self.{name}() and has not used it: write `{how}`")
+                raise UnusedMovement(f"{self.label} called self.{name}() and did not use the movement: write `{how}`")
 
     def _output(self, value: Any) -> Any:
         if isinstance(value, Decision):
             raise TypeError(
-                f"{self.label} returned a decision, and an RPC returns its output: what it decides besides is xdb.then(...), "
+                f"{self.label} returned a decision, but an RPC returns its output: to start threads, call xdb.then(...), "
                 "as in xdb.then(self.ship())"
             )
         return encode(value, self.member.handler.output_type, f"{self.label}() returned")
 
     def _failed(self, error: BaseException) -> Reply:
-        self.live.close("its handler has failed, and nothing of it is kept")
+        self.live.close("the handler has failed, and its writes are dropped")
         if self.repeats is not None and self.repeats(error):
             raise Conflict(message_of(error)) from error
         error_type = str(error.error_type) if isinstance(error, Failure) else type(error).__name__
@@ -386,7 +396,7 @@ class Job:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, also where it can't."""
+    """The message of an exception, or a text that says why it can't be read."""
     try:
         return str(error)
     except BaseException as other:
@@ -400,7 +410,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def _run_on_a_loop(made: Coroutine[Any, Any, T]) -> T:
-    """Runs it to its end, in a thread of its own where this one has a loop that runs, as in an async test."""
+    """Runs a coroutine to its end. If this thread has a running loop, as in an async test, it runs in another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -418,14 +428,14 @@ def _short(value: object) -> str:
 
 
 def read(api: str, request: Any, key: str, traceparent: str | None, types: Mapping[str, type[Process]]) -> Job:
-    """The call of a request. Raises BadRequest for what is none, or is for somebody else."""
+    """The call of a request. `key` is its Idempotency-Key. Raises `BadRequest`, or `NotHere` if another version may have the handler."""
     try:
         context, process_type = request["context"], request["processType"]
         name = request["rpcName" if api == "rpc" else "stateId"]
         cls = types.get(process_type)
         if cls is None:
             known = ", ".join(types) or "none"
-            detail = f"this worker has no process type {process_type!r}, only {known}: is it an older one?"
+            detail = f"this worker has no process type {process_type!r}, only {known}: it may run an older version"
             raise NotHere("UnknownProcessType", detail, context)
         member = _member(cls, api, name, context)
         received = time.monotonic()
@@ -445,7 +455,7 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
         return Job(api, member, call, data, bound(cls, data), given, ends_at)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise BadRequest(400, "BadRequest", f"this is no call of the engine: {problem}") from error
+        raise BadRequest(400, "BadRequest", f"the request is not a call of the engine: {problem}") from error
 
 
 def _member(cls: type[Process], api: str, name: str, context: Mapping[str, Any]) -> Member:
@@ -454,17 +464,17 @@ def _member(cls: type[Process], api: str, name: str, context: Mapping[str, Any])
     if member is None:
         kind = "RPC" if api == "rpc" else "state"
         hint = f"{cls._xdb.name} has no {kind} {name!r} here, only {', '.join(members) or 'none'}"
-        raise NotHere(f"Unknown{'Rpc' if api == 'rpc' else 'State'}", f"{hint}: is this worker an older one?", context)
+        raise NotHere(f"Unknown{'Rpc' if api == 'rpc' else 'State'}", f"{hint}: this worker may run an older version", context)
     return member
 
 
 def waits_by_function(member: Member) -> bool:
-    """Whether a handler says what is waited for."""
+    """Whether the member is a state whose wait is a function."""
     return isinstance(member, State) and is_function(member.options.wait)
 
 
 def _message_types(cls: type[Process], state: str) -> dict[str, Any]:
-    """The types of messages by queue, and of commands that name a queue with a type of their own."""
+    """The types of messages by queue, and by command id for commands that give their own type."""
     found = {name: queue.message_type for name, queue in cls._xdb.global_queues.items()}
     found.update((name, queue.message_type) for name, queue in cls._xdb.queues.items())
     wait = cls._xdb.waits.get(state)
@@ -475,7 +485,7 @@ def _message_types(cls: type[Process], state: str) -> dict[str, Any]:
 
 
 def _timeout(api: str, member: Member, context: Mapping[str, Any]) -> float | None:
-    """How long the engine waits. Of an RPC nobody but its caller knows where the request does not say."""
+    """How long the engine waits, in seconds. None: an RPC whose request and options give no timeout."""
     told = context.get("timeoutSeconds")
     if told is not None:
         return float(told)

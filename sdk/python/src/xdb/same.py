@@ -1,4 +1,4 @@
-"""Whether a value that was read is the one that was written."""
+"""Compares a value that was read back with the one that was written. Part of codec.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .scalars import is_same_moment
 
 
 def difference(one: Any, other: Any, of_classes: bool = False) -> str | None:
-    """The place of the first difference within two values; None: there is none.
+    """The place of the first difference between two values, or None if they are equal.
 
-    Numbers of different classes may be the same, and a tuple the same as a list, as a set the same as a frozenset: an annotation says
-    which of them is read. `of_classes`: of two annotations, so that these collections differ.
+    Equal numbers of different classes are equal, and so are a tuple and a list, or a set and a frozenset: the annotation decides which is
+    read. With `of_classes` these collections differ, because the values are read by two annotations.
     """
     if one is other:
         return None
@@ -35,7 +35,7 @@ def difference(one: Any, other: Any, of_classes: bool = False) -> str | None:
 
 
 def difference_in(names: Iterable[str], one: Any, other: Any, of_classes: bool = False) -> str | None:
-    """The same of these attributes alone."""
+    """Like `difference`, but compares only these attributes."""
     return _first(((f".{name}", getattr(one, name, None), getattr(other, name, None)) for name in names), of_classes)
 
 
@@ -48,7 +48,7 @@ def _first(parts: Iterable[tuple[str, Any, Any]], of_classes: bool) -> str | Non
 
 
 def _fields(cls: Any) -> Sequence[str] | None:
-    """The names of what a value of this class consists of. Its own `==` may leave some of them out."""
+    """The names of all fields of a class. They are compared one by one, because its `==` may leave some out."""
     if hasattr(cls, "__pydantic_fields__") and hasattr(cls, "model_fields"):
         return [*cls.model_fields, "__pydantic_extra__"]
     if hasattr(cls, "__struct_fields__"):
@@ -73,7 +73,7 @@ def _is_equal(one: Any, other: Any) -> bool:
     if type(one) is type(other) and its_own is object.__eq__:
         return difference(getattr(one, "__dict__", {}), getattr(other, "__dict__", {})) is None
     try:
-        # Not a number is never equal to itself.
+        # NaN is never equal to itself.
         return bool(one == other) or bool(one != one and other != other)
-    except Exception:  # a signalling NaN, or what has no truth
+    except Exception:  # a signalling NaN, or a comparison without a truth value
         return repr(one) == repr(other)

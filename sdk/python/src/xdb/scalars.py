@@ -1,4 +1,4 @@
-"""The values that are one text, number or boolean in JSON, written as Postgres' `to_jsonb` writes them."""
+"""Converts values that are one text, number or boolean in JSON, as Postgres' `to_jsonb` writes them. Part of codec.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import UUID
 
 
 class Exact(float):
-    """A number of a JSON text: a float that remembers how it was written."""
+    """A number of a JSON text: a float that keeps its original digits in `text`."""
 
     text: str
 
@@ -31,16 +31,16 @@ class Exact(float):
 
 
 class CodecError(ValueError):
-    """A value that does not fit its annotation: `path` is the place in the value, `annotation` what it should be."""
+    """A value does not fit its annotation. `path` is the place in the value, `annotation` the expected type, `problem` what is wrong."""
 
     def __init__(self, problem: str, annotation: Any = Any, path: str = "") -> None:
         super().__init__(problem)
         self.problem, self.annotation, self.path = problem, annotation, path
-        # Set by a union whose value would be read as another alternative: the next ones need not be tried.
+        # Written by a union whose value would be read back as another alternative; outer unions then try no further alternative.
         self.is_ambiguous = False
 
     def under(self, place: str) -> CodecError:
-        """The same error, seen from one level further up."""
+        """The same error with `place` in front of its path."""
         self.path = place + self.path
         return self
 
@@ -48,7 +48,7 @@ class CodecError(ValueError):
         return f"{self.path.lstrip('.')}: {self.problem}" if self.path else self.problem
 
 
-# What a value of JSON is, by the class that `jsontext.loads` makes of it.
+# The JSON type of a value, by the class that `jsontext.loads` makes of it.
 KIND_OF: Mapping[Any, str] = {
     type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", list: "array", dict: "object",
 }
@@ -57,18 +57,18 @@ ANY_KIND = frozenset(KIND_OF.values())
 
 @dataclass
 class Plan:
-    """How values of one annotation become JSON, and JSON such values."""
+    """How values of one annotation become JSON (`encode`), and JSON becomes such values (`decode`). Both raise `CodecError`."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
-    # Of a class whose values may not come back as they were: `encode` without asking.
+    # For a class whose `encode` also reads the value back: `encode` without that check.
     dump: Callable[[Any], Any] | None = None
-    # The kinds of JSON that it may read.
+    # The JSON types that `decode` may accept.
     kinds: frozenset[str] = ANY_KIND
 
 
 def name_of(annotation: Any) -> str:
-    """An annotation as it would be written."""
+    """An annotation as source text."""
     if annotation is type(None):
         return "None"
     if isinstance(annotation, type) and not typing.get_args(annotation):
@@ -77,7 +77,7 @@ def name_of(annotation: Any) -> str:
 
 
 def wrong(value: object, annotation: Any, hint: str = "") -> CodecError:
-    """The error for a value of another type."""
+    """The error for a value that is not of this annotation."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:79] + "…"
     kind = "null" if value is None else f"{type(value).__name__} {shown}"
@@ -87,24 +87,24 @@ def wrong(value: object, annotation: Any, hint: str = "") -> CodecError:
 def scalar(
     cls: type, accepted: Any, in_json: Any, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
 ) -> Plan:
-    """Values of one class. `accepted` are the types of values that are taken for it, `in_json` those of their JSON."""
+    """The plan of one class. `accepted` are the classes of values that it encodes, `in_json` those of JSON that it decodes."""
     kinds = in_json if isinstance(in_json, tuple) else (in_json,)
 
     def to_json(value: Any) -> Any:
-        # To Python a bool is an int, and a datetime a date.
+        # In Python a bool is an int, and a datetime is a date.
         if not isinstance(value, accepted) or (isinstance(value, (bool, datetime)) and not isinstance(value, cls)):
             raise wrong(value, cls)
         if cls in (int, date) and isinstance(value, (bool, datetime)):
             raise wrong(value, cls)
         try:
             raw = encode(value)
-            # A class below it may hold more, as the nanoseconds of pandas.
+            # A subclass may hold more, for instance the nanoseconds of pandas.
             if type(value) is cls or not is_lost(value, raw):
                 return raw
         except CodecError:
             raise
         except (ValueError, ArithmeticError, TypeError) as error:
-            raise CodecError(f"this {type(value).__name__} has no JSON: {error}", cls) from None
+            raise CodecError(f"this {type(value).__name__} can't become JSON: {error}", cls) from None
         raise CodecError(f"this {name_of(type(value))} would be read back as another {name_of(cls)}", cls)
 
     def is_lost(value: Any, raw: Any) -> bool:
@@ -125,7 +125,7 @@ def scalar(
 
 
 def is_same_moment(one: datetime, other: datetime) -> bool:
-    """In the hour that comes twice, Python takes a moment for another one as soon as the time zones are two."""
+    """Whether two aware times are the same moment. In the hour that a clock change repeats, Python's `==` says no between time zones."""
     return one.tzinfo is not None and other.tzinfo is not None and bool(one == other.astimezone(one.tzinfo))
 
 
@@ -135,26 +135,26 @@ def _same(value: Any) -> Any:
 
 def _text(value: str) -> str:
     if "\0" in value:
-        raise CodecError("it has the character \\0, which jsonb can't hold", str)
+        raise CodecError("the text has the character \\0, which jsonb can't hold", str)
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise CodecError("it has half of a surrogate pair, which is no text", str) from None
+            raise CodecError("the text has half of a surrogate pair, which UTF-8 can't hold", str) from None
     return value
 
 
 def _int(value: int) -> int:
-    str(value)  # Python refuses thousands of digits
+    str(value)  # raises ValueError for more digits than Python converts
     return value
 
 
 def _float(value: float) -> float | str:
     if isinstance(value, int):
         if float(value) != value:
-            raise CodecError("a float does not hold all of its digits: annotate it `int`", float)
+            raise CodecError("a float can't hold all digits of this int: annotate it `int`", float)
         return value
-    # Postgres writes and reads these as texts.
+    # In JSON, Postgres writes and reads NaN and infinities as texts.
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -162,21 +162,21 @@ def _float(value: float) -> float | str:
 
 def _float_back(raw: float | str) -> float:
     if isinstance(raw, str) and raw not in ("NaN", "Infinity", "-Infinity"):
-        raise CodecError("a number is expected")
+        raise CodecError("expected a number")
     return float(raw)
 
 
-# As many digits as `numeric` has before the point.
+# The most digits that `numeric` has before the point.
 _MOST_DIGITS = 131072
 
 
 def _int_back(raw: int | float) -> int:
     if isinstance(raw, int):
         return raw
-    # The 1.00 of a numeric column is an int.
+    # 1.00 of a numeric column is a whole number.
     number = _decimal_back(raw)
     if number.adjusted() > _MOST_DIGITS or number != number.to_integral_value():
-        raise CodecError("a whole number is expected")
+        raise CodecError("expected a whole number")
     return int(number)
 
 
@@ -187,7 +187,7 @@ def _decimal_back(raw: int | float | str) -> Decimal:
 
 
 def _iso(text: str) -> str:
-    """ISO 8601 as Python 3.10 reads it: microseconds in full, and an offset with minutes in place of Z."""
+    """Rewrites ISO 8601 so that Python 3.10 reads it: six digits of microseconds, and an offset with minutes instead of Z."""
     text = re.sub(r"\.(\d+)", lambda found: "." + (found[1] + "000000")[:6], text, count=1)
     text = text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text
     return text + ":00" if re.search(r":\d\d(\.\d+)?[+-]\d\d$", text) else text
@@ -208,17 +208,17 @@ def _interval(value: timedelta) -> str:
 def _interval_back(raw: str) -> timedelta:
     found = _INTERVAL.fullmatch(raw)
     if found is None or not any(found.groups()):
-        raise CodecError("an interval in ISO 8601 is expected, as P1DT2H")
+        raise CodecError("expected an interval in ISO 8601, as in P1DT2H")
     years, months, weeks, days, hours, minutes, seconds = (part or "0" for part in found.groups())
     if int(years) or int(months):
-        raise CodecError("months and years have no fixed length; annotate it `str`")
+        raise CodecError("months and years have no fixed length: annotate it `str`")
     whole = timedelta(weeks=int(weeks), days=int(days), hours=int(hours), minutes=int(minutes))
     return whole + timedelta(microseconds=int(Decimal(seconds) * 1_000_000))
 
 
 def _bytes_back(raw: str) -> bytes:
     if not raw.startswith("\\x"):
-        raise CodecError("bytes are written as Postgres does, as \\x0102")
+        raise CodecError("expected bytes as Postgres writes them, as in \\x0102")
     return bytes.fromhex(raw[2:])
 
 

@@ -1,4 +1,8 @@
-"""A worker behind Python's own HTTP server: for development, tests and small loads."""
+"""Serves a worker with Python's own HTTP server, and stops it on signals.
+
+For development, tests and small loads. Limitations: one thread per connection, no TLS, no HTTP/2, no chunked requests. pull.py uses the
+signal handlers of this file too.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from .fetching import Fetching
+from .claiming import Claiming
 from .logging import install, log
 from .request import BadRequest, Reply, length_of
 from .worker import Worker
 
 
-
 class Server:
-    """A server in threads of its own: `with Server(worker) as server: ... server.url`."""
+    """An HTTP server in its own threads: `with Server(worker) as server: ... server.url`.
+
+    `port=0` takes a free port. Raises `OSError` if the server can't listen there, and `TypeError` for a pull worker.
+    """
 
     def __init__(self, worker: Worker, host: str = "127.0.0.1", port: int = 8080) -> None:
-        if isinstance(worker, Fetching):
-            raise TypeError(f"an xdb.{type(worker).__name__} fetches its calls, and nobody calls it: start it by its run()")
+        if isinstance(worker, Claiming):
+            raise TypeError(f"an xdb.{type(worker).__name__} claims its calls and needs no server: start it with its run()")
         worker.warn_if_open(host)
         self.worker = worker
         self._http = _Http(worker, host, port)
@@ -36,19 +42,22 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it is, for `xdb.register_worker`."""
+        """The URL of the server, for `xdb.register_worker`."""
         host, port = self._http.server_address[:2]
         name = host.decode() if isinstance(host, (bytes, bytearray)) else host
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
     def start(self) -> Server:
-        """Begins to answer."""
+        """Starts to answer calls, and returns at once."""
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="xdb-serve", daemon=True)
         self._thread.start()
         return self
 
     def stop(self, grace: float = 30) -> bool:
-        """Takes no more calls, and answers those that have come. Whether all were answered within `grace` seconds. Once more does no harm."""
+        """Stops accepting calls, and waits up to `grace` seconds for calls that have arrived. It may be called twice.
+
+        Returns whether all of them were answered.
+        """
         self._http.stopping = True
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -57,7 +66,7 @@ class Server:
         self._http.server_close()
         answered = self._http.drain(grace)
         if not answered:
-            log.warning("calls still ran after %g s; the engine will make them again", grace)
+            log.warning("calls were still running %g s after the stop; the engine will retry them", grace)
         self._http.end_loop()
         return answered
 
@@ -71,9 +80,9 @@ class Server:
 
 
 def serve(worker: Worker, host: str = "127.0.0.1", port: int = 8080, grace: float = 30) -> None:
-    """Serves until SIGTERM or SIGINT, then answers what runs within `grace` seconds and returns.
+    """Serves the worker until SIGTERM or SIGINT, then waits up to `grace` seconds for running calls, and returns.
 
-    A program that has not set up logging gets it on standard error, with the ids of calls.
+    If the program has not set up logging, log lines go to standard error, with the ids of calls.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s [%(process_id)s %(state)s] %(message)s")
@@ -90,9 +99,9 @@ def serve(worker: Worker, host: str = "127.0.0.1", port: int = 8080, grace: floa
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Has SIGTERM and SIGINT call it. In another thread than the main one the caller's program sees to signals.
+    """Makes SIGTERM and SIGINT call `stop`. Outside of the main thread it does nothing, because Python handles signals there alone.
 
-    It runs between any two steps of the main thread, so it may take no lock.
+    Hazard: `stop` runs between any two instructions of the main thread, so it must not take a lock.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -107,16 +116,17 @@ def _signals(stop: Callable[[], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Of the workers of coroutines in the main thread: a signal is for all of them.
+# The stop functions of all async pull workers in the main thread: a signal stops all of them. Written and read in that thread only.
 _stops: list[Callable[[], object]] = []
+# Holds `_signals` open while `_stops` has entries.
 _taken = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
 def _signals_of_a_loop(stop: Callable[[], object]) -> Iterator[None]:
-    """The same for one of several workers in an event loop. The last one that ends gives them back.
+    """Like `_signals`, for several workers in one event loop. The last worker that ends restores the program's signal handlers.
 
-    Not by `add_signal_handler` of the loop: that has one handler for each signal, and a program may have set its own.
+    The loop's `add_signal_handler` is not used: it keeps one handler for each signal, and would replace the program's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,6 +143,8 @@ def _signals_of_a_loop(stop: Callable[[], object]) -> Iterator[None]:
 
 
 class _Http(ThreadingHTTPServer):
+    """The HTTP server of `Server`: one thread for each connection, and one event loop for async handlers."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -141,16 +153,16 @@ class _Http(ThreadingHTTPServer):
         self.worker, self.stopping = worker, False
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._guard = threading.Condition()
-        # Each open connection, and whether a call runs on it.
+        # Each open connection, and whether a call runs on it. Written by `mark`, read by `drain`, both under `_guard`.
         self._connections: dict[socket.socket, bool] = {}
-        # What to do if its caller closes it, of each connection on which a call runs.
+        # For each connection with a running call: what to do if the engine closes it. Written by `_watched`, read by `service_actions`.
         self._calls: dict[socket.socket, Callable[[], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._none_waits = False
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise OSError(error.errno, f"can't listen on {host} port {port}: {error.strerror}") from None
+            raise OSError(error.errno, f"can't listen on {host}, port {port}: {error.strerror}") from None
         if worker.async_handlers():
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="xdb-loop", daemon=True).start()
@@ -166,7 +178,7 @@ class _Http(ThreadingHTTPServer):
         abandoned: list[Reply] = []
 
         def gone() -> None:
-            # In this order: a handler that is cancelled may ask `self.call.cancelled`.
+            # In this order, because a cancelled handler may read `self.call.cancelled`.
             abandoned.append(opened.abandon())
             running.cancel()
 
@@ -187,24 +199,24 @@ class _Http(ThreadingHTTPServer):
                 self._calls.pop(connection, None)
 
     def service_actions(self) -> None:
-        """Looks, after each turn of `serve_forever`, which callers have closed their connections."""
+        """Cancels calls whose connection was closed by the engine. `serve_forever` calls this after each turn."""
         with self._guard:
             calls = list(self._calls.items())
         for connection, gone in calls:
             if _is_closed(connection):
                 with self._guard:
-                    # Its call may have been answered meanwhile.
+                    # The call may have been answered in the meantime.
                     if self._calls.get(connection) is gone:
                         del self._calls[connection]
                         gone()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Here and not in its thread: one that was just accepted is waited for as well.
+        # Marked here and not in the connection's thread, so that `drain` also waits for connections that were just accepted.
         self.mark(request, False)
         super().process_request(request, client_address)
 
     def mark(self, connection: socket.socket, runs: bool | None) -> None:
-        """Notes what a connection does; None: it is closed."""
+        """Records whether a call runs on a connection. None: the connection was closed."""
         with self._guard:
             if runs is None:
                 self._connections.pop(connection, None)
@@ -213,7 +225,7 @@ class _Http(ThreadingHTTPServer):
             self._guard.notify_all()
 
     def take_waiting(self) -> None:
-        """Accepts what the kernel has connected already: whoever waits there is reset when the socket is closed."""
+        """Accepts connections that wait in the kernel's queue. Closing the socket would reset them."""
         self.timeout, self._none_waits = 0, False
         for _ in range(self.request_queue_size):
             if self._none_waits:
@@ -224,13 +236,13 @@ class _Http(ThreadingHTTPServer):
         self._none_waits = True
 
     def drain(self, grace: float) -> bool:
-        """Lets every connection end: an idle one at once, another with its answer. Whether no call runs any more."""
+        """Ends idle connections at once and the others after their answer. Returns whether no call runs after `grace` seconds."""
         ends = time.monotonic() + grace
         with self._guard:
             while self._connections:
                 for connection, runs in self._connections.items():
                     if not runs:
-                        # For reading alone: a call that lies there unread is still read, and answered.
+                        # Shut down for reading only: a call that has arrived is still read and answered.
                         with contextlib.suppress(OSError):
                             connection.shutdown(socket.SHUT_RD)
                 left = ends - time.monotonic()
@@ -251,11 +263,11 @@ class _Http(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         broken = isinstance(sys.exc_info()[1], OSError)
-        log.log(logging.DEBUG if broken else logging.ERROR, "a connection broke", exc_info=True)
+        log.log(logging.DEBUG if broken else logging.ERROR, "a connection failed", exc_info=True)
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Whether the other end has closed it. What it has sent before is left there. False where the system can't look without waiting."""
+    """Whether the other end has closed the connection. Reads nothing from it. False if the system can't check without waiting."""
     if not hasattr(socket, "MSG_DONTWAIT"):
         return False
     try:
@@ -267,8 +279,10 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Reads the requests of one connection and writes their answers."""
+
     protocol_version = "HTTP/1.1"
-    # Header and body in one packet.
+    # Buffer writes, so that header and body go out in one packet.
     wbufsize = -1
     connection: socket.socket
 
@@ -309,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self, headers: dict[str, str]) -> bytes:
         length = length_of(headers.get("content-length", "0"))
         if length is None or "transfer-encoding" in headers:
-            raise BadRequest(400, "BadRequest", "a call has a Content-Length")
+            raise BadRequest(400, "BadRequest", "the request has no Content-Length: this server does not read chunked bodies")
         self._http.worker.refuse_size(length)
         return self.rfile.read(length)
 

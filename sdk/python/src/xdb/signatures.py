@@ -1,4 +1,4 @@
-"""Signatures of calls after Standard Webhooks, over the bytes of the body as they came."""
+"""Makes and checks the signatures of calls, by the Standard Webhooks specification, over the unchanged bytes of the body."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ PREFIX = "whsec_"
 
 
 class BadSignature(Exception):
-    """A call that nobody who knows the secret has sent, or one that is too old."""
+    """The signature of a call is missing or wrong, or the call is too old."""
 
 
 def key_of(secret: str) -> bytes:
-    """The key of a secret: base64 after `whsec_`, padded or not, or else the bytes of the text."""
+    """The key of a secret: base64 after `whsec_`, padded or not, otherwise the bytes of the text. Raises `ValueError`."""
     if secret.startswith(PREFIX):
         text = secret[len(PREFIX) :].strip().rstrip("=")
         try:
             key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise ValueError('the secret is not base64 after "whsec_"') from None
+            raise ValueError('the secret is not base64 after "whsec_": copy all of it') from None
     else:
         key = secret.encode()
     if not key:
-        raise ValueError("the secret is empty: is the environment variable set that it comes from?")
+        raise ValueError("the secret is empty: set the environment variable that it comes from")
     return key
 
 
 def sign(key: bytes, id: str, timestamp: str, body: bytes) -> str:
-    """One signature, as it stands in the header."""
+    """One signature, as in the header `webhook-signature`."""
     digest = hmac.new(key, b".".join((id.encode(), timestamp.encode(), body)), hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode()
 
 
 def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float, tolerance: float) -> None:
-    """Raises BadSignature unless one of the header's signatures is that of one of the keys. Names are in lower case."""
+    """Raises `BadSignature` unless a signature in the headers was made with one of the keys, at most `tolerance` seconds before `now`.
+
+    Names of headers are in lower case.
+    """
     id, timestamp = headers.get("webhook-id"), headers.get("webhook-timestamp")
     signatures = headers.get("webhook-signature")
     if not id or not timestamp or not signatures:
-        raise BadSignature("the call is not signed: register the worker with the secret that it has here")
+        raise BadSignature("the call is not signed: register the worker with the secret= that it has here")
     if not timestamp.isascii() or not timestamp.isdecimal():
-        raise BadSignature("webhook-timestamp is no number of seconds")
+        raise BadSignature(f"webhook-timestamp {timestamp[:40]!r} is not a number of seconds")
     age = now - int(timestamp[:20])
     if abs(age) > tolerance:
         when = f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future"
-        raise BadSignature(f"the call is {when}, more than {tolerance:g} s: compare the clocks of both machines")
+        raise BadSignature(f"the call is {when}, and the limit is {tolerance:g} s: compare the clocks of both machines")
     if headers.get("idempotency-key") != id:
-        raise BadSignature("webhook-id is not the Idempotency-Key")
+        raise BadSignature("webhook-id differs from Idempotency-Key")
     given = [each.encode() for each in signatures.split() if each.startswith("v1,")]
-    # Once for each key, however many signatures a stranger has sent. All are compared, so that the time says nothing of
-    # which was nearly right.
+    # One digest for each key, even if an attacker sends many signatures. All are compared, so that the time reveals nothing.
     expected = [sign(key, id, timestamp, body).encode() for key in keys]
     right = [hmac.compare_digest(one, each) for one in expected for each in given]
     if not any(right):
         raise BadSignature(
-            "no signature is right: the worker was registered with another secret, or something between has changed the body"
+            "no signature matches: the worker is registered with another secret, or a proxy has changed the body"
         )

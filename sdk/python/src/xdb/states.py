@@ -1,4 +1,4 @@
-"""The methods of a process that the engine calls: states and RPCs."""
+"""The methods of a process that the engine calls: states and RPCs, their decorators and their options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ _NOTHING: Any = object()
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed call is made again. `attempts=0`: for ever; `give_up_after` counts from the first attempt."""
+    """When a failed call is retried.
+
+    - `attempts`: the most attempts, 0 for no limit (the default).
+    - `initial`, `factor`, `maximum`: the time before the second attempt, by what it grows each time, and its upper bound.
+    - `give_up_after`: no attempt begins later than this after the first one. Default: no limit.
+
+    Raises `TypeError` or `ValueError` for values that are no retry policy.
+    """
 
     attempts: int = 0
     initial: timedelta = timedelta(seconds=1)
@@ -39,18 +46,18 @@ class Retry:
     def __post_init__(self) -> None:
         times = [self.initial, self.maximum, *(() if self.give_up_after is None else (self.give_up_after,))]
         if type(self.attempts) is not int or not all(isinstance(each, timedelta) for each in times):
-            raise TypeError("attempts of a Retry is a whole number; its times are timedeltas, as timedelta(seconds=5)")
+            raise TypeError(f"{self!r}: attempts must be an int, and its times timedeltas, as in timedelta(seconds=5)")
         if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not math.isfinite(self.factor):
-            raise TypeError(f"factor={self.factor!r} of a Retry is no number")
+            raise TypeError(f"factor={self.factor!r} of a Retry is not a finite number")
         if self.attempts < 0 or self.factor < 1 or min(times) < timedelta(0):
-            raise ValueError("a Retry has no negative number, and a factor of 1 at least")
+            raise ValueError(f"{self!r}: attempts and times must not be negative, and factor must be 1 or more")
         if self.give_up_after == timedelta(0):
-            raise ValueError("give_up_after=0 leaves no time to try again: give attempts=1 for a single attempt, or None for no end")
+            raise ValueError("give_up_after=0 leaves no time for a retry: give attempts=1 for a single attempt, or None for no limit")
         if self.initial > self.maximum:
-            raise ValueError(f"a Retry never waits longer than maximum={self.maximum}: give one that initial={self.initial} fits into")
+            raise ValueError(f"initial={self.initial} of a Retry is longer than maximum={self.maximum}: give a larger maximum=")
 
     def options(self) -> dict[str, Any]:
-        """Its RetryPolicy: what is not the engine's default."""
+        """The `RetryPolicy` of a definition, without values that are the engine's defaults."""
         policy: dict[str, Any] = {}
         if self.attempts:
             policy["maximumAttempts"] = self.attempts
@@ -66,18 +73,18 @@ class Retry:
 
 
 class OnFailure(Enum):
-    """What becomes of a state whose retries are spent, where no other one follows."""
+    """What happens to a state whose retries are spent, other than to move to another state. See `RAISE_INCIDENT`."""
 
     RAISE_INCIDENT = "RAISE_INCIDENT"
 
 
-#: The state stays where it is until `client.retry_now()`.
+#: The step stays where it is, as an incident, until `client.retry_now()`.
 RAISE_INCIDENT: Final = OnFailure.RAISE_INCIDENT
 
 
 @dataclass(frozen=True)
 class StateOptions:
-    """What `@xdb.state` takes."""
+    """The options of `@xdb.state`; see `state` for what they mean. Written by the decorator, read when the class is made."""
 
     start: bool = False
     name: str | None = None
@@ -93,7 +100,7 @@ class StateOptions:
 
 @dataclass(frozen=True)
 class RpcOptions:
-    """What `@xdb.rpc` takes."""
+    """The options of `@xdb.rpc`; see `rpc` for what they mean. Written by the decorator, read when the class is made."""
 
     name: str | None = None
     timeout: timedelta | None = None
@@ -102,14 +109,14 @@ class RpcOptions:
 
 
 def _known_options(kind: Callable[..., Options], given: Mapping[str, Any]) -> tuple[Options, list[str]]:
-    """The options of a decorator, and the names of those that it does not have: the class refuses them, which knows its place."""
+    """The options of a decorator, and the names of unknown ones. Those are refused later, when the class and its line are known."""
     names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: given[name] for name in names if name in given}), [name for name in given if name not in names]
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A function with what its signature says. `parameter` is the name of its input, if it takes one."""
+    """A function, and what its signature says. `parameter` is the name of its input, or None. Made by definition.py."""
 
     fn: Callable[..., Any]
     parameter: str | None = None
@@ -118,12 +125,16 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        """Whether it is `async def`."""
+        """Whether the handler is `async def`."""
         return inspect.iscoroutinefunction(self.fn)
 
 
 class Member:
-    """What states and RPCs have in common."""
+    """What states and RPCs have in common.
+
+    `name` is the name in the definition, `attribute` that of the method. definition.py writes `process` and `handler` when the class is
+    made.
+    """
 
     name: str
     process: Any
@@ -144,27 +155,30 @@ class Member:
 
     @property
     def input_type(self) -> Any:
-        """The annotation of its input; None if it takes none."""
+        """The annotation of the input; None if the handler takes none."""
         return self.handler.input_type
 
     @property
     def takes_input(self) -> bool:
-        """Whether its handler has a parameter for an input."""
+        """Whether the handler has a parameter for an input."""
         return self.handler.parameter is not None
 
     @property
     def input_place(self) -> str:
-        """Its input for people."""
+        """The input, as messages name it: `Order.pay(amount)`."""
         return f"{self.label}({self.handler.parameter})"
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The handler, as messages name it: `Order.pay`."""
         return f"{self.process.__name__}.{self.attribute}" if self.process else self.attribute
 
 
 class State(Member, Generic[I]):
-    """A step of a process. Calling it is the movement to it: `return self.verify()`."""
+    """A state of a process. Calling it makes a movement to it, which a handler returns: `return self.verify()`.
+
+    The call raises `TypeError` for a missing or surplus input, and `CodecError` for one that does not fit.
+    """
 
     config: Mapping[str, Any] | None
     begin: Mapping[str, Any]
@@ -187,10 +201,10 @@ class State(Member, Generic[I]):
         movement: dict[str, Any] = {"stateId": self.name}
         if self.takes_input:
             if input is _NOTHING:
-                raise TypeError(f"{self.label} takes an input: self.{self.attribute}({self.handler.parameter})")
+                raise TypeError(f"{self.label} needs its input: write self.{self.attribute}({self.handler.parameter})")
             movement["stateInput"] = encode(input, self.input_type, self.input_place)
         elif input is not _NOTHING and input is not None:
-            raise TypeError(f"{self.label} takes no input: give its method a parameter for one")
+            raise TypeError(f"{self.label} takes no input: remove it, or add a parameter to the method")
         if self.config is not None:
             movement["stateConfig"] = dict(self.config)
         movement.update(self.begin)
@@ -199,14 +213,14 @@ class State(Member, Generic[I]):
         return Decision({"nextStates": [movement]})
 
     def _refuse_super(self, process: Any) -> None:
-        """`super().pack()` reads like the method of the class above, and would be a movement to the overriding state."""
+        """Refuses `super().pack()`: it looks like a call of the base class's method, and would be a movement to the overriding state."""
         if process is None:
             return
         own = process._xdb.states.get(self.name)
         if own is not None and own.fn is not self.fn:
             raise TypeError(
-                f"{self.label} is overridden in {process.__name__}, so it can't be called there, as super().{self.attribute}() does: "
-                f"that would be a movement to {own.label}. Put what both do into an ordinary method, and call that"
+                f"{process.__name__} overrides {self.label}, so super().{self.attribute}() would be a movement to {own.label}: "
+                "put the common code into an ordinary method, and call that"
             )
 
     def later(
@@ -218,7 +232,10 @@ class State(Member, Generic[I]):
         seconds: float = 0,
         at: datetime | None = None,
     ) -> State[I]:
-        """The same state, called after so long, or not before a moment: `self.remind.later(days=3)(order)`. `at` needs a time zone."""
+        """The same state, but its step begins after a delay, or not before the time `at`: `self.remind.later(days=3)(order)`.
+
+        `at` needs a time zone. Raises `WaitError` for a negative delay, for both a delay and `at`, or for a time without a zone.
+        """
         delay, moment = when(f"{self.label}.later()", days=days, hours=hours, minutes=minutes, seconds=seconds, at=at)
         other = copy.copy(self)
         other.begin = {"delayInSeconds": delay} if moment is None else {"startAt": moment}
@@ -233,7 +250,10 @@ class State(Member, Generic[I]):
         wait_timeout: timedelta | None = None,
         on_failure: str | State[Any] | OnFailure | None = None,
     ) -> State[I]:
-        """The same state with other options for one movement: `self.bill.with_config(retry=...)(order)`."""
+        """The same state with other options for one movement: `self.bill.with_config(retry=...)(order)`.
+
+        The options mean the same as those of `state`. Raises `ValueError` for values that don't fit.
+        """
         given = StateOptions(
             retry=retry, wait_retry=wait_retry, timeout=timeout, wait_timeout=wait_timeout, on_failure=on_failure
         )
@@ -244,12 +264,12 @@ class State(Member, Generic[I]):
 
 
 def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dict[str, Any]:
-    """The options of a state's calls, without waiting and loading, as a StateConfig has them."""
+    """The part of a `StateConfig` for retries, timeouts and failures. Raises `ValueError`."""
     config: dict[str, Any] = {}
     for key, policy in (("executeApiRetryPolicy", options.retry), ("waitUntilApiRetryPolicy", options.wait_retry)):
         if policy is not None:
             if not isinstance(policy, Retry):
-                raise ValueError(f"{policy!r} is no retry policy: give xdb.Retry(attempts=5) or the like")
+                raise ValueError(f"{policy!r} is not a retry policy: give an xdb.Retry, as in xdb.Retry(attempts=5)")
             config[key] = policy.options()
     if options.timeout is not None:
         config["executeApiTimeoutSeconds"] = timeout_seconds("timeout", options.timeout)
@@ -266,16 +286,16 @@ def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dic
 
 
 def timeout_seconds(option: str, time: object) -> float:
-    """An option that is a timeout, or ValueError."""
+    """A timeout in seconds. Raises `ValueError` for anything but a positive timedelta."""
     if not isinstance(time, timedelta):
-        raise ValueError(f"{option}={time!r} is no timedelta: write timedelta(seconds=...)")
+        raise ValueError(f"{option}={time!r} is not a timedelta: write timedelta(seconds=...)")
     if time <= timedelta(0):
-        raise ValueError(f"{option}={time!r} leaves no time")
+        raise ValueError(f"{option}={time!r} is not positive: give a longer time")
     return time.total_seconds()
 
 
 def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> State[Any]:
-    """The state that is meant by itself, the name of its method, or its id."""
+    """The state that `on_failure=` names: by the state itself, its method's name, or its id. Raises `ValueError`."""
     for state in states.values():
         if isinstance(wanted, State):
             if state.fn is wanted.fn:
@@ -283,11 +303,11 @@ def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> St
         elif wanted in (state.attribute, state.name):
             return state
     name = wanted.attribute if isinstance(wanted, State) else wanted
-    raise ValueError(f"on_failure={name!r} is no state of the process; it has {', '.join(states) or 'none'}")
+    raise ValueError(f"on_failure={name!r} is not a state of the process; its states are {', '.join(states) or 'none'}")
 
 
 class Rpc(Member, Generic[I, O]):
-    """A method that the application calls. On an instance it is an ordinary method."""
+    """A method that applications call with `client.rpc(SignUp.confirm, ...)`. On an instance it is an ordinary method."""
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.options, unknown = _known_options(RpcOptions, options)
@@ -296,7 +316,7 @@ class Rpc(Member, Generic[I, O]):
 
     @property
     def output_type(self) -> Any:
-        """The annotation of what it returns."""
+        """The annotation of the return value."""
         return self.handler.output_type
 
     @overload
@@ -333,7 +353,20 @@ def state(
     lock: Lock | None = ...,
 ) -> _StateDecorator: ...
 def state(fn: Any = None, /, **options: Any) -> Any:
-    """Makes a method a state. With `wait=` it is called when what it waits for has happened, else at once."""
+    """Makes a method a state: `@xdb.state`, or with options `@xdb.state(start=True, wait=...)`.
+
+    - `start`: the process begins here. At most one state of a class.
+    - `name`: the state's id in the definition. Default: the method's name. Keep it when you rename the method.
+    - `wait`: what to wait for before the method is called: a queue, `xdb.timer()`, `xdb.any_of()`, `xdb.all_of()`, or a function that
+      returns one of these. Default: nothing.
+    - `retry`, `wait_retry`: the retry policy of the method's calls, and of the calls of a function in `wait=`.
+    - `timeout`, `wait_timeout`: how long one such call may take. Default: 10 seconds.
+    - `on_failure`: what happens when the retries are spent: a state to move to, or `xdb.RAISE_INCIDENT`. Default: the process fails.
+    - `load`: names of the attributes and rows that the call loads. Default: all.
+    - `lock`: `"share"` or `"exclusive"`, to lock the loaded attributes during the call. Default: no lock.
+
+    Mistakes raise `DefinitionError` when the class is made.
+    """
     return State(fn) if fn is not None else lambda function: State(function, **options)
 
 
@@ -365,19 +398,23 @@ def rpc(
     lock: Lock | None = ...,
 ) -> _RpcDecorator: ...
 def rpc(fn: Any = None, /, **options: Any) -> Any:
-    """Makes a method an RPC. Its answer is applied in the transaction of the caller."""
+    """Makes a method an RPC: `@xdb.rpc`, or with options `@xdb.rpc(lock="exclusive")`. It runs in the transaction of its caller.
+
+    `name`, `load` and `lock` are as for `state`. `timeout` is how long a call may take, unless the caller gives a time.
+    Mistakes raise `DefinitionError` when the class is made.
+    """
     return Rpc(fn) if fn is not None else lambda function: Rpc(function, **options)
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Which attributes a call loads, and with what lock."""
+    """Which attributes a call loads (None: all), and with which lock."""
 
     names: frozenset[str] | None = None
     lock: Lock | None = None
 
     def options(self, names: Iterable[str]) -> dict[str, Any] | None:
-        """The Loading of attributes of one kind, those called `names`; None is the engine's default, all."""
+        """The `Loading` of a definition for the attributes in `names`. None: the engine's default, which loads all."""
         chosen = None if self.names is None else sorted(self.names.intersection(names))
         if chosen is not None and not chosen:
             return {"policy": "NONE"}

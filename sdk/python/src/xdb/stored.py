@@ -1,4 +1,7 @@
-"""What running processes have stored, beside the annotations of the code that is to read it."""
+"""Finds stored values of running processes that the annotations of the code can't read: inputs, local attributes, messages.
+
+Limitations: only values that the session may see, at most 10,000 of each kind, and no columns of the application's tables.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .codec import CodecError, decode, loads
 if TYPE_CHECKING:
     from . import Process
 
-# Of each kind and type. Which ones, if there are more, is the server's choice.
+# Values of each kind and process type. If there are more, the server chooses which.
 AT_MOST = 10_000
 
 _INPUTS = f"""SELECT s.state_id, p.process_id, s.input::text
@@ -33,7 +36,7 @@ _GLOBAL_MESSAGES = f"""SELECT m.queue_name, NULL, m.payload::text
 
 
 def unreadable(execute: Execute, process: type[Process]) -> Iterator[str]:
-    """Inputs, local attributes and messages, of those that one may see, that a handler of this class could not read."""
+    """One line for each input, local attribute and queue with values that a handler of this class could not read."""
     described, name = process._xdb, (type_name(process),)
     inputs = {state.name: (state.input_type, state.input_place) for state in described.states.values() if state.takes_input}
     yield from _unreadable("the input of state {}", execute(_INPUTS, name), inputs)

@@ -1,4 +1,7 @@
-"""What a state waits for: timers and messages, any or all of several."""
+"""What a state waits for: timers, messages, and any or all of several waits.
+
+`commands` turns a wait into the `commandRequest` of the protocol. Limitations: 64 combinations of one wait.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,45 @@ from typing import Any, Literal, Protocol, Union
 
 from .hints import type_written
 
-# As many ways to be satisfied as one wait may have.
+# The engine's limit for the combinations of one wait.
 MOST_COMBINATIONS = 64
 
 
 class Wait:
-    """Something to wait for. A queue stands for one message of it."""
+    """Something to wait for. Made by `timer`, `queue`, `any_of`, `all_of` and by `take()` of queues."""
 
     def combinations(self) -> list[list[Leaf]]:
-        """The ways in which it can be satisfied: each a list of what has to have happened."""
+        """The ways in which the wait can complete: each is a list of timers and messages that all have to come."""
         raise NotImplementedError
 
 
 class Takes(Protocol):
-    """A queue."""
+    """A queue, which as a wait stands for one of its messages."""
 
-    def take(self) -> Wait: ...
+    def take(self) -> Wait:
+        """A wait for one message."""
+        ...
 
 
 Waitable = Union[Wait, Takes]
 
 
 class WaitError(ValueError):
-    """A wait that the engine could not take."""
+    """A wait that the engine would refuse."""
 
 
 @dataclass(frozen=True)
 class Leaf(Wait):
-    """One timer, or some messages of one queue."""
+    """One timer, or messages of one queue."""
 
     kind: Literal["timer", "local", "global"]
+    # The rest of its command, as the protocol names it.
     fields: Mapping[str, Any]
+    # The queue, or its name. None for a timer.
     queue: Any = None
+    # The command's id. None: `_ids` makes one.
     id: str | None = None
+    # The type of the messages, if the queue is given by its name.
     type: Any = None
 
     def combinations(self) -> list[list[Leaf]]:
@@ -51,13 +60,13 @@ class Leaf(Wait):
 
     @property
     def queue_name(self) -> str:
-        """Its queue. One that a class declares has its name only when the class is complete."""
+        """The name of the queue. Read it late: a queue that a class declares gets its name when the class is complete."""
         return self.queue if isinstance(self.queue, str) else str(self.queue.name)
 
 
 @dataclass(frozen=True)
 class Combined(Wait):
-    """Any or all of several."""
+    """Any or all of several waits."""
 
     any: bool
     parts: tuple[Wait, ...]
@@ -80,8 +89,8 @@ def _union(one: list[Leaf], other: list[Leaf]) -> list[Leaf]:
 def _bounded(ways: list[list[Leaf]]) -> list[list[Leaf]]:
     if len(ways) > MOST_COMBINATIONS:
         raise WaitError(
-            f"the wait has more than {MOST_COMBINATIONS} combinations when it is written out: "
-            "wait for less at a time, in several states"
+            f"the wait has more than {MOST_COMBINATIONS} combinations of timers and messages: "
+            "split it over several states"
         )
     return ways
 
@@ -95,94 +104,100 @@ def timer(
     at: datetime | None = None,
     id: str | None = None,
 ) -> Wait:
-    """Waits for so long, or until a moment. `at` needs a time zone."""
+    """Waits for the sum of the given lengths of time, or until the time `at`, which needs a time zone.
+
+    `id` names the timer in `xdb.results()`; default `timer`, with a number from the second one on. Raises `WaitError`.
+    """
     delay, moment = when("a timer", days=days, hours=hours, minutes=minutes, seconds=seconds, at=at)
     return Leaf("timer", {"delayInSeconds": delay} if moment is None else {"fireAt": moment}, id=id)
 
 
 def when(what: str, *, at: object, **lengths: object) -> tuple[float, str | None]:
-    """A delay in seconds, or a moment as JSON has it. Raises WaitError, which names what is wrong."""
+    """A delay in seconds, or a time as ISO text. `what` names the thing in messages. Raises `WaitError`."""
     delay = 0.0
     for name, length in lengths.items():
         if isinstance(length, bool) or not isinstance(length, (int, float)) or (isinstance(length, float) and not math.isfinite(length)):
-            raise WaitError(f"{name}={length!r} of {what} is no length of time")
+            raise WaitError(f"{name}={length!r} of {what} is not a finite number")
         try:
             delay += timedelta(**{name: length}).total_seconds()
         except OverflowError:
-            raise WaitError(f"{name}={length!r} of {what} is longer than Python's longest time, of 999999999 days") from None
+            raise WaitError(f"{name}={length!r} of {what} is longer than 999999999 days, the longest time of Python") from None
     if at is None:
         if delay < 0:
-            raise WaitError(f"{what} can't wait for less than no time: it would be before now")
+            raise WaitError(f"{what} has a delay of {delay:g} s: it must not be negative")
         return delay, None
     if delay:
-        raise WaitError(f"{what} has a delay or `at`, not both")
+        raise WaitError(f"{what} has both a delay and at=: give one of them")
     if not isinstance(at, datetime):
-        raise WaitError(f"at={at!r} of {what} is no datetime: write datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
+        raise WaitError(f"at={at!r} of {what} is not a datetime: write datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
     if at.utcoffset() is None:
-        raise WaitError(f"at={at!r} of {what} needs a time zone, as in datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
+        raise WaitError(f"at={at!r} of {what} has no time zone: write datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
     try:
         return delay, at.astimezone(timezone.utc).isoformat()
     except OverflowError:
-        raise WaitError(f"at={at!r} of {what} is before the first moment or after the last one that Python has in UTC") from None
+        raise WaitError(f"at={at!r} of {what} is outside of Python's range of times in UTC") from None
 
 
 def queue(name: str, count: int = 1, *, type: Any = Any, id: str | None = None) -> Wait:
-    """Waits for messages of a local queue by its name; `xdb.results()` has them."""
+    """Waits for `count` messages of a local queue, given by its name. `xdb.results()` has them, read as `type`.
+
+    `id` names the command; default the queue's name. Raises `WaitError` if `count` is less than 1.
+    """
     return Leaf("local", amount(count), name, id, type)
 
 
 def amount(count: int = 1, at_least: int | None = None, at_most: int | None = None) -> dict[str, int]:
-    """How many messages a command takes, as the protocol has it."""
+    """How many messages a command consumes, as fields of the protocol. Raises `WaitError`."""
     given = {"atLeast": at_least, "atMost": at_most}
     bounds = {key: value for key, value in given.items() if value is not None}
     if bounds and count != 1:
-        raise WaitError("take() has a count, or at_least and at_most, not both")
-    if any(value < 1 for value in (count, *bounds.values())):
-        raise WaitError("take() needs at least one message")
+        raise WaitError(f"take() has count={count} beside at_least= or at_most=: give one or the other")
+    if (least := min(count, *bounds.values()) if bounds else count) < 1:
+        raise WaitError(f"take() of {least} messages: it must be 1 or more")
     if at_least is not None and at_most is not None and at_most < at_least:
-        raise WaitError("at_most is less than at_least")
+        raise WaitError(f"at_most={at_most} is less than at_least={at_least}")
     return bounds or {"count": count}
 
 
 def any_of(*parts: Waitable) -> Wait:
-    """Waits until one of them has happened."""
+    """Waits until one of the parts has completed. Parts are queues, timers and other waits. Raises `WaitError` without parts."""
     return Combined(True, _parts("any_of", parts))
 
 
 def all_of(*parts: Waitable) -> Wait:
-    """Waits until all of them have happened."""
+    """Waits until all of the parts have completed. Parts are queues, timers and other waits. Raises `WaitError` without parts."""
     return Combined(False, _parts("all_of", parts))
 
 
 def _parts(function: str, parts: tuple[Waitable, ...]) -> tuple[Wait, ...]:
     if not parts:
-        raise WaitError(f"{function}() waits for nothing: give it timers and queues")
+        raise WaitError(f"{function}() has no parts: give it timers and queues")
     return tuple(as_wait(part) for part in parts)
 
 
 def as_wait(part: object) -> Wait:
-    """A wait as it is, and for a queue the wait for one message of it."""
+    """A wait itself, or for a queue a wait for one of its messages. Raises `WaitError` for anything else."""
     if isinstance(part, Wait):
         return part
     take, written = getattr(part, "take", None), type_written(part)
     if take is not None and written is not None:
-        raise WaitError(f"{written} is the type of a queue, and none: write {written}()")
+        raise WaitError(f"{written} is a type that was not called: write {written}()")
     if take is None:
-        raise WaitError(f"{part!r} is nothing to wait for: use a queue, xdb.timer(), xdb.any_of() or xdb.all_of()")
+        raise WaitError(f"{part!r} can't be waited for: use a queue, xdb.timer(), xdb.any_of() or xdb.all_of()")
     taken: Wait = take()
     return taken
 
 
 @dataclass(frozen=True)
 class Commands:
-    """A wait as the engine gets it. Each command has an id, its leaf one of `leaves`."""
+    """A wait as the engine gets it: the `commandRequest`, and the leaf of each command by its id."""
 
     request: Mapping[str, Any]
     leaves: Mapping[str, Leaf]
 
 
 def commands(wait: Wait) -> Commands:
-    """The `commandRequest` of a wait. What is equal in it is one command."""
+    """The commands of a wait. Equal timers or equal waits for a queue are one command. Raises `WaitError`."""
     ways = wait.combinations()
     leaves: list[Leaf] = []
     for way in ways:
@@ -194,7 +209,7 @@ def commands(wait: Wait) -> Commands:
     elif all(len(way) == 1 for way in ways):
         request["waitingType"] = "AnyOfCompletion"
     else:
-        # A way that needs all of another and more can't be the first to be satisfied.
+        # A combination that contains another one never completes first, so it is left out.
         sets = [frozenset(ids[leaves.index(leaf)] for leaf in way) for way in ways]
         request["combinations"] = [sorted(one) for one in dict.fromkeys(sets) if not any(other < one for other in sets)]
     for key, kind in (("timerCommands", "timer"), ("localQueueCommands", "local"), ("globalQueueCommands", "global")):
@@ -210,10 +225,10 @@ def _command(leaf: Leaf, id: str) -> dict[str, Any]:
 
 
 def _ids(leaves: list[Leaf]) -> list[str]:
-    """The given ids, and for the others the name of the queue, or `timer`, with a number from the second on."""
+    """The ids of commands: as given, else the name of the queue, or `timer`, with a number from the second one on."""
     taken = [leaf.id for leaf in leaves if leaf.id is not None]
     if len(set(taken)) < len(taken):
-        raise WaitError(f"two parts of a wait have the same id: {', '.join(sorted(taken))}")
+        raise WaitError(f"two parts of a wait have the same id; the ids are {', '.join(sorted(taken))}")
     ids = []
     for leaf in leaves:
         id = leaf.id

@@ -1,4 +1,7 @@
-"""A worker: the processes of a program, as an ASGI or WSGI application or by `xdb.serve()`."""
+"""The HTTP worker: answers the engine's calls for some process classes. As an ASGI or WSGI application, or with `xdb.serve()`.
+
+`open` checks a request, `run` runs its handler; the adapters (asgi.py, wsgi.py, serve.py) call both. request.py has the call itself.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ ROUTES = {
     BASE + "health": "health",
 }
 
-# Seconds: a worker that is full says so in its log this often.
+# Seconds between two log lines of a worker that is full.
 FULL_IS_TOLD_EVERY = 60.0
 
 
 @dataclass(frozen=True)
 class _Options:
-    """What a worker was made with."""
+    """The arguments of `Worker`, checked. Written once, read by every request."""
 
     keys: tuple[bytes, ...] = field(repr=False)
     tolerance: float
@@ -48,11 +51,16 @@ class _Options:
 
 
 class Worker:
-    """Answers the engine's calls for these processes.
+    """Answers the engine's calls for these process classes.
 
-    `secret` is that of `xdb.register_worker`; several while one takes the place of another. `threads` is how many ordinary
-    handlers of states run at a time; further calls are made again later, which is no failed attempt. With `debug` the answer to a
-    failed call has the traceback.
+    - `secret`: the secret that the worker is registered with. A list while you replace one. Default: calls are not checked.
+    - `tolerance`: how old a signature may be, in seconds. Default 300.
+    - `threads`: how many ordinary handlers of states run at a time. The engine retries further calls later, without a failed attempt.
+      Default 64.
+    - `max_body`: the longest request body, in bytes. Default 16 MiB.
+    - `debug`: the answer to a failed call contains the traceback. Default off.
+
+    Raises `TypeError` or `ValueError` if there is no process class, or if two have the same name.
     """
 
     def __init__(
@@ -65,19 +73,19 @@ class Worker:
         debug: bool = False,
     ) -> None:
         if not processes:
-            raise TypeError("a worker needs its processes, as in xdb.Worker(SignUp)")
+            raise TypeError("a worker needs a process class, as in xdb.Worker(SignUp)")
         self.types: dict[str, type[Process]] = {}
         for each in processes:
             if not (isinstance(each, type) and issubclass(each, Process) and each is not Process):
-                raise TypeError(f"{each!r} is no class of a process")
+                raise TypeError(f"{each!r} is not a subclass of xdb.Process: give the class itself")
             if each._xdb.name in self.types:
-                raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
+                raise TypeError(f"two process classes have the name {each._xdb.name!r}: give one of them another name=")
             self.types[each._xdb.name] = each
         self._secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
         if secret is not None and not self._secrets:
-            raise ValueError("secret= has no secret in it, so that everybody could call: give one, or None if that is meant")
+            raise ValueError("secret= is an empty list, so calls would not be checked: give a secret, or None if calls are not signed")
         if threads < 1:
-            raise ValueError("threads= is how many ordinary handlers run at a time, one at least")
+            raise ValueError(f"threads={threads} is less than 1: it is how many ordinary handlers run at a time")
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
         self.options = _Options(tuple(key_of(each) for each in self._secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []
@@ -87,7 +95,7 @@ class Worker:
 
     @property
     def processes(self) -> tuple[type[Process], ...]:
-        """The classes that it serves."""
+        """The process classes that the worker serves."""
         return tuple(self.types.values())
 
     # --- registering -------------------------------------------------------------------------------------------------
@@ -103,10 +111,10 @@ class Worker:
         no_secret: bool = False,
         dry_run: bool = False,
     ) -> list[Change]:
-        """Registers itself and its processes as a part of the connection's transaction, and gives what that changes.
+        """Registers the worker and its processes in the connection's transaction. Returns what that changes.
 
-        Calls are signed with its secret, the first one if it has several. It gets as many at a time as it has threads, if nothing is
-        said: several instances behind one address take more. `Admin.register` says what `no_secret` is, and has further options.
+        Calls are signed with the worker's first secret. `max_concurrency` is how many calls the engine makes at a time, by default the
+        worker's `threads`; raise it if several instances share one address. Other options as for `Admin.register`, which has more.
         """
         from .admin import Admin
 
@@ -125,7 +133,7 @@ class Worker:
             )
 
     def sql(self, worker_name: str, url: str, *, secret: str | None = None) -> str:
-        """A script that registers the same, for migrations; `secret` is a reference, `env:NAME` or `file:NAME`."""
+        """Returns an SQL script that registers the worker and its processes, for migrations. `secret`: `env:NAME` or `file:NAME`."""
         from .admin import sql
 
         return sql(self, name=worker_name, url=url, secret=secret)
@@ -133,12 +141,12 @@ class Worker:
     # --- the core ----------------------------------------------------------------------------------------------------
 
     def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answers one request. All adapters do it with this, or with its two halves."""
+        """Answers one request. Adapters call this, or its two halves `open` and `run`."""
         opened = self.open(method, path, headers, body)
         return opened if isinstance(opened, Reply) else self.run(opened)
 
     def run(self, job: Job) -> Reply:
-        """Runs a call in this thread, if its worker is not full."""
+        """Runs a call in this thread, unless the worker is full."""
         if not job.takes_place:
             return job.run()
         if not self.take_place():
@@ -149,17 +157,17 @@ class Worker:
             self.leave_place()
 
     def take_place(self) -> bool:
-        """Whether one of the worker's threads is free; it is the caller's then, until `leave_place`."""
+        """Takes one of the worker's threads, if one is free, and returns whether it did. `leave_place` gives the thread back."""
         return self._places.acquire(blocking=False)
 
     def leave_place(self) -> None:
-        """Gives a thread back."""
+        """Gives back the thread that `take_place` took."""
         self._places.release()
 
     def full(self) -> Reply:
         """The answer to a call for which no thread is free."""
         detail = (
-            f"all {self.options.threads} threads of the worker are at work, so the call is made again later: "
+            f"all {self.options.threads} threads of the worker are busy, so the engine will retry the call: "
             "give the worker more threads=, or register it with a lower max_concurrency"
         )
         now = time.monotonic()
@@ -170,13 +178,13 @@ class Worker:
 
     @property
     def concurrency(self) -> int | None:
-        """How many calls of states it takes at a time. None: no bound, since all of their handlers are async."""
+        """How many calls of states the worker runs at a time. None: no limit, because all handlers of states are async."""
         states = [state for cls in self.types.values() for state in cls._xdb.states.values()]
         ordinary = any(not state.handler.is_async or waits_by_function(state) for state in states)
         return self.options.threads if ordinary else None
 
     def open(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Job | Reply:
-        """The call of a request, or what is answered where there is none."""
+        """Checks a request. Returns its call, or the answer if the request is no valid call or asks for the health page."""
         api = self.route(path)
         refused = self.refuse(method, api, path)
         if refused is not None:
@@ -191,10 +199,10 @@ class Worker:
                 read(str(api), request, key, trace, self.types), around=self._around, debug=self.options.debug
             )
         except BadRequest as error:
-            log.warning("a call was refused: %s", error)
+            log.warning("refused a call: %s", error)
             return error.reply
         except BadSignature as error:
-            log.warning("a call was refused: %s", error)
+            log.warning("refused a call: %s", error)
             return error_reply(401, "BadSignature", str(error))
 
     def _read_body(self, headers: Mapping[str, str], body: bytes) -> Any:
@@ -203,7 +211,7 @@ class Worker:
             raise BadRequest(
                 500,
                 "RawBodyConsumed",
-                f"{len(body)} of {told} bytes of the body are left: something before XDB has read it. Mount the worker "
+                f"only {len(body)} of {told} bytes of the body are left, because other code has read it: mount the worker "
                 "before, or outside of, the middleware that reads bodies",
             )
         self.refuse_size(len(body))
@@ -212,68 +220,71 @@ class Worker:
         try:
             return loads(body)
         except (ValueError, CodecError, RecursionError) as error:
-            raise BadRequest(400, "BadRequest", f"the body can't be read as JSON: {error}") from None
+            raise BadRequest(400, "BadRequest", f"the body is not JSON: {error}") from None
 
     def refuse_size(self, size: int) -> None:
-        """Raises for a body that is larger than it takes. Adapters ask before they read it."""
+        """Raises `BadRequest` for a body of more than `max_body` bytes. Adapters call it before they read the body."""
         most = self.options.max_body
         if size > most:
-            detail = f"the body has {size} bytes, more than {most}: raise max_body of the worker"
+            detail = f"the body has {size} bytes, and the limit is {most}: raise max_body= of the worker"
             raise BadRequest(413, "RequestTooLarge", detail)
 
     @staticmethod
     def route(path: str) -> str | None:
-        """Which of the protocol's paths this is, under whatever prefix."""
+        """Which path of the protocol this is, under any prefix. None for other paths."""
         at = path.rfind(BASE)
         return ROUTES.get(path[at:]) if at >= 0 else None
 
     @staticmethod
     def refuse(method: str, api: str | None, path: str) -> Reply | None:
-        """The answer to what is asked at a wrong place or in a wrong way."""
+        """The answer to a wrong path or method, or None."""
         if api is None:
-            return error_reply(404, "NotFound", f"{path} is none of the paths under {BASE}")
+            return error_reply(404, "NotFound", f"{path} is not a path of the protocol: those begin with {BASE}")
         allowed = "GET" if api == "health" else "POST"
         if method.upper() == allowed:
             return None
-        refused = error_reply(405, "MethodNotAllowed", f"{path} takes {allowed}")
+        refused = error_reply(405, "MethodNotAllowed", f"{path} takes {allowed}, not {method}")
         return replace(refused, headers={"allow": allowed})
 
     def health(self) -> Reply:
-        """What runs here. It needs no signature and has no secret in it."""
+        """The answer of the health page: the SDK's version and the served process types. It needs no signature, and has no secrets."""
         types = {name: f"sha256:{each.definition_hash()}" for name, each in self.types.items()}
         return Reply(200, dumps({"sdk": f"python/{VERSION}", "types": types}))
 
     # --- adapters ----------------------------------------------------------------------------------------------------
 
     def asgi(self, path: str = "") -> AsgiApp:
-        """An ASGI application, for uvicorn and the like. With `path` it answers below that alone."""
+        """Returns an ASGI application, for instance for uvicorn. With `path`, it answers only below that path."""
         from .asgi import AsgiApp
 
         return AsgiApp(self, path)
 
     def wsgi(self, path: str = "") -> WsgiApp:
-        """A WSGI application, for gunicorn and the like. With `path` it answers below that alone."""
+        """Returns a WSGI application, for instance for gunicorn. With `path`, it answers only below that path.
+
+        Raises `TypeError` if the worker has async handlers.
+        """
         from .wsgi import WsgiApp
 
         return WsgiApp(self, path)
 
     def add_around(self, around: Around) -> None:
-        """Has each handler called within this context manager, which gets the call and which API it is."""
+        """Adds a context manager around each handler. It is called with the call and the API: `wait-until`, `execute` or `rpc`."""
         self._around.append(around)
 
     def async_handlers(self) -> list[str]:
-        """Its handlers that are `async def`."""
+        """The names of the handlers that are `async def`, for messages."""
         members: list[Member] = []
         for cls in self.types.values():
             members += [*cls._xdb.states.values(), *cls._xdb.rpcs.values()]
         return [each.label for each in members if each.handler.is_async]
 
     def warn_if_open(self, host: str | None) -> None:
-        """Says once that everybody who reaches the address may call, if there is no secret."""
+        """Logs once that there is no secret, if the address can be reached from other machines."""
         if self.options.keys or self._warned or not host or _is_loopback(host):
             return
         self._warned = True
-        log.warning("calls are not signed, and %s can be reached from elsewhere: give the worker a secret", host)
+        log.warning("calls are not signed, and other machines can reach %s: give the worker a secret", host)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,7 @@
-"""A worker as a WSGI application."""
+"""The worker as a WSGI application.
+
+Limitations: no async handlers, and a handler whose time is over can't be cancelled.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ StartResponse = Callable[..., Any]
 
 
 class WsgiApp:
-    """Handlers run in the server's threads. It can't cancel one whose time is over, and has no loop for async ones."""
+    """The WSGI application of a worker. Made by `Worker.wsgi`. Handlers run in the threads of the WSGI server."""
 
     def __init__(self, worker: Worker, path: str = "") -> None:
         found = worker.async_handlers()
         if found:
-            raise TypeError(f"{', '.join(found)}: async handlers need worker.asgi(), or `def` in place of `async def`")
+            raise TypeError(f"a WSGI application can't run async handlers ({', '.join(found)}): use worker.asgi(), or `def`")
         self.worker, self.path = worker, path.rstrip("/")
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -43,7 +43,7 @@ def test_the_same_twice_changes_nothing(shop: Any, worker: ProtocolWorker) -> No
     before = versions(shop)
     changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url)
     assert [bool(change) for change in changes] == [False] * 4
-    assert "is registered as it is" in str(changes[0])
+    assert "does not change" in str(changes[0])
     assert versions(shop) == before
     assert shop.admin.check(EVERYTHING) == []
 
@@ -53,7 +53,7 @@ def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
     planned = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, no_secret=True, dry_run=True)
     assert "url: " in str(planned[0]) and "max_concurrency: 64 -> 7" in str(planned[0])
     text = str(planned[1])
-    for line in ("states.rest is gone", "states.sleep is new", "startingState: rest -> sleep", "localQueues: paid is gone"):
+    for line in ("states.rest was removed", "states.sleep is new", "startingState: rest -> sleep", "localQueues: paid was removed"):
         assert line in text
     assert shop.admin.check(EVERYTHING) == []  # nothing was done
     done = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, no_secret=True)
@@ -63,7 +63,7 @@ def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
     assert not shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=other)[0]
     # A secret can't be known, so it is told.
     moved = str(shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=worker.url, no_secret=True)[0])
-    assert "calls are not signed any more" in moved and "max_concurrency" not in moved
+    assert "calls will not be signed" in moved and "max_concurrency" not in moved
 
 
 def test_a_worker_gets_as_many_calls_as_it_has_threads(shop: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_type_that_is_paused(shop: Any) -> None:
     shop.admin.grant_usage("app", operator=True)
     shop.client.pause_type(Idle, reason="the bank is closed")
     assert [str(each) for each in shop.admin.check(EVERYTHING)] == [
-        "Idle: is paused (WAIT): the bank is closed; xdb.resume_process_type() lets it go on"
+        "Idle: is paused (WAIT): the bank is closed; xdb.resume_process_type() ends the pause"
     ]
     shop.client.resume_type(Idle)
     assert shop.admin.check(EVERYTHING) == []
@@ -201,7 +201,7 @@ def test_a_worker_that_refuses_its_calls(shop: Any, worker: ProtocolWorker, stat
     worker.answer = lambda call, request: (status, {"errorType": "No", "detail": "not by me"})
     shop.client.start(Idle, "i")
     wait_until("it is refused", lambda: shop.admin.check(EVERYTHING) != [])
-    assert [str(each) for each in shop.admin.check(EVERYTHING)] == [f"Idle: its worker {said} 1 call, with status {status}: not by me"]
+    assert [str(each) for each in shop.admin.check(EVERYTHING)] == [f"Idle: its worker {said} 1 call (HTTP status {status}): not by me"]
     worker.answer = answers
     shop.client.retry_now("i")
     wait_until("it goes on", lambda: shop.execute("SELECT count(*) FROM xdb.waits") == [(2,)])
@@ -214,7 +214,7 @@ def test_an_answer_that_names_what_is_not_registered(shop: Any, worker: Protocol
     shop.client.start(Idle, "i")
     wait_until("it is refused", lambda: shop.admin.check(EVERYTHING) != [])
     [finding] = shop.admin.check(EVERYTHING)
-    assert str(finding).startswith('Idle: what is registered and its worker are of different versions, which keeps 1 call waiting: unknown')
+    assert str(finding).startswith("Idle: its worker and the registered definition are of different versions, so 1 call can't proceed: unknown")
     assert '"nowhere"' in finding.text
     worker.answer = answers
     shop.client.retry_now("i")
@@ -237,9 +237,9 @@ def test_executions_that_would_be_stranded(shop: Any, worker: ProtocolWorker) ->
     waiting = "SELECT count(*) FROM xdb.waits"
     wait_until("all wait, each for a timer and a queue", lambda: shop.execute(waiting) == [(6,)])
     texts = [str(finding) for finding in shop.admin.check(new) if finding.strands]
-    assert texts[0].startswith("Idle: state rest is gone, but 3 executions are in it")
-    assert texts[1].startswith("Idle: queue paid is gone, but 3 executions wait for it")
-    with pytest.raises(admin.Stranding, match="state rest is gone"):
+    assert texts[0].startswith("Idle: state rest was removed, but 3 executions are in it")
+    assert texts[1].startswith("Idle: queue paid was removed, but 3 executions wait for it")
+    with pytest.raises(admin.Stranding, match="state rest was removed"):
         shop.admin.register(new, name="shop", url=worker.url)
     assert shop.admin.check(EVERYTHING) == []
     shop.admin.register(new, name="shop", url=worker.url, force=True)
@@ -254,7 +254,7 @@ def test_an_rpc_that_is_gone(shop: Any) -> None:
 
     shop.client.start(Order, "o", rows=start_row("1"))
     found = [str(finding) for finding in shop.admin.check(xdb.Worker(Less)) if finding.strands]
-    assert any(text.startswith("Order: RPC price is gone, but 1 execution runs that had it") for text in found)
+    assert any(text.startswith("Order: RPC price was removed, but 1 execution that had it is running") for text in found)
 
 
 def test_two_that_register_at_once(shop: Any, worker: ProtocolWorker) -> None:
@@ -297,7 +297,7 @@ def test_a_worker_registers_itself(shop: Any, worker: ProtocolWorker) -> None:
         conn.execute(mine.sql("mine", worker.url))
     assert shop.admin.check(mine) == []
     assert "secret => 'env:MINE'" in mine.sql("mine", worker.url, secret="env:MINE")
-    assert "This worker has one, and refuses them" in mine.sql("mine", worker.url)
+    assert "This worker has a secret, and refuses such calls" in mine.sql("mine", worker.url)
     assert "refuses" not in mine.sql("mine", worker.url, secret="env:MINE") + EVERYTHING.sql("shop", worker.url)
 
 
@@ -314,7 +314,7 @@ def test_a_worker_that_has_a_secret_is_not_registered_without(shop: Any, worker:
     shop.admin.register(mine, name="mine", url=worker.url, secret="another")
     assert not shop.admin.register(mine, name="mine", url=worker.url)[0] and registered() == [("another",)]
     moved = str(shop.admin.register(mine, name="mine", url=worker.url.replace("127.0.0.1", "localhost"))[0])
-    assert "secret: none is given, so it is the worker's own" in moved and registered() == [("its own",)]
+    assert "secret: none is given, so the worker's own is registered" in moved and registered() == [("its own",)]
 
 
 def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
@@ -362,7 +362,7 @@ def test_sql_registers_the_same(shop: Any, worker: ProtocolWorker) -> None:
     with psycopg.connect(shop.superuser_dsn) as conn:
         registered = conn.execute("SELECT url, max_concurrency FROM xdb.workers WHERE name = %s", (name,)).fetchall()
         assert registered == [(worker.url, 5)]
-    with pytest.raises(ValueError, match="no place for a secret"):
+    with pytest.raises(ValueError, match="must not be in a script"):
         admin.sql(EVERYTHING, name="shop", url=worker.url, secret="s3cret")
     assert "secret => 'env:SHOP'" in admin.sql(EVERYTHING, name="shop", url=worker.url, secret="env:SHOP")
 
@@ -403,10 +403,10 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_command_line(shop: Any, worker: ProtocolWorker, module: str, capsys: Any, monkeypatch: Any) -> None:
     dsn = ["--dsn", shop.superuser_dsn]
     assert cli.main(["register", module, "--name", "shop", "--url", worker.url, *dsn]) == 0
-    assert capsys.readouterr().out == "nothing changes: shop is registered as it is\n"
+    assert capsys.readouterr().out == "nothing changes: worker shop and its process types are registered already\n"
     elsewhere = ["register", module, "--name", "shop", "--url", worker.url.replace("127.0.0.1", "localhost"), *dsn]
     assert cli.main(elsewhere) == 1
-    assert "Use --secret-env, or --no-secret." in capsys.readouterr().err
+    assert "Name the secret with --secret-env NAME, or use --no-secret." in capsys.readouterr().err
     assert cli.main([*elsewhere, "--no-secret"]) == 0
     assert capsys.readouterr().out.startswith("worker shop changes\n    url: ")
     assert cli.main(["register", module, "--name", "shop", "--url", worker.url, "--no-secret", *dsn]) == 0
@@ -414,14 +414,14 @@ def test_the_command_line(shop: Any, worker: ProtocolWorker, module: str, capsys
     shop.client.start(Idle, "i")
     changed = ["register", "shop:changed", "--name", "shop", "--url", worker.url, *dsn]
     assert cli.main(changed) == 1
-    assert "Keep the code until they have ended, or use --force." in capsys.readouterr().err
+    assert "Keep the code until these executions have closed, or use --force." in capsys.readouterr().err
     assert cli.main(["check", "shop:changed", *dsn]) == 1
     assert "states.sleep is new" in capsys.readouterr().out
     assert cli.main([*changed, "--force", "--dry-run"]) == 0
     assert cli.main(["check", module, *dsn]) == 0
 
     assert cli.main(["register", module, "--name", "shop", "--url", worker.url, "--dsn", shop.dsn, "--secret-env", "NONE"]) == 2
-    assert "has no secret" in capsys.readouterr().err
+    assert "is not set or empty" in capsys.readouterr().err
     monkeypatch.setenv("SHOP_SECRET", "s3cret")
     signed = ["register", module, "--name", "shop", "--url", worker.url, "--secret-env", "SHOP_SECRET"]
     assert cli.main([*signed, "--dsn", shop.dsn]) == 2
@@ -438,7 +438,7 @@ def test_the_command_line_without_a_server(module: str, capsys: Any) -> None:
     assert cli.main(["definition", "nowhere:worker"]) == 2
     assert "ModuleNotFoundError" in capsys.readouterr().err
     assert cli.main(["definition", "shop:TABLES"]) == 2
-    assert "is no xdb.Worker" in capsys.readouterr().err
+    assert "name an xdb.Worker or xdb.PullWorker" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["register", module])
     with pytest.raises(psycopg.OperationalError):
@@ -470,9 +470,9 @@ def test_what_the_server_counts(shop: Any) -> None:
         found = [str(finding) for finding in shop.admin.check(xdb.Worker(Changed), conn=conn) if finding.strands]
         conn.rollback()
     assert found == [
-        "Idle: state rest is gone, but 10000 or more executions are in it",
-        "Idle: queue paid is gone, but 1 execution waits for it",
-        "Idle: global queue prices is gone, but 2 executions wait for it",
+        "Idle: state rest was removed, but 10000 or more executions are in it",
+        "Idle: queue paid was removed, but 1 execution waits for it",
+        "Idle: global queue prices was removed, but 2 executions wait for it",
     ]
 
 
@@ -481,7 +481,7 @@ def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> Non
     with psycopg.connect(shop.superuser_dsn) as conn:
         conn.execute("ALTER VIEW xdb.process_types RENAME TO process_types_of_later")
         [finding, *_] = shop.admin.check(EVERYTHING, conn=conn)
-        assert "does not show what is registered" in str(finding) and not finding.strands
+        assert "does not show registered definitions" in str(finding) and not finding.strands
         changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, conn=conn)
         assert "registered again" in str(changes[1])
         conn.rollback()

@@ -47,7 +47,7 @@ def test_keys_of_several_columns_and_tables(shop: Any) -> None:
     shop.client.start(Delivery, "d-1", rows=rows)
     assert shop.execute("SELECT * FROM stock") == [("tea", "A", 4)]
     assert shop.execute("SELECT status FROM orders") == [("packed",)]
-    with pytest.raises(ValueError, match="two rows are of the table public.orders"):
+    with pytest.raises(ValueError, match="rows= has two rows of table public.orders"):
         shop.client.start(Delivery, "d-2", rows=[Orders.row("1"), Orders.row("2")])
 
 
@@ -86,7 +86,7 @@ def test_id_reuse_and_idempotency_keys(shop: Any) -> None:
     second = shop.client.start(Idle, "i", id_reuse="terminate_if_running")
     assert second != first
     assert shop.client.describe("i", execution=first).status == "TERMINATED"
-    with pytest.raises(ValueError, match="id_reuse is one of"):
+    with pytest.raises(ValueError, match="id_reuse=.sometimes. is unknown"):
         shop.client.start(Idle, "i", id_reuse="sometimes")
 
 
@@ -165,7 +165,7 @@ def test_local_attributes(shop: Any) -> None:
     shop.client.set_local(Order, "o", tries=2, note="n")
     read = shop.client.local(Order, "o")
     assert (read.tries, read.note) == (2, "n")
-    with pytest.raises(RuntimeError, match="can't be written"):
+    with pytest.raises(RuntimeError, match="can't write"):
         read.tries = 3
     with pytest.raises(AttributeError):
         read.other
@@ -398,7 +398,7 @@ def test_a_wait_holds_no_snapshot(shop: Any) -> None:
 
 
 def test_waiting_in_a_transaction_is_refused(shop: Any) -> None:
-    with psycopg.connect(shop.dsn) as conn, pytest.raises(errors.WouldWaitForever, match="takes no conn="):
+    with psycopg.connect(shop.dsn) as conn, pytest.raises(errors.WouldWaitForever, match="can't use conn="):
         shop.client.wait(Idle, "i", conn=conn)
 
 
@@ -413,7 +413,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(shop: Any) ->
 
 def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
     nowhere = Client("host=/nowhere")
-    with pytest.raises(TypeError, match="no subclass of xdb.Process"):
+    with pytest.raises(TypeError, match="not a subclass of xdb.Process"):
         nowhere.start("Order", "o")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no local attribute wrong"):
         nowhere.start(Order, "o", rows=start_row("1"), local={"wrong": 1})
@@ -427,7 +427,7 @@ def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
         nowhere.publish(Order.paid, "o", 5)  # type: ignore[misc]
     with pytest.raises(psycopg.OperationalError):
         nowhere.describe("o")
-    with pytest.raises(TypeError, match="a client is made with"):
+    with pytest.raises(TypeError, match="a client can't be made with"):
         Client(5)
 
 

@@ -62,7 +62,7 @@ def test_there_and_back(xdb_db: Any) -> None:
     # Whatever the sessions of the role write, what a worker gets is the same.
     set_for_role(xdb_db, **HOSTILE, bytea_output="escape")
     xdb_db.serve(Copies)
-    with pytest.raises(xdb.CodecError, match="this int has no JSON"):
+    with pytest.raises(xdb.CodecError, match="this int can't become JSON"):
         xdb_db.client.start(Copies, "c", rows=[Thing.row("t", ratio=10**400)])
     xdb_db.client.start(Copies, "c", rows=[Thing.row("t")])
     outcome = xdb_db.client.wait(Copies, "c", timeout=60)

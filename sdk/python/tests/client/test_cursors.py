@@ -69,7 +69,7 @@ def administers(shop: Any, conn: Any, id: str) -> None:
             changes = admin.register(worker, name="shop", url=url, max_concurrency=given, no_secret=True, dry_run=True, conn=conn)
             assert [bool(change) for change in changes] == [False] * 4
         [finding] = [each for each in admin.check(xdb.Worker(Gone), conn=conn) if "state " in each.text and each.strands]
-        assert re.search(r"is gone, but (1 execution is|\d+ executions are) in it$", finding.text)
+        assert re.search(r"was removed, but (1 execution is|\d+ executions are) in it$", finding.text)
 
 
 async def uses_all_async(client: AsyncClient, conn: Any, id: str) -> None:

@@ -208,7 +208,7 @@ def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balan
     assert xdb_db.execute("SELECT * FROM xdb.failures") == []
     assert count(xdb_db, "SELECT count(*) FROM xdb.processes WHERE status = 'COMPLETED'") == 101
 
-    assert [str(each) for each in xdb_db.admin.check(xdb.Worker(Emptied))] == ["Deploy: states.thank is gone"]
+    assert [str(each) for each in xdb_db.admin.check(xdb.Worker(Emptied))] == ["Deploy: states.thank was removed"]
     balancer.register(xdb_db, Emptied)
     balancer.roll(0, Emptied)
     balancer.roll(1, Emptied)
@@ -237,8 +237,8 @@ def test_what_no_instance_has_is_seen(
     failures = "SELECT http_status, error_type, detail FROM xdb.failures"
     wait_until("it has failed", lambda: xdb_db.execute(failures) != [])
     [(status, error_type, detail)] = xdb_db.execute(failures)
-    assert (status, error_type) == (404, "UnknownState") and "is this worker an older one?" in detail
-    assert any("has no handler for 1 call, with status 404" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
+    assert (status, error_type) == (404, "UnknownState") and "this worker may run an older version" in detail
+    assert any("has no handler for 1 call (HTTP status 404)" in str(each) for each in xdb_db.admin.check(xdb.Worker(New)))
     xdb_db.client.stop("p")
     xdb_db.client.stop("q")
 
@@ -277,11 +277,11 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     xdb_db.client.start(New, "d")
     xdb_db.client.publish(New.go, "d", "1")
     wait_until("the old one has worked", lambda: CHARGED == ["d"])
-    told = "SELECT count(*) FROM xdb.failures WHERE error_type = 'NotRegistered' AND detail LIKE '%is this worker an older one?'"
+    told = "SELECT count(*) FROM xdb.failures WHERE error_type = 'NotRegistered' AND detail LIKE '%this worker may run an older version'"
     wait_until("all four are told", lambda: count(xdb_db, told) == 4)
     assert count(xdb_db, FAILED) == 0
     [finding] = [str(each) for each in xdb_db.admin.check(new)]
-    assert "of different versions, which keeps 4 calls waiting: Deploy has no state 'pack' here" in finding
+    assert "of different versions, so 4 calls can't proceed: Deploy has no state 'pack' here" in finding
     stop()  # by the clock that follows it could have the calls for ten minutes
     xdb_db.serve(new)
     for _ in range(20):  # by the clock of processes: the pause is of minutes
@@ -349,7 +349,7 @@ def test_each_of_many_slow_calls_runs_once(xdb_db: Database, max_concurrency: in
         wait_until("all are done", lambda: count(xdb_db, RUNNING) == 0)
     assert sorted(RUNS) == sorted(f"s-{n}" for n in range(24))
     assert count(xdb_db, FAILED) == 0
-    assert ("all 2 threads of the worker are at work" in caplog.text) == (max_concurrency is not None)
+    assert ("all 2 threads of the worker are busy" in caplog.text) == (max_concurrency is not None)
 
 
 def test_a_handler_learns_that_its_process_was_stopped(xdb_db: Database) -> None:

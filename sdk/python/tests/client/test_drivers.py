@@ -152,5 +152,5 @@ def test_what_is_no_connection_for_this_client(shop: Any) -> None:
         def execute(self, sql: str, params: Any) -> None:
             return None
 
-    with pytest.raises(TypeError, match="has to give the rows"):
+    with pytest.raises(TypeError, match="must return the rows"):
         shop.client.describe("o", conn=GivesNothing())

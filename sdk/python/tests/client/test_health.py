@@ -66,7 +66,7 @@ def test_a_url_that_is_not_the_worker_s(xdb_db: Any) -> None:
     with nothing_at(404) as url:
         xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)
         [finding] = xdb_db.admin.ask_workers(SERVED)
-        assert str(finding).startswith(f"Served: worker mine at {url} does not answer as a worker: HTTP Error 404")
+        assert str(finding).startswith(f"Served: worker mine at {url} does not answer as a worker (HTTP Error 404")
         assert not finding.is_note
     with nothing_at(503) as url:
         xdb_db.admin.register(SERVED, name="mine", url=url, no_secret=True)
@@ -80,7 +80,7 @@ def test_a_worker_that_has_another_secret(xdb_db: Any) -> None:
             mine = xdb.Worker(Served, secret=secret)
             xdb_db.admin.register(mine, name="mine", url=server.url, secret=secret)
             found = [str(each) for each in xdb_db.admin.ask_workers(mine)]
-            text = f"Served: worker mine at {server.url} refuses what is signed with the secret of the code"
+            text = f"Served: worker mine at {server.url} refuses calls that are signed with the secret of the code"
             assert found == ([text] if refused else [])
     assert [each.is_note for each in xdb_db.admin.ask_workers(mine)] == [True]  # one that is not there is told once
 
@@ -113,14 +113,14 @@ def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: py
         [finding] = xdb_db.admin.ask_workers(NEWER)
         hashes = [f"sha256:{each.definition_hash()}" for each in (Served, Newer)]
         assert str(finding) == (
-            f"Served: worker mine at {server.url} runs other code: its definition is {hashes[0]} there, and {hashes[1]} here"
+            f"Served: worker mine at {server.url} runs other code: its definition is {hashes[0]}, and the code's is {hashes[1]}"
         )
         assert not finding.is_note and not finding.strands
         assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 1
         assert "runs other code" in capsys.readouterr().out
         xdb_db.admin.register(xdb.Worker(Newer, Other), name="mine", url=server.url + "/", no_secret=True)
         found = [str(each) for each in xdb_db.admin.ask_workers(xdb.Worker(Other))]
-        assert found == [f"Other: worker mine at {server.url}/ does not have it; it has Served"]
+        assert found == [f"Other: worker mine at {server.url}/ does not serve this process type; it serves Served"]
     monkeypatch.setattr(sys.modules[__name__], "newer", xdb.Worker(Newer, Other))
     assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 0
     notes = capsys.readouterr().out.splitlines()
@@ -153,7 +153,7 @@ def test_what_is_no_health(body: bytes) -> None:
         def health(self) -> xdb.Reply:
             return xdb.Reply(200, body)
 
-    with xdb.Server(Odd(Served), port=0) as server, pytest.raises(health.NotAsked, match="does not say which process types"):
+    with xdb.Server(Odd(Served), port=0) as server, pytest.raises(health.NotAsked, match="has no list of process types"):
         health.types_at(server.url)
 
 

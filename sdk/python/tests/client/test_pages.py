@@ -1,4 +1,4 @@
-"""The Python blocks of the pages that no quick start has, as they stand. Each gets what its page has spoken of before."""
+"""The Python blocks of the pages that `scripts/docs-test` does not run, as they stand. Each gets the names that its page has introduced."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ import xdb
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT.parents[1] / "docs"
 
-# Those of "Quick start" are run by test_quick_start.py, and "Testing a whole process in memory" by test_readme.py.
+# "A whole process in memory" is run by test_readme.py.
 SECTIONS = {
-    "python.md": ["Quick start"] * 3 + ["Serving", "Testing a handler", "Testing a whole process in memory"],
-    "python-client.md": ["In your own transaction", "Errors", "Tests with a real server"],
+    "python.md": ["Serving"],
+    "python-client.md": ["In your own transaction", "Errors"],
+    "python-testing.md": ["One handler", "A whole process in memory", "On a real server"],
 }
 
 
@@ -35,7 +36,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     found = []
     for section in (PAGES / page).read_text(encoding="utf-8").split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
-        found += [(heading, block) for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+        found += [(heading, block) for block in re.findall(r"^```python,skip\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     return found
 
 
@@ -85,7 +86,7 @@ def test_serving() -> None:
 def test_testing_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     monkeypatch.setattr(signup, "send_email", lambda to, text: sent.append(text))
-    ran = run(block("python.md", "Testing a handler"), SignUp=SignUp, User=User, F=signup.Form("Alice", "a@x"))
+    ran = run(block("python-testing.md", "One handler"), SignUp=SignUp, User=User, F=signup.Form("Alice", "a@x"))
     assert isinstance(ran["result"], xdb.testing.Result) and len(sent) == 1
 
 
@@ -122,6 +123,8 @@ def test_tests_with_a_real_server(xdb_db: Any, monkeypatch: pytest.MonkeyPatch) 
     # Where annotations of a class are read, its module has to be there.
     hello = type(sys)("hello")
     monkeypatch.setitem(sys.modules, "hello", hello)
-    exec(blocks("python.md")[0][1], vars(hello))
-    text = block("python-client.md", "Tests with a real server")
+    quick_start = (PAGES / "quick-start-python.md").read_text(encoding="utf-8")
+    [definition] = re.findall(r"^```python,file\n(# hello\.py\n.*?)^```$", quick_start, re.MULTILINE | re.DOTALL)
+    exec(definition, vars(hello))
+    text = block("python-testing.md", "On a real server")
     run(text, Hello=vars(hello)["Hello"], Guest=vars(hello)["Guest"])["test_nobody_answers"](xdb_db)

@@ -22,7 +22,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: NOWHERE.publish_global(Order.parcels, ["p"]), "parcels: list ['p'] is not str"),
     (lambda: NOWHERE.set_local(Order, "o", tries="x"), "Order.tries: str 'x' is not int"),
     (lambda: Orders.row("1", total="x"), "Orders.total: str 'x' is not"),
-    (lambda: Orders.row("a\0"), "Orders.order_id: it has the character \\0"),
+    (lambda: Orders.row("a\0"), "Orders.order_id: the text has the character \\0"),
 ]
 
 

@@ -40,7 +40,7 @@ def test_what_a_handler_wrote_goes_with_its_failure(billing: Any) -> None:
     for how in ("fails once", "refused"):
         start(billing, how, input=how)
     start(billing, "fails", input="fails")
-    calls = deque(worker._fetch(0))  # and not what is due again by then
+    calls = deque(worker._claim_calls(0))  # and not what is due again by then
     assert len(calls) == 3
     worker._answer_all(calls)
     assert [steps(billing, id) for id in ("fails once", "refused", "fails")] == [[], [], []]
@@ -93,7 +93,7 @@ def test_a_call_that_is_lost_leaves_nothing(billing: Any, caplog: Any) -> None:
     worker = xdb.PullWorker(Stopping, name="billing", connections=billing.dsn)
     assert worker.work() == 1
     assert stopped == ["lost"] and steps(billing, "lost") == []
-    assert "a call was lost" in caplog.text
+    assert "lease lost" in caplog.text
     worker.close()
 
 
@@ -112,7 +112,7 @@ def test_registering_shows_what_changes(billing: Any) -> None:
         assert not any(worker.register(conn, role="app"))
         [change, *_] = worker.register(conn, role="postgres", dry_run=True)
         assert str(change) == (
-            "worker billing changes\n    url: none, app fetches its calls -> none, postgres fetches its calls"
+            "worker billing changes\n    url: none, members of app claim its calls -> none, members of postgres claim its calls"
         )
     assert "register_worker(name => 'billing', url => NULL, role => 'app')" in worker.sql(role="app")
 
@@ -202,10 +202,10 @@ def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) 
     assert told["nul"] == ("ValueError", "invalid byte '\ufffd' in the file")
     assert told["nul in the type"] == ("a\ufffdb", "x")
     assert told["nul kept"] == ("a\ufffdb", "c\ufffdd")
-    assert told["nul in the answer"] == ("CodecError", "result: it has the character \\0, which jsonb can't hold")
-    assert told["nul past the codec"][0] == "InvalidAnswer" and "take it out" in told["nul past the codec"][1]
-    assert told["years"][0] == "Busy" and told["years"][1].startswith("what it failed with could not be reported: ")
-    assert told["too long"][0] == "ValueError" and "more than ten years" in told["too long"][1]
+    assert told["nul in the answer"] == ("CodecError", "result: the text has the character \\0, which jsonb can't hold")
+    assert told["nul past the codec"][0] == "InvalidAnswer" and "remove it" in told["nul past the codec"][1]
+    assert told["years"][0] == "Busy" and told["years"][1].startswith("the server refused the detail of this failure: ")
+    assert told["too long"][0] == "ValueError" and "longer than ten years" in told["too long"][1]
 
 
 def test_a_failure_that_is_refused_ends_no_worker(billing: Any) -> None:
@@ -261,7 +261,7 @@ def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: floa
     worker = xdb.PullWorker(Slowly, name="billing", connections=billing.dsn, batch=4, lease=lease)
     # As if those before each of them had taken longer than a call may.
     calls = deque(
-        replace(call, claimed_at=call.claimed_at - 100, job=replace(call.job, ends_at=0.0)) for call in worker._fetch(0)
+        replace(call, claimed_at=call.claimed_at - 100, job=replace(call.job, ends_at=0.0)) for call in worker._claim_calls(0)
     )
     assert len(calls) == 4
     worker._answer_all(calls)

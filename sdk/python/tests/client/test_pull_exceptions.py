@@ -88,7 +88,7 @@ def test_a_connection_that_raises_what_it_likes_ends_no_worker(billing: Any, cap
     billing.client.start(Raising, "good")
     with xdb.PullWorker(Raising, name="billing", connections=connect, wait=0.2):
         assert billing.client.wait(Raising, "good").result == "fine"
-    assert "Timeout" not in caplog.text and caplog.text.count("are tried again") == 3
+    assert "Timeout" not in caplog.text and caplog.text.count("trying again") == 3
 
 
 def test_ctrl_c_in_a_loop_of_ones_own_is_the_operators(billing: Any) -> None:
@@ -99,4 +99,4 @@ def test_ctrl_c_in_a_loop_of_ones_own_is_the_operators(billing: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         worker.work()
     worker.close()
-    wait_until("it is a failed attempt", lambda: failures(billing) == {"mine": ("KeyboardInterrupt", "its handler was interrupted")})
+    wait_until("it is a failed attempt", lambda: failures(billing) == {"mine": ("KeyboardInterrupt", "the handler was interrupted")})

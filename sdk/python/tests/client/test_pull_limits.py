@@ -129,7 +129,7 @@ def test_a_worker_works_under_what_its_role_is_set_to(billing: Any, caplog: Any)
         with xdb.PullWorker(Long, name="billing", connections=pool, wait=5):
             starts(billing, Long, "long")
             assert result_of(billing, "long") == seen
-    assert attempts(billing_as_operator(billing), "long") == 0 and "tried again" not in caplog.text
+    assert attempts(billing_as_operator(billing), "long") == 0 and "trying again" not in caplog.text
 
 
 class billing_as_operator:
@@ -145,20 +145,20 @@ class billing_as_operator:
 def test_threads(billing: Any, role: str, caplog: Any) -> None:
     seen = furnished(billing, role)
     worker = xdb.PullWorker(Long, name="billing", connections=billing.dsn, wait=5)
-    fetched, fetch = list[float](), worker._fetch
+    fetched, fetch = list[float](), worker._claim_calls
 
     def noted(wait: float) -> Any:
         fetched.append(wait)
         return fetch(wait)
 
-    worker._fetch = noted  # type: ignore[method-assign]
+    worker._claim_calls = noted  # type: ignore[method-assign]
     with worker:
         # A limit of the role's would have ended the first wait by then.
         wait_until("it waits for calls", lambda: len(fetched) > (2 if "statement_timeout" in ROLES[role][0] else 0))
         starts(billing, Long, "long")
         assert result_of(billing, "long") == seen
     worker.close()
-    assert attempts(billing_as_operator(billing), "long") == 0 and "tried again" not in caplog.text
+    assert attempts(billing_as_operator(billing), "long") == 0 and "trying again" not in caplog.text
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -177,7 +177,7 @@ def test_coroutines(billing: Any, role: str, caplog: Any) -> None:
             await worker.close()
 
     asyncio.run(run())
-    assert attempts(billing_as_operator(billing), "long") == 0 and "tried again" not in caplog.text
+    assert attempts(billing_as_operator(billing), "long") == 0 and "trying again" not in caplog.text
 
 
 def test_an_answer_waits_for_a_row_as_long_as_it_has_to(billing: Any) -> None:
@@ -365,7 +365,7 @@ def test_a_wait_that_is_cut_short_has_found_nothing(process: Any, cut_short: set
         return fetch(wait)
 
     worker: Any = (xdb.PullWorker if process is Isolated else xdb.AsyncPullWorker)(process, name="billing", wait=5)
-    worker._fetch = fetch if process is Isolated else fetch_as_coroutine
+    worker._claim_calls = fetch if process is Isolated else fetch_as_coroutine
     with pytest.raises(psycopg.errors.QueryCanceled) if 0 in cut_short else contextlib.nullcontext():
         assert (worker._next() if process is Isolated else asyncio.run(worker._next())) == []
     assert asked == [5, 0]

@@ -74,9 +74,9 @@ def test_coroutines_that_are_cancelled(billing: Any) -> None:
     async def run() -> None:
         worker = xdb.AsyncPullWorker(Waiting, name="billing", connections=connect, batch=2, concurrency=1, wait=0.2)
         await cancelled(worker)
-        assert failures(billing) == {"w0": ("CancelledError", "its handler was interrupted")}
+        assert failures(billing) == {"w0": ("CancelledError", "the handler was interrupted")}
         # The second time no handler begins, because there is no connection to be had for it.
-        fetch = worker._fetch
+        fetch = worker._claim_calls
 
         async def fetch_and_block(wait: float) -> Any:
             claimed = await fetch(wait)
@@ -84,9 +84,9 @@ def test_coroutines_that_are_cancelled(billing: Any) -> None:
                 blocks.append(True)
             return claimed
 
-        worker._fetch = fetch_and_block  # type: ignore[method-assign]
+        worker._claim_calls = fetch_and_block  # type: ignore[method-assign]
         await cancelled(worker)
-        worker._fetch = fetch  # type: ignore[method-assign]
+        worker._claim_calls = fetch  # type: ignore[method-assign]
         worker._stopping.clear()
         while len(completed()) < 2:
             await worker.work()

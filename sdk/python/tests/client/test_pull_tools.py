@@ -46,10 +46,10 @@ def test_registered_and_checked_by_an_administrator(xdb_db: Any, worker: Any) ->
     assert xdb_db.admin.check(worker) == []
     xdb_db.client.start(Visit, "v")
     left = type(worker)(Left, name="visits")
-    assert any("state greet is gone" in str(finding) for finding in xdb_db.admin.check(left))
+    assert any("state greet was removed" in str(finding) for finding in xdb_db.admin.check(left))
     with pytest.raises(xdb.Stranding):
         xdb_db.admin.register(left, name="visits", url=None, role="app")
-    with pytest.raises(ValueError, match="PullWorker fetches its calls: register it with url=None"):
+    with pytest.raises(ValueError, match="PullWorker claims its calls: register it with url=None"):
         xdb_db.admin.register(worker, name="visits", url="http://127.0.0.1:1")
     assert admin.sql(worker, name="visits", url=None, role="app") == worker.sql(role="app")
     with pytest.raises(ValueError, match="url=None"):
@@ -67,15 +67,15 @@ def test_by_the_command_line(xdb_db: Any, worker: Any, capsys: Any, monkeypatch:
     assert set(json.loads(capsys.readouterr().out)) == {"Visit"}
     assert cli.main(["check", place, *dsn]) == 1
     assert cli.main(["register", place, "--role", "app", *dsn]) == 0
-    assert "worker visits is new\n    url: none, app fetches its calls" in capsys.readouterr().out
+    assert "worker visits is new\n    url: none, members of app claim its calls" in capsys.readouterr().out
     assert cli.main(["check", place, *dsn]) == 0
     assert cli.main(["register", place, "--name", "others", "--role", "app", *dsn]) == 0
     assert "worker others is new" in capsys.readouterr().out
     for wrong, message in (
         ([], "needs --role"),
-        (["--role", "app", "--url", "http://127.0.0.1:1"], "does not take --url"),
-        (["--role", "app", "--secret-env", "HOME"], "does not take --secret-env"),
-        (["--role", "app", "--max-concurrency", "3"], "does not take --max-concurrency"),
+        (["--role", "app", "--url", "http://127.0.0.1:1"], "has no --url"),
+        (["--role", "app", "--secret-env", "HOME"], "has no --secret-env"),
+        (["--role", "app", "--max-concurrency", "3"], "has no --max-concurrency"),
     ):
         with pytest.raises(SystemExit) as exit:
             cli.main(["register", place, *dsn, *wrong])
@@ -83,13 +83,13 @@ def test_by_the_command_line(xdb_db: Any, worker: Any, capsys: Any, monkeypatch:
     monkeypatch.setattr(this, "pushed", xdb.Worker(Visit), raising=False)
     with pytest.raises(SystemExit):
         cli.main(["sql", f"{__name__}:pushed", "--name", "visits", "--url", "http://127.0.0.1:1", "--role", "app"])
-    assert "a Worker does not take --role" in capsys.readouterr().err
+    assert "a Worker has no --role" in capsys.readouterr().err
     assert cli.main(["serve", place]) == 2
-    assert "fetches its calls, and nobody calls it: start it by its run()" in capsys.readouterr().err
+    assert "claims its calls and needs no server: start it with its run()" in capsys.readouterr().err
 
 
 def test_it_is_not_served_over_http(worker: Any) -> None:
-    with pytest.raises(TypeError, match="PullWorker fetches its calls, and nobody calls it: start it by its run()"):
+    with pytest.raises(TypeError, match="PullWorker claims its calls and needs no server: start it with its run()"):
         xdb.serve(worker, port=0)
 
 
@@ -120,7 +120,7 @@ def test_handlers_in_a_span(xdb_db: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_as_many_as_none(number: int) -> None:
-    with pytest.raises(ValueError, match="threads= is how many"):
+    with pytest.raises(ValueError, match="is how many calls run at a time"):
         xdb.PullWorker(Visit, name="visits", threads=number)
-    with pytest.raises(ValueError, match="concurrency= is how many"):
+    with pytest.raises(ValueError, match="is how many calls run at a time"):
         xdb.AsyncPullWorker(Visit, name="visits", concurrency=number)

@@ -214,6 +214,6 @@ def test_psycopg_that_is_missing_and_one_that_lacks_libpq(tmp_path: Path, monkey
     (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available.')\n")
     monkeypatch.delitem(sys.modules, "psycopg")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match=r"libpq is missing: install it .* It says: no pq wrapper available\.$") as told:
+    with pytest.raises(ImportError, match=r"libpq is missing: install it .* The error is: no pq wrapper available\.$") as told:
         xdb.Client().describe("p")
     assert "xdb-sdk" not in str(told.value) and "pip install 'psycopg[binary]'" in str(told.value)

@@ -1,4 +1,4 @@
-"""Calling processes: clients, and what they give back."""
+"""The clients, and the classes of what they take and return."""
 
 from .aio import AsyncClient
 from .client import Client

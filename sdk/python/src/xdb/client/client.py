@@ -1,4 +1,7 @@
-"""The client: starts processes, sends them messages, calls their RPCs, waits for them."""
+"""The client: starts processes, publishes messages, calls RPCs, waits, and operates single processes.
+
+statements.py has the SQL, connections.py executes it on the caller's connection, sources.py has the client's own connections.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,26 @@ CHUNK = 5_000  # starts in one transaction
 
 
 class Client:
-    """Calls XDB over connections of its own, or over yours.
+    """Calls XDB, over connections of its own or over yours. Threads may share a client.
 
-    Made with a conninfo of libpq (`""` takes the environment's), a pool (psycopg_pool, psycopg2, an engine of SQLAlchemy), or a
-    function that gives a connection. A call without `conn=` is a transaction of its own. With `conn=` it is a part of your
-    transaction, which you commit: a process starts with the rows beside it, or not at all. That may be a connection or cursor of
-    psycopg 2 or 3, a Connection or Session of SQLAlchemy, Django's connection, or any object with `execute(sql, params)` that
-    gives rows. A client may be used by several threads.
+    `connections` is a conninfo of libpq (`""` uses PGHOST and so on), a pool (psycopg_pool, psycopg2, an engine of SQLAlchemy), or a
+    function that returns a connection. A call without `conn=` is a transaction of its own. With `conn=` it is part of your transaction,
+    which you commit: your rows and the process are both committed, or neither is. `conn=` takes a connection or cursor of psycopg 2 or 3,
+    a Connection or Session of SQLAlchemy, Django's connection, or any object with `execute(sql, params)` that returns rows.
+
+    Methods take an `execution=` (an `Execution` or its id) to name one run of the process id; default the latest. Errors are those of
+    `xdb.errors`, and the driver's own.
     """
 
     def __init__(self, connections: Any = "") -> None:
         self._source = source_of(connections)
-        # Of a wait. A session whose `statement_timeout` is shorter makes it less.
+        # Seconds of one slice of a wait. Written by `_in_slices`, which halves a shorter `statement_timeout` of the session.
         self._longest_slice = LONGEST_SLICE
-        # Of the moment; xdb.otel sets it.
+        # Returns the current W3C trace context. Written by xdb.otel, read by starts and RPCs.
         self._traceparent: Callable[[], str | None] = lambda: None
 
     def close(self) -> None:
-        """Closes the client's own connections."""
+        """Closes the connections that the client has opened."""
         self._source.close()
 
     def __enter__(self) -> Client:
@@ -82,14 +87,24 @@ class Client:
         calls: Sequence[StartCall] = (),
         conn: Any = None,
     ) -> Execution:
-        """Starts a process. Every row that its class maps has to be in `rows`, by its key; values are written to it.
+        """Starts a process, and returns its execution. All options are optional.
 
-        Without a process id it has that of its execution. It begins in `starting_state`, or where its class says.
-        With a `correlation_key` it is merged into the latest start of the class and key, if that has not begun.
-        `priority` takes the place of that of the class. `calls` are functions of the database that are called in the transaction of the start.
+        - `process_id`: your id for the process. None: the execution's id, as text.
+        - `rows`: a `Row.row(key, ...)` for each row that the class maps. Their values are written to the tables, as your role.
+        - `local`: first values of local attributes, by name.
+        - `id_reuse`: what to do if the id was used before. Default `"allow_if_no_running"`: refuse it while an execution runs.
+        - `timeout`: replaces the timeout of the class, in seconds or as a timedelta.
+        - `start_at`: the first state starts then. Needs a time zone.
+        - `conflict`: if a row exists, `"override"` (the default) updates it, `"ignore"` leaves it, `"error"` raises an error.
+        - `idempotency_key`: a repeated start with the same key returns the first execution.
+        - `traceparent`: a W3C trace context, which is sent with every call.
+        - `starting_state`: the state to begin in, instead of the one with `start=True`.
+        - `shard_key`: a text that the shard is computed from, instead of the process id.
+        - `correlation_key`, `merge`: merge the start into the latest one of the same class and key, if that has not begun. See `Merge`.
+        - `priority`: replaces that of the class, from -10 to 10.
+        - `calls`: functions of the database to call in the same transaction, made with `Function.on_start`.
 
-        `conflict` is for a row that is there already: update it, leave it, or an error. A start that is repeated
-        with its `idempotency_key` gives the execution of the first time.
+        Raises `errors.AlreadyStarted` if the id is taken, and `CodecError`, `TypeError` or `ValueError` before any SQL is sent.
         """
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
@@ -98,10 +113,10 @@ class Client:
         return self._run(statements.start(one, self._traceparent()), conn)
 
     def start_many(self, starts: Iterable[Start], *, conn: Any = None) -> List[Execution]:
-        """Starts many processes, and gives their executions in the same order.
+        """Starts many processes, and returns their executions in the same order.
 
-        With `conn=` they are all in your transaction. Without, each 5,000 are a transaction: give them idempotency keys, and
-        repeat the whole after an error.
+        With `conn=` all starts are in your transaction. Without it, every 5,000 starts are a transaction: give them idempotency keys, and
+        repeat the whole list after an error.
         """
         if conn is not None:
             return self._run(statements.start_many(tuple(starts), self._traceparent()), conn)
@@ -133,7 +148,11 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> Any:
-        """Calls an RPC, and gives its output. Repeated with its `idempotency_key` it gives the first output again."""
+        """Calls an RPC, and returns its output. A repeated call with the same `idempotency_key` returns the first output again.
+
+        `timeout`, in seconds or as a timedelta, replaces that of the RPC. Raises `errors.WorkerFailed`, `LockTimeout`, `Locked` or
+        `Paused`; after these it may be repeated.
+        """
         query = statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution, self._traceparent())
         return self._run(query, conn)
 
@@ -147,7 +166,10 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> None:
-        """Sends a message to a queue of a running process. One whose `message_id` was used there before is ignored."""
+        """Publishes a message to a local queue of a running process. If its `message_id` was used in this queue, it is ignored.
+
+        Raises `errors.NotRunning` or `ProcessNotFound`, and `CodecError` for a message that does not fit.
+        """
         self._run(statements.publish(queue, process_id, message, message_id, execution), conn)
 
     def publish_global(
@@ -160,7 +182,11 @@ class Client:
         ttl: Seconds | None = None,
         conn: Any = None,
     ) -> None:
-        """Sends a message to a global queue, for whichever process takes it, within `ttl`."""
+        """Publishes a message to a global queue. One process that waits for such a message consumes it.
+
+        `key` is for waits for messages with this key. If your role has used the `message_id` in this queue, the message is ignored.
+        After `ttl`, in seconds or as a timedelta, the message is deleted; default: it is kept.
+        """
         self._run(statements.publish_global(queue, message, key, message_id, ttl), conn)
 
     # --- waiting
@@ -174,10 +200,11 @@ class Client:
         execution: AnyExecution = None,
         conn: None = None,
     ) -> Outcome:
-        """Waits until the process has closed. After `timeout` the outcome is `timed_out`, and its `result` raises `TimeoutError`.
+        """Waits until the process has closed, and returns its outcome. `timeout` is in seconds or a timedelta, default 30 seconds.
 
-        It waits in slices of at most 30 seconds, or half of a shorter `statement_timeout`, over the client's own connections: what
-        your transaction has not committed would not come to an end.
+        After `timeout` the outcome is `timed_out`, and its `result` raises `TimeoutError`. A wait uses the client's own connections, in
+        slices of at most 30 seconds, or half of a shorter `statement_timeout`. With `conn=` it raises `errors.WouldWaitForever`: a process
+        that your transaction has not committed would never close.
         """
         refuse(conn)
         return self._in_slices(lambda seconds: statements.wait(process_id, seconds, execution), timeout)
@@ -192,7 +219,7 @@ class Client:
         execution: AnyExecution = None,
         conn: None = None,
     ) -> StateOutcome:
-        """Waits until the `number`th execution of a state has ended, or the process has closed."""
+        """Waits until step `number` of a state has ended, or the process has closed. Otherwise as `wait`."""
         refuse(conn)
         return self._in_slices(
             lambda seconds: statements.wait_for_state(state, process_id, number, seconds, execution), timeout
@@ -209,21 +236,21 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> None:
-        """Ends a running process: it is TERMINATED then, or FAILED."""
+        """Stops a running process. Its status is then TERMINATED, or with `fail` FAILED. Raises `errors.NotRunning` if it has closed."""
         self._run(statements.stop(process_id, reason, fail, execution), conn)
 
     def describe(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> Description:
-        """What a process does, what it waits for, and what failed last."""
+        """Returns what a process does, what it waits for, and what failed last. Raises `errors.ProcessNotFound`."""
         return self._run(statements.describe(process_id, execution), conn)
 
     def check(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> List[str]:
-        """Replays the history of a process, and names what does not fit it: nothing, for a sound one."""
+        """Replays the history of a process, and compares the result with the tables. Returns the differences; an empty list is good."""
         return self._run(statements.check(process_id, execution), conn)
 
     def local(
         self, process: type[P], process_id: str, *, execution: AnyExecution = None, conn: Any = None
     ) -> P:
-        """The local attributes of a process, to be read as those of its class: `client.local(SignUp, "s-1").reminders`."""
+        """Returns the local attributes of a process as a read-only instance: `client.local(SignUp, "s-1").reminders`."""
         return self._run(statements.local(process, process_id, execution), conn)
 
     def set_local(
@@ -236,7 +263,7 @@ class Client:
         conn: Any = None,
         **values: object,
     ) -> None:
-        """Writes local attributes of a running process; others keep their values."""
+        """Writes local attributes of a running process. Other attributes keep their values."""
         self._run(statements.set_local(process, process_id, values, execution), conn)
 
     def skip_timer(
@@ -249,7 +276,7 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> None:
-        """Lets a timer that a state execution waits for count as fired: that of the id, or the one that would fire first."""
+        """Completes a timer of a step at once: the one with this id, or the one that would fire first. Raises `errors.NoSuchTimer`."""
         self._run(statements.skip_timer(state, process_id, number, timer_id, execution), conn)
 
     def retry_now(
@@ -261,25 +288,25 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> int:
-        """Makes calls that wait for their next attempt due at once, and gives how many: all, or that of one state execution."""
+        """Retries calls at once that wait for their next attempt, and incidents: all, or those of one step. Returns how many."""
         return self._run(statements.retry_now(process_id, state, number, execution), conn)
 
     def stop_many(
         self, process_ids: Iterable[str], reason: str | None = None, fail: bool = False, *, conn: Any = None
     ) -> List[Done]:
-        """Ends many running processes, and gives the result of each, in their order. One that can't be ended does not stop the others."""
+        """Stops many running processes, and returns the result of each, in their order. An error of one does not affect the others."""
         return self._run(statements.stop_many(process_ids, reason, fail), conn)
 
     def skip_timer_many(
         self, state: State[Any], process_ids: Iterable[str], number: int = 1, timer_id: str | None = None, *, conn: Any = None
     ) -> List[Done]:
-        """Skips a timer of the same state execution in many processes, as `stop_many` does."""
+        """Completes a timer of the same step in many processes. Returns the result of each, as `stop_many`."""
         return self._run(statements.skip_timer_many(state, process_ids, number, timer_id), conn)
 
     def retry_now_many(
         self, process_ids: Iterable[str], state: State[Any] | None = None, number: int | None = None, *, conn: Any = None
     ) -> List[Done]:
-        """Makes calls of many processes due at once, as `stop_many` does; the count of each is that of its calls."""
+        """Retries calls of many processes at once. Returns the result of each, as `stop_many`; `count` is the number of its calls."""
         return self._run(statements.retry_now_many(process_ids, state, number), conn)
 
     def pause(
@@ -292,11 +319,15 @@ class Client:
         execution: AnyExecution = None,
         conn: Any = None,
     ) -> None:
-        """Has no call of a process begin until `resume()`, or until that time. With `reject` messages and RPCs are `errors.Paused`."""
+        """Pauses a process: none of its calls begin until `resume()`, or until the time `until`, which needs a time zone.
+
+        With `reject`, publishing messages and RPCs raise `errors.Paused`. Without it, messages are accepted, and an RPC waits until its
+        timeout.
+        """
         self._run(statements.pause(process_id, reject, until, reason, execution), conn)
 
     def resume(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> None:
-        """Ends the pause of a process; one that is not paused stays as it is."""
+        """Ends the pause of a process. Does nothing if it is not paused."""
         self._run(statements.resume(process_id, execution), conn)
 
     def pause_type(
@@ -308,19 +339,19 @@ class Client:
         reason: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Has no call of any process of a type begin. With `reject` starts are `errors.Paused` too. For its owner, and operators."""
+        """Pauses all processes of a type, as `pause`. With `reject`, starts raise `errors.Paused` too. For its owner, and operators."""
         self._run(statements.pause_type(process, reject, until, reason), conn)
 
     def resume_type(self, process: type[Process] | str, *, conn: Any = None) -> None:
-        """Ends the pause of a process type; one that is not paused stays as it is."""
+        """Ends the pause of a process type. Does nothing if it is not paused."""
         self._run(statements.resume_type(process), conn)
 
     def incidents(
         self, process: type[Process] | str | None = None, *, process_id: str | None = None, conn: Any = None
     ) -> List[Incident]:
-        """Calls whose retries are spent and that stay where they are (`xdb.RAISE_INCIDENT`): of all, a type, or a process.
+        """Returns the incidents of all processes, a type, or one process, the oldest first. `retry_now()` resolves them.
 
-        Those that were raised first come first. `retry_now()` resolves them.
+        An incident is a call whose retries are spent, of a state with `on_failure=xdb.RAISE_INCIDENT`.
         """
         return self._run(lists.incidents(process, process_id), conn)
 
@@ -333,9 +364,9 @@ class Client:
         before: AnyExecution = None,
         conn: Any = None,
     ) -> Iterator[Summary]:
-        """The executions that one may see, the latest first; those started before an execution, with `before`.
+        """Iterates over the executions that your role may see, the latest first. They are read in pages of 500.
 
-        `prefix` is how their process ids begin. They are read in pages, while they are iterated over.
+        `status`, `process` and `prefix` (of the process id) select some. `before` begins below an execution.
         """
         listing = Listing(status, process, prefix)
         while page := self._run(listing.page(before), conn):
@@ -372,8 +403,8 @@ class Client:
 
 
 def refuse(conn: object) -> None:
-    """Waiting for what one's own transaction has begun would be for ever."""
+    """Refuses a wait with `conn=`: a process that the transaction has not committed would never close."""
     if conn is not None:
         raise errors.WouldWaitForever(
-            "waiting takes no conn=", hint="Commit first, and wait over the client's own connections."
+            "a wait can't use conn=", hint="Commit first, then wait without conn=, over the client's own connections."
         )

@@ -1,10 +1,10 @@
-"""The caller's connection, whichever library it is of, as one function: `execute(sql, params) -> rows`.
+"""Turns the caller's connection, of any supported library, into one function: `execute(sql, params) -> rows`.
 
-SQL has `%s` for each parameter, and a parameter is a text or None: every statement casts it. Each column is cast to text as well.
-Nothing here begins, commits or repeats, and no library is imported before the caller has: one is recognised by the names of its classes.
+SQL has `%s` for each parameter. A parameter is a text or None, and every statement casts it; each column is cast to text. Nothing here
+begins, commits or repeats a transaction. Libraries are recognised by the names of their classes, so none is imported needlessly.
 
-Cursors of psycopg are our own. The connection's cursor class, row factory, adapters and `client_encoding` are the application's choice,
-and change neither a statement nor what is read. Limitations: SQLAlchemy makes its own cursors, and asyncpg has a codec for text.
+With psycopg the statements run on cursors that are made here. So the cursor class, row factory, adapters and `client_encoding` of the
+application's connection have no effect. Limitations: SQLAlchemy makes its own cursors, and a codec of asyncpg for text does apply.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ AsyncExecute = Callable[[str, Params], Awaitable[Rows]]
 
 
 def sync_execute(conn: Any) -> Execute:
-    """What executes on a connection that is no coroutine's."""
+    """A function that executes statements on a blocking connection. Raises `TypeError` for an async one."""
     kind = kind_of(conn, _SYNC)
     if kind is not None:
         return _SYNC[kind](conn)
     if kind_of(conn, _ASYNC):
-        raise TypeError(f"{_name(conn)} is for coroutines: use xdb.AsyncClient")
+        raise TypeError(f"{_name(conn)} is an async connection: use xdb.AsyncClient")
     return _open_contract(conn)
 
 
 def async_execute(conn: Any) -> AsyncExecute:
-    """What executes on a connection of coroutines."""
+    """A function that executes statements on an async connection. Raises `TypeError` for a blocking one."""
     kind = kind_of(conn, _ASYNC)
     if kind is not None:
         return _ASYNC[kind](conn)
     if kind_of(conn, _SYNC):
-        raise TypeError(f"{_name(conn)} would block the event loop: use xdb.Client, or a connection for coroutines")
+        raise TypeError(f"{_name(conn)} would block the event loop: use xdb.Client, or an async connection")
     return _open_contract_async(conn)
 
 
 def is_known(conn: Any) -> bool:
-    """Whether it is a connection of a library that is known here."""
+    """Whether an object is a connection of a known library."""
     return kind_of(conn, [*_SYNC, *_ASYNC]) is not None
 
 
 def kind_of(thing: Any, kinds: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Which of these, as (package, class), the thing is, also by inheritance."""
+    """The first of these (package, class) that an object is an instance of, or None."""
     wanted = set(kinds)
     for cls in type(thing).__mro__:
         if (kind := (cls.__module__.split(".")[0], cls.__name__)) in wanted:
@@ -56,7 +56,7 @@ def kind_of(thing: Any, kinds: Iterable[tuple[str, str]]) -> tuple[str, str] | N
 
 
 def tuples(rows: Iterable[Any]) -> Rows:
-    """Rows as tuples, whatever the library makes of them."""
+    """Rows as tuples, for any row class of a library."""
     return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
 
 
@@ -65,8 +65,8 @@ def _name(thing: Any) -> str:
 
 
 async def cut(conn: Any) -> None:
-    """Closes a connection that something still uses, also one of a pool. Its transaction is rolled back."""
-    # Of asyncpg, SQLAlchemy and psycopg. Where a class has two of them, the first one waits for nothing.
+    """Closes a connection that is still in use, including one of a pool. Its transaction is rolled back."""
+    # The methods of asyncpg, SQLAlchemy and psycopg. In a class with two of them, the first one does not wait.
     for name in ("terminate", "invalidate", "close"):
         if callable(end := getattr(conn, name, None)):
             ended = end()
@@ -83,7 +83,7 @@ def _psycopg(conn: Any) -> Execute:
 
     def execute(sql: str, params: Params) -> Rows:
         with _psycopg_cursor("Cursor", conn) as cursor:
-            # Never prepared, because of poolers.
+            # Not prepared, because poolers may not support it.
             cursor.execute(sql, params or None, prepare=False)
             return _fetched(cursor)
 
@@ -102,7 +102,7 @@ def _psycopg_async(conn: Any) -> AsyncExecute:
 
 
 def _psycopg_cursor(kind: str, conn: Any) -> Any:
-    """A plain cursor, whatever the connection's cursor class, that uses no adapters of the application for texts."""
+    """A plain cursor, independent of the connection's cursor class, and without the application's adapters for texts."""
     cursor = getattr(importlib.import_module("psycopg"), kind)(conn, row_factory=lambda _cursor: tuple)
     dumper, loader = _psycopg_texts()
     cursor.adapters.register_dumper(str, dumper)
@@ -115,7 +115,7 @@ def _psycopg_texts() -> tuple[Any, Any]:
     loader_class: Any = importlib.import_module("psycopg.adapt").Loader
 
     class Loader(loader_class):  # type: ignore[misc]
-        """A text, also where the client has asked for no conversion (`SQL_ASCII`), and psycopg would give bytes."""
+        """Loads a column as text, also with the client encoding `SQL_ASCII`, where psycopg would return bytes."""
 
         def __init__(self, oid: int, context: Any = None) -> None:
             super().__init__(oid, context)
@@ -128,7 +128,7 @@ def _psycopg_texts() -> tuple[Any, Any]:
 
 
 def _codec_of(encoding: str) -> str:
-    """Python's codec for what the client has asked for. Without conversion it gets what the database has, which is UTF-8."""
+    """Python's codec for a client encoding. With `SQL_ASCII` the server sends the encoding of the database, which is UTF-8."""
     return "utf-8" if encoding == "ascii" else encoding
 
 
@@ -138,7 +138,7 @@ def _psycopg2(conn: Any) -> Execute:
 
     def execute(sql: str, params: Params) -> Rows:
         codec = _codec_of(extensions.encodings[conn.encoding])
-        # No adapter changes a text that is quoted already.
+        # The parameters are quoted here, so that no adapter changes them.
         given = [None if each is None else extensions.QuotedString(each.encode(codec)) for each in params]
         with extensions.cursor(conn) as cursor:
             extensions.register_type(extensions.BYTES, cursor)
@@ -150,7 +150,7 @@ def _psycopg2(conn: Any) -> Execute:
 
 def _django(conn: Any) -> Execute:
     def execute(sql: str, params: Params) -> Rows:
-        # Django opens the connection, checks its transaction and translates errors; the cursor that executes is the driver's.
+        # Django opens the connection, checks its transaction and translates errors. The statement runs on a cursor of the driver.
         with conn.cursor() as cursor, conn.wrap_database_errors:
             conn.validate_no_broken_transaction()
             return sync_execute(cursor.connection)(sql, params)
@@ -173,7 +173,7 @@ def _sqlalchemy(conn: Any) -> Execute:
 def _sqlalchemy_session(session: Any) -> Execute:
     def execute(sql: str, params: Params) -> Rows:
         if session.autoflush:
-            session.flush()  # what is written before the call stands before it
+            session.flush()  # so that pending changes of the session are written before the call
         return _sqlalchemy(session.connection())(sql, params)
 
     return execute
@@ -205,7 +205,7 @@ def _asyncpg(conn: Any) -> AsyncExecute:
 
 
 def _open_contract(conn: Any) -> Execute:
-    """Anything with a method `execute(sql, params)` that gives rows."""
+    """Any object with a method `execute(sql, params)` that returns rows."""
 
     def execute(sql: str, params: Params) -> Rows:
         return _rows_of(conn, _method(conn)(sql, params))
@@ -214,7 +214,7 @@ def _open_contract(conn: Any) -> Execute:
 
 
 def _open_contract_async(conn: Any) -> AsyncExecute:
-    """The same, where it may be a coroutine."""
+    """The same, but the method may be a coroutine."""
 
     async def execute(sql: str, params: Params) -> Rows:
         rows = _method(conn)(sql, params)
@@ -226,13 +226,13 @@ def _open_contract_async(conn: Any) -> AsyncExecute:
 def _method(conn: Any) -> Callable[..., Any]:
     method: Callable[..., Any] | None = getattr(conn, "execute", None)
     if not callable(method):
-        raise TypeError(f"{_name(conn)} is no connection: it has no method execute(sql, params)")
+        raise TypeError(f"{_name(conn)} is not a connection: it has no method execute(sql, params)")
     return method
 
 
 def _rows_of(conn: Any, rows: Any) -> Rows:
     if not isinstance(rows, Iterable):
-        raise TypeError(f"execute(sql, params) of {_name(conn)} has to give the rows, and gave {_name(rows)}")
+        raise TypeError(f"execute(sql, params) of {_name(conn)} returned {_name(rows)}: it must return the rows")
     return tuples(rows)
 
 
@@ -240,7 +240,7 @@ def _in_style_of(paramstyle: str, sql: str) -> str:
     if paramstyle in ("format", "pyformat"):
         return sql
     if paramstyle != "numeric_dollar":
-        raise TypeError(f"parameters in the style {paramstyle} are not known here: give the driver's own connection")
+        raise TypeError(f"the driver's paramstyle {paramstyle} is not supported: pass the driver's own connection as conn=")
     first, *rest = sql.split("%s")
     return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
 

@@ -1,4 +1,4 @@
-"""Definitions of process types: what is registered beside what the code says, in one spelling."""
+"""Compares definitions of process types: the registered one with that of the code, both in a normal form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETS = ("localAttributes", "localQueues", "globalQueues")
 
 
 def normal(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition to be compared: defaults filled in, sets sorted, nulls left out, tables by their names."""
+    """The normal form of a definition: defaults filled in, sets sorted, nulls left out, tables by their names."""
     made = {key: value for key, value in definition.items() if value is not None}
     made["states"] = {name: _state(config or {}) for name, config in (made.get("states") or {}).items()}
     made["globalAttributes"] = {table["table"]: _table(table) for table in made.get("globalAttributes") or ()}
@@ -33,7 +33,7 @@ def normal(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(registered: Mapping[str, Any], coded: Mapping[str, Any]) -> list[str]:
-    """What the code changes of what is registered, a line for each place."""
+    """What the code changes of the registered definition: one line for each place."""
     return list(_differences("", normal(registered), normal(coded)))
 
 
@@ -42,13 +42,13 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
         for key in sorted(old.keys() | new.keys()):
             place = f"{path}.{key}" if path else key
             if key not in new:
-                yield f"{place} is gone"
+                yield f"{place} was removed"
             elif key not in old:
                 yield f"{place} is new" if new[key] in ({}, []) else f"{place} is new: {_short(new[key])}"
             else:
                 yield from _differences(place, old[key], new[key])
     elif isinstance(old, list) and isinstance(new, list) and all(isinstance(one, str) for one in [*old, *new]):
-        yield from (f"{path}: {one} is gone" for one in old if one not in new)
+        yield from (f"{path}: {one} was removed" for one in old if one not in new)
         yield from (f"{path}: {one} is new" for one in new if one not in old)
     elif old != new:
         yield f"{path}: {_short(old)} -> {_short(new)}"
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
 
 def _table(table: Mapping[str, Any]) -> dict[str, Any]:
     key = table.get("primaryKey")
-    # The server adds the table's oid, as `relation`.
+    # `relation` is the table's oid, which the server adds.
     made = {k: v for k, v in table.items() if v is not None and k != "relation"}
     return made | {"primaryKey": [key] if isinstance(key, str) else key}
 

@@ -1,4 +1,4 @@
-"""The statements of lists: incidents and executions."""
+"""The statements of `incidents` and `list`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 
-PAGE = 500  # executions
+PAGE = 500  # executions in one page of `list`
 
 _STATUS = {status: status for status in get_args(Status)}
 
 
 def incidents(process: type[Process] | str | None, process_id: str | None) -> Query[list[Incident]]:
+    """The statement of `Client.incidents`."""
     where: list[tuple[str, str]] = []
     if process is not None:
         of_type = "i.execution_id IN (SELECT execution_id FROM xdb.processes WHERE process_type = %s::text AND status = 'RUNNING')"
@@ -46,14 +47,14 @@ def incidents(process: type[Process] | str | None, process_id: str | None) -> Qu
 
 @dataclass(frozen=True)
 class Listing:
-    """Which executions `Client.list` gives."""
+    """The conditions of `Client.list`."""
 
     status: Status | None = None
     process: type[Process] | str | None = None
     prefix: str | None = None
 
     def page(self, before: AnyExecution) -> Query[list[Summary]]:
-        """The latest ones before an execution. Execution ids grow with time, so no page looks at what others gave."""
+        """The next page below an execution. Ids of executions grow with time, so they are also the cursor."""
         where: list[tuple[str, str | None]] = []
         if self.status is not None:
             where.append(("status = %s::text", word_of(_STATUS, "status", self.status)))

@@ -1,4 +1,4 @@
-"""What calls give back."""
+"""The classes that clients return, and how they are read from the server's JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import XdbError
 
 @dataclass(frozen=True)
 class Execution:
-    """A run of a process id."""
+    """One run of a process id."""
 
     process_id: str
     execution_id: UUID
@@ -22,7 +22,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Result:
-    """What one thread gave."""
+    """The output of a thread, and the step with which the thread has ended."""
 
     state_execution_id: str
     output: Any
@@ -30,7 +30,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Done:
-    """The result for one process in a call for many. If there is an `error`, which the call for one would raise, `count` is 0."""
+    """The result for one process of a call for many. `error` is what the call for one process would raise; then `count` is 0."""
 
     process_id: str
     count: int
@@ -39,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a process is. `timed_out`: it still runs, and has no `result` yet; `results` are those of threads that have ended."""
+    """The status of a process. `results` are the outputs of threads that have ended. `timed_out`: it still runs, without a `result`."""
 
     process_id: str
     status: str
@@ -49,10 +49,10 @@ class Outcome:
 
     @property
     def result(self) -> Any:
-        """The output of the process if it has exactly one, and else None. Raises `TimeoutError` when the wait has timed out."""
+        """The output of the process if exactly one thread gave an output, else None. Raises `TimeoutError` if the wait has timed out."""
         if self.timed_out:
             raise TimeoutError(
-                f"process {self.process_id!r} is still {self.status} and has no result yet: give wait() a longer timeout=, or look at "
+                f"process {self.process_id!r} is still {self.status} and has no result yet: give wait() a longer timeout=, or check "
                 ".timed_out first"
             )
         return self.output
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StateOutcome:
-    """How far a state execution is. `status` is None where there is none of that number."""
+    """The status of a step and of its process. `status` is None if the process has no step of that number."""
 
     status: str | None
     process_status: str
@@ -69,7 +69,7 @@ class StateOutcome:
 
 @dataclass(frozen=True)
 class Description:
-    """What a process does, what it waits for, and what failed last. `raw` has all of it, as the server says it."""
+    """What a process does, what it waits for, and what failed last. Fields as in `xdb.describe_process`; `raw` has all of them."""
 
     process_id: str
     execution_id: UUID
@@ -91,7 +91,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Summary:
-    """A line of `Client.list`."""
+    """One execution of `Client.list`. Fields as in the view `xdb.processes`."""
 
     process_id: str
     execution_id: UUID
@@ -108,7 +108,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Incident:
-    """A call whose retries are spent, and which stays where it is until `retry_now()`; what it failed with last."""
+    """A call whose retries are spent, with its last error. It waits for `retry_now()`. Fields as in the view `xdb.incidents`."""
 
     process_id: str
     execution_id: UUID
@@ -125,18 +125,22 @@ class Incident:
 
 
 def results_of(raw: Any) -> tuple[Result, ...]:
+    """The results in the server's JSON."""
     return tuple(Result(one["stateExecutionId"], one["output"]) for one in raw or ())
 
 
 def outcome_of(process_id: str, raw: Mapping[str, Any]) -> Outcome:
+    """The outcome in the result of `xdb.wait_for_process`."""
     return Outcome(process_id, raw["status"], results_of(raw["results"]), raw["timedOut"], raw["result"])
 
 
 def state_outcome_of(raw: Mapping[str, Any]) -> StateOutcome:
+    """The outcome in the result of `xdb.wait_for_state`."""
     return StateOutcome(raw["status"], raw["processStatus"], raw["timedOut"])
 
 
 def description_of(raw: Mapping[str, Any]) -> Description:
+    """The description in the result of `xdb.describe_process`."""
     return Description(
         process_id=raw["processId"],
         execution_id=UUID(raw["processExecutionId"]),
@@ -158,7 +162,7 @@ def description_of(raw: Mapping[str, Any]) -> Description:
 
 
 def moment(micros: int | None) -> datetime | None:
-    """A time from microseconds since 1970; what Python has no year for is its last moment."""
+    """A time from microseconds since 1970. A year that Python does not have becomes Python's last time."""
     if micros is None:
         return None
     try:
@@ -171,7 +175,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?([+-]\d\d:\d\d)
 
 
 def _time(text: str) -> datetime:
-    """A time as the server writes it, with any number of digits behind the dot, which Python 3.10 can't read."""
+    """A time as the server writes it, with any number of digits after the dot, which Python 3.10 can't read."""
     parts = _TIME.fullmatch(text)
     if parts is None:  # a year that Python does not have
         return datetime.max.replace(tzinfo=timezone.utc)

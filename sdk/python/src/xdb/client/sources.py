@@ -1,6 +1,6 @@
-"""Where a client's own connections come from: conninfo, a pool, or a function that makes one.
+"""The sources of a client's own connections: a conninfo, a pool, or a function.
 
-Each use is a transaction of its own: committed when it was good, rolled back when it was not.
+Each use is a transaction of its own: committed if it succeeds, rolled back if it raises.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Any, Protocol
 
 from .connections import AsyncExecute, Execute, async_execute, is_known, kind_of, sync_execute
 
-# How many idle connections are kept; more are made when they are needed, and closed afterwards.
+# How many idle connections are kept. More are made when they are needed, and closed after use.
 KEPT = 8
 _IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
 
 
 class Source(Protocol):
-    """Gives connections to a client. Of several statements, those in one `open(block=True)` are one transaction."""
+    """Gives connections to a client. With `block=True`, all statements within are one transaction."""
 
     def borrow(self, *, block: bool = False) -> AbstractContextManager[Any]:
-        """The driver's own connection."""
+        """A connection of the driver."""
         ...
 
     def open(self, *, block: bool = False) -> AbstractContextManager[Execute]:
-        """What executes on it."""
+        """A function that executes statements on such a connection."""
         ...
 
     def close(self) -> None: ...
 
 
 class AsyncSource(Protocol):
-    """The same for coroutines."""
+    """The same, for coroutines."""
 
     def borrow(self, *, block: bool = False) -> AbstractAsyncContextManager[Any]: ...
 
@@ -47,7 +47,7 @@ class AsyncSource(Protocol):
 
 
 def source_of(given: Any) -> Source:
-    """The source behind what a client was made with."""
+    """The source for the first argument of a client."""
     if isinstance(given, str):
         return _Own(given)
     for kinds, borrow in _POOLS:
@@ -59,7 +59,7 @@ def source_of(given: Any) -> Source:
 
 
 def async_source_of(given: Any) -> AsyncSource:
-    """The same for coroutines."""
+    """The same, for coroutines."""
     if isinstance(given, str):
         return _OwnAsync(given)
     for kinds, borrow in _ASYNC_POOLS:
@@ -70,7 +70,7 @@ def async_source_of(given: Any) -> AsyncSource:
     raise TypeError(_REFUSED.format(type(given)))
 
 
-_REFUSED = "a client is made with a conninfo, a pool, or a function that gives a connection, not with {}; give one as conn="
+_REFUSED = "a client can't be made with {}: give a conninfo, a pool, or a function that returns a connection, or pass it as conn="
 
 
 def _psycopg() -> Any:
@@ -79,21 +79,21 @@ def _psycopg() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             "a client with a conninfo needs psycopg 3: pip install 'psycopg>=3.1'. "
-            "With another driver, make the client with a function that gives a connection, or give conn= to each call."
+            "With another driver, make the client with a function that returns a connection, or give conn= to each call."
         ) from error
     except ImportError as error:
         raise ImportError(
-            "psycopg 3 is there, and can't be loaded. Most often libpq is missing: install it (libpq5 of Debian and Ubuntu), or "
-            f"pip install 'psycopg[binary]', which brings its own. It says: {error}"
+            "psycopg 3 is installed but can't be loaded. Most often libpq is missing: install it (libpq5 of Debian and Ubuntu), "
+            f"or pip install 'psycopg[binary]', which includes it. The error is: {error}"
         ) from error
 
 
 class _Own:
-    """Connections of our own, over psycopg. They are made when they are needed, and some are kept."""
+    """Connections of psycopg that the client makes when it needs them. Up to `KEPT` idle ones are kept."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        # With the process that made it: after a fork the connection goes on being that one's.
+        # Idle connections, each with the pid that made it: after a fork the connection still belongs to the parent.
         self._idle: deque[tuple[int, Any]] = deque()
         self._closed = False
 
@@ -126,22 +126,22 @@ class _Own:
 
     def _take(self) -> Any:
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise RuntimeError("the client is closed: make another one")
         while True:
             try:
                 made_by, conn = self._idle.pop()
             except IndexError:
-                # Poolers that give a connection out for a transaction know no prepared statements.
+                # Without prepared statements, because poolers that give out connections for a transaction don't support them.
                 return _psycopg().connect(self._conninfo, autocommit=True, prepare_threshold=None)
             if made_by != os.getpid():
-                continue  # closing it would end the session of the other process
+                continue  # closing it would end the session of the parent process
             if not _has_news(conn):
                 return conn
             conn.close()
 
 
 class _OwnAsync:
-    """The same for coroutines. An idle connection is used again in the event loop that it was made in."""
+    """The same, for coroutines. An idle connection is reused only in the event loop that made it."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -175,7 +175,7 @@ class _OwnAsync:
 
     async def _take(self) -> Any:
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise RuntimeError("the client is closed: make another one")
         while self._idle:
             loop, conn = self._idle.pop()
             if loop is asyncio.get_running_loop() and not _has_news(conn):
@@ -189,7 +189,7 @@ def _reusable(conn: Any) -> bool:
 
 
 def _has_news(conn: Any) -> bool:
-    """Whether the server has said something on an idle connection: most often that it has closed it."""
+    """Whether an idle connection has unread data, most often because the server has closed it."""
     if conn.closed:
         return True
     with selectors.DefaultSelector() as selector:
@@ -198,7 +198,7 @@ def _has_news(conn: Any) -> bool:
 
 
 class _Borrowed:
-    """Connections of somebody else's pool, or made by somebody else; closing is theirs too."""
+    """Connections of the application's pool or function. The client does not close the pool."""
 
     def __init__(self, borrow: Callable[[bool], AbstractContextManager[Any]]) -> None:
         self._borrow = borrow
@@ -212,7 +212,7 @@ class _Borrowed:
         return self._borrow(block)
 
     def close(self) -> None:
-        """Nothing is ours."""
+        """Does nothing: the application closes its pool."""
 
 
 class _BorrowedAsync:
@@ -228,10 +228,10 @@ class _BorrowedAsync:
         return self._borrow(block)
 
     async def close(self) -> None:
-        """Nothing is ours."""
+        """Does nothing: the application closes its pool."""
 
 
-# --- what each pool is borrowed from with
+# --- how a connection is borrowed from each kind of pool
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def _psycopg_pool(pool: Any, block: bool) -> Iterator[Any]:
 def _psycopg2_pool(pool: Any, _block: bool) -> Iterator[Any]:
     conn = pool.getconn()
     try:
-        with conn:  # commits or rolls back, and leaves it open
+        with conn:  # commits or rolls back, and does not close it
             yield conn
     finally:
         pool.putconn(conn)
@@ -288,7 +288,7 @@ async def _async_engine(engine: Any, _block: bool) -> AsyncIterator[Any]:
 
 @contextmanager
 def _made(make: Callable[[], Any], block: bool) -> Iterator[Any]:
-    """A connection that a function makes: ours to commit and close. A context manager does both itself."""
+    """A connection that a function returns. It is committed and closed here, unless it is a context manager, which does both."""
     made = make()
     if not is_known(made) and hasattr(made, "__enter__"):
         with made as conn:
@@ -319,7 +319,7 @@ async def _made_async(make: Callable[[], Any], block: bool) -> AsyncIterator[Any
                 yield made
         else:
             yield made
-        # asyncpg commits each statement outside of a block by itself.
+        # A connection of asyncpg has no commit(): outside of a block it commits each statement.
         if (commit := getattr(made, "commit", None)) is not None:
             await commit()
     finally:
@@ -331,7 +331,7 @@ _WITH_TRANSACTIONS = (("psycopg", "AsyncConnection"), ("asyncpg", "Connection"))
 
 def _refuse_djangos(conn: Any) -> None:
     if kind_of(conn, [("django", "BaseDatabaseWrapper"), ("django", "ConnectionProxy")]):
-        raise TypeError("Django commits and closes its connections itself: give it as conn= to each call")
+        raise TypeError("the function returns Django's connection, which Django commits and closes itself: give it as conn= to each call")
 
 
 _POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any, bool], AbstractContextManager[Any]]], ...] = (

@@ -1,6 +1,6 @@
-"""Every statement of the clients, once: its SQL, its parameters, and how its rows are read.
+"""Every statement of both clients: its SQL, its parameters, and how its rows are read. Each function is named after a client's method.
 
-All parameters are texts, named and cast; all columns come back as text, so that nothing depends on how a driver reads other types.
+All parameters are texts, named and cast. All columns come back as text, so that nothing depends on a driver's conversions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ AnyExecution = Union[Execution, UUID, str, None]
 IdReuse = Literal["allow_if_no_running", "allow_if_previous_exit_abnormally", "disallow_reuse", "terminate_if_running"]
 Conflict = Literal["override", "ignore", "error"]
 
-LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
-SHORTEST_LIMIT = 0.01
+# Seconds of one slice of a wait, in which it keeps its connection; and the shortest limit of a statement with which a wait makes sense.
+LONGEST_SLICE, SHORTEST_LIMIT = 30.0, 0.01
 
 _ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
 _CONFLICT = {
@@ -44,7 +44,7 @@ _CONFLICT = {
 
 @dataclass(frozen=True)
 class Query(Generic[R_co]):
-    """A statement that is to be executed, and the reading of its rows."""
+    """A statement with its parameters, and the function that reads its rows."""
 
     sql: str
     params: tuple[str | None, ...]
@@ -53,10 +53,13 @@ class Query(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Merge:
-    """How a start is merged into one of the same class and `correlation_key` that has not begun.
+    """How a start is merged into an earlier one of the same class and `correlation_key` that has not begun.
 
-    `input` is "keep", "replace", "merge", or the name of a function of the database with its schema, which gets both. `start_at`
-    is when the one start of both is due.
+    - `input`: "keep" (the default) the earlier input, "replace" it, "merge" both JSON objects, or the name of a function of the database,
+      with its schema, that gets both and returns the input.
+    - `start_at`: when the merged start is due: "keep" (the default) the earlier time, "replace" it, or the "earliest" or "latest" of both.
+    - `within`: merge only if the new start is due less than this after the earlier one. In seconds or a timedelta.
+    - `at_most`: with "replace" and "latest", the start is due at most this long after the first start was made.
     """
 
     input: str = "keep"
@@ -65,7 +68,7 @@ class Merge:
     at_most: Seconds | None = None
 
     def options(self) -> dict[str, Any]:
-        """As `merge` in the options of a start."""
+        """The option `merge` of `xdb.start_process`. Raises `ValueError` for an unknown word."""
         options: dict[str, Any] = {
             "input": self.input.upper() if self.input in ("keep", "replace", "merge") else self.input,
             "startAt": word_of(_MERGED_START, "start_at", self.start_at),
@@ -82,7 +85,7 @@ _MERGED_START = {word: word.upper() for word in ("keep", "replace", "earliest", 
 
 @dataclass(frozen=True)
 class Start:
-    """What `Client.start` takes, for `start_many`."""
+    """The arguments of one `Client.start`, for `start_many`."""
 
     process: type[Process]
     process_id: str | None
@@ -103,7 +106,7 @@ class Start:
     calls: Sequence[StartCall] = ()
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
-        """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
+        """The arguments of `xdb.start_process`, checked, as JSON, without absent ones. `traceparent` is the default of that field."""
         process_type = type_name(self.process)
         global_attributes, options = start_rows.values_and_keys(self.process, self.rows)
         if self.conflict != "override":
@@ -171,7 +174,7 @@ def start_many(many: Sequence[Start], traceparent: str | None) -> Query[list[Exe
 
 
 def _started(one: Start, execution_id: str) -> Execution:
-    """Without an id of its own a process has that of its execution."""
+    """The execution of a start. Without a process id, the execution's id is the process id."""
     return Execution(execution_id if one.process_id is None else one.process_id, UUID(execution_id))
 
 
@@ -199,7 +202,7 @@ def rpc(
         uuid_of(execution),
     )
     if traceparent is not None:
-        # A part of the same statement, so that it comes before the call, also through a pooler; it ends with the transaction.
+        # Set in the same statement, so that it also works through a pooler. It ends with the transaction.
         sql, params = f"{sql} FROM set_config('xdb.traceparent', %s::text, true)", (*params, traceparent)
     return Query(sql, params, lambda rows: codec.decode(_loaded(rows), rpc.output_type, f"output of the RPC {rpc.name}"))
 
@@ -226,17 +229,17 @@ def publish_global(
 
 # --- waiting
 #
-# Nothing but the call and what is immutable stands in these statements: so the server keeps no snapshot for them while they
-# wait, and vacuum goes on. A cast to interval is not immutable.
+# Besides the call, these statements contain only immutable expressions. So the server holds no snapshot for them while they wait, which
+# would block vacuum. A cast to interval is not immutable.
 
 
-# The shorter limit of a statement, as an interval; null where there is none. `transaction_timeout` comes with Postgres 17.
+# The shorter of the session's two limits for a statement, as an interval, or null. `transaction_timeout` exists from Postgres 17 on.
 LIMIT = """least(nullif(current_setting('statement_timeout'), '0')::interval,
     nullif(current_setting('transaction_timeout', true), '0')::interval)"""
 
 
 def limit() -> Query[float | None]:
-    """How many seconds the session gives a statement."""
+    """The session's limit for a statement, in seconds. None: no limit."""
 
     def read(rows: Rows) -> float | None:
         return None if rows[0][0] is None else float(rows[0][0])
@@ -245,7 +248,7 @@ def limit() -> Query[float | None]:
 
 
 def shorter(slice: float, limit: float | None) -> float | None:
-    """The next slice of a wait, after a longer one was cut short. None: the session has no limit, or one that is too short to wait in."""
+    """The next slice of a wait after one was cancelled by a limit. None: the session has no limit, or one that is too short for a wait."""
     return None if limit is None or min(limit, slice) < SHORTEST_LIMIT else min(limit, slice) / 2
 
 
@@ -264,7 +267,7 @@ def wait_for_state(
     return Query(sql, params, lambda rows: state_outcome_of(_loaded(rows)))
 
 
-# --- looking and helping along
+# --- reading and operating
 
 
 def stop(process_id: str, reason: str | None, fail: bool, execution: AnyExecution) -> Query[None]:
@@ -310,7 +313,7 @@ def skip_timer(
 
 def _one_or_all(state: State[Any] | None, number: int | None) -> str | None:
     if (state is None) != (number is None):
-        raise TypeError("state= and number= name a state execution together: give both or none")
+        raise TypeError("state= and number= name a step together: give both or none")
     return None if state is None or number is None else _state_execution(state, number)
 
 
@@ -321,7 +324,7 @@ def retry_now(process_id: str, state: State[Any] | None, number: int | None, exe
     return Query(sql, (process_id, which, uuid_of(execution)), lambda rows: int(rows[0][0]))
 
 
-# --- the same for many
+# --- the same for many processes
 
 _IDS = "ARRAY(SELECT jsonb_array_elements_text(%s::text::jsonb))"
 
@@ -346,7 +349,7 @@ def retry_now_many(process_ids: Iterable[str], state: State[Any] | None, number:
 
 def _ids(process_ids: Iterable[str]) -> str:
     if isinstance(process_ids, str):
-        raise TypeError("process ids are a list, not one text")
+        raise TypeError(f"process_ids is the str {process_ids!r}: give a list")
     return codec.dumps(list(process_ids)).decode()
 
 
@@ -387,32 +390,35 @@ def type_name(process: type[Process]) -> str:
     try:
         return process._xdb.name
     except AttributeError:
-        raise TypeError(f"{process!r} is no subclass of xdb.Process") from None
+        raise TypeError(f"{process!r} is not a subclass of xdb.Process") from None
 
 
 def type_or_name(process: type[Process] | str) -> str:
+    """The name of a process type that is given by its class or its name."""
     return process if isinstance(process, str) else type_name(process)
 
 
 def interval(time: Seconds) -> str:
-    """As text that means the same under every setting of the session."""
+    """An interval as text that means the same under every setting of the session."""
     micros = round(time * 1_000_000) if isinstance(time, (int, float)) else time // timedelta(microseconds=1)
     sign, micros = ("-", -micros) if micros < 0 else ("", micros)
     return f"{sign}{micros // 1_000_000}.{micros % 1_000_000:06} seconds"
 
 
 def seconds_of(time: Seconds) -> float:
+    """A length of time in seconds."""
     return time.total_seconds() if isinstance(time, timedelta) else float(time)
 
 
 def aware(time: datetime) -> str:
-    """As text with its offset; without one it would be taken for the session's time zone."""
+    """A time as text with its offset. Without an offset it would be read in the session's time zone, so that raises `ValueError`."""
     if time.utcoffset() is None:
-        raise ValueError(f"{time!r} has no time zone: give a datetime that is aware of its own")
+        raise ValueError(f"{time!r} has no time zone: give one with tzinfo=")
     return time.isoformat()
 
 
 def in_chunks(many: Iterable[Start], size: int) -> Iterable[list[Start]]:
+    """The starts in lists of `size`, so that any number of them can be iterated over."""
     chunk: list[Start] = []
     for one in many:
         chunk.append(one)
@@ -437,16 +443,18 @@ def _nothing(_rows: Rows) -> None:
 
 
 def uuid_of(execution: AnyExecution) -> str | None:
+    """The id of an execution as text. None: the latest execution."""
     if execution is None:
         return None
     return str(execution.execution_id if isinstance(execution, Execution) else execution)
 
 
 def word_of(words: Mapping[str, str], name: str, given: str) -> str:
+    """The server's word for a word of the SDK. `name` is the argument. Raises `ValueError` for an unknown word."""
     try:
         return words[given]
     except KeyError:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {given!r}") from None
+        raise ValueError(f"{name}={given!r} is unknown: give one of {', '.join(map(repr, words))}") from None
 
 
 def _state_execution(state: State[Any], number: int) -> str:
@@ -458,10 +466,10 @@ _CALLED = ((State, "the state"), (Rpc, "the RPC"), (Queue, "the queue"), (Global
 
 
 def _refuse_other(given: Any, kind: type[Any], what: str, example: str) -> None:
-    """Refuses a name, for one, where a member of a class is meant: its types would be unknown."""
+    """Refuses anything but a member of a process class, for instance its name: the types would be unknown."""
     if not isinstance(given, kind):
         called = next((f"{word} {getattr(given, 'label', given.name)}" for each, word in _CALLED if isinstance(given, each)), None)
-        raise TypeError(f"{what} is given as its class has it, as SignUp.{example}, not {called or repr(given)}")
+        raise TypeError(f"{called or repr(given)} is not {what}: give the member of the class, as in SignUp.{example}")
 
 
 def input_of(member: Member, value: object) -> Any:
@@ -469,7 +477,7 @@ def input_of(member: Member, value: object) -> Any:
     if member.takes_input:
         return codec.encode(value, member.input_type, member.input_place)
     if value is not None:
-        raise TypeError(f"{member.label} takes no input")
+        raise TypeError(f"{member.label} takes no input, and got {type(value).__name__}")
     return None
 
 
@@ -478,7 +486,7 @@ def _state_of(process: type[Process], state: State[Any]) -> State[Any]:
     for own in process._xdb.states.values():
         if own.fn is state.fn:
             return own
-    raise ValueError(f"{state.label} is no state of {type_name(process)}")
+    raise ValueError(f"{state.label} is not a state of {type_name(process)}")
 
 
 def _start_input(process: type[Process], value: object, starting_state: State[Any] | None) -> Any:
@@ -488,7 +496,7 @@ def _start_input(process: type[Process], value: object, starting_state: State[An
     if name is not None:
         return input_of(process._xdb.states[name], value)
     if value is not None:
-        raise TypeError(f"{type_name(process)} has no starting state, and takes no input")
+        raise TypeError(f"{type_name(process)} has no starting state, so its start takes no input")
     return None
 
 
@@ -498,7 +506,7 @@ def locals_of(process: type[Process], values: Mapping[str, object]) -> dict[str,
     unknown = [name for name in values if name not in declared]
     if unknown:
         known = ", ".join(declared) or "none"
-        raise TypeError(f"{process.__name__} has no local attribute {', '.join(unknown)}; it has {known}")
+        raise TypeError(f"{process.__name__} has no local attribute {', '.join(unknown)}; its local attributes are {known}")
     return {
         name: codec.encode(value, declared[name].annotation, f"{process.__name__}.{name}") for name, value in values.items()
     }
@@ -507,5 +515,5 @@ def locals_of(process: type[Process], values: Mapping[str, object]) -> dict[str,
 def _function_call(process: type[Process], call: StartCall) -> dict[str, Any]:
     own = process._xdb.functions.get(call.name)
     if own is None or own.sql_name != call.sql_name:
-        raise ValueError(f"{call.name} ({call.sql_name}) is no function of {type_name(process)}")
+        raise ValueError(f"{call.name} ({call.sql_name}) is not a function of {type_name(process)}")
     return {"function": call.name, "argument": call.argument}

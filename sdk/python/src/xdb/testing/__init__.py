@@ -1,4 +1,8 @@
-"""Tests of users' processes. Here: one handler without an engine, by `call`."""
+"""Tests of an application's processes. This module tests one handler without an engine, with `call` and `wait`.
+
+`testing.simulator` runs whole processes in memory. The fixtures `xdb_db` and `xdb_server` (pytest_plugin.py) use a real server.
+Limitations of `call`: rows are given and returned as values, and no table checks them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ EXECUTION = "00000000-0000-7000-8000-000000000000"
 
 
 class Context(TypedDict, total=False):
-    """Fields of a request's context, as the protocol calls them, for `call` and `wait`."""
+    """Fields of a request's context, with their names in the protocol, for `call` and `wait`."""
 
     processId: str
     processExecutionId: str
@@ -44,7 +48,7 @@ class Context(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Published:
-    """A message that a handler has sent."""
+    """A message that a handler has published."""
 
     queue: str
     message: Any
@@ -63,7 +67,7 @@ class CalledFunction:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a handler. `local` and `rows` have what was written, and nothing else."""
+    """What a handler has done. `local` and `rows` contain only attributes that were written. `output` is that of an RPC."""
 
     decision: Decision | None = None
     output: Any = None
@@ -84,11 +88,15 @@ def call(
     skipped: Iterable[str] = (),
     **context: Unpack[Context],
 ) -> Result:
-    """Calls one handler, with everything as it would come over the wire. What it raises is raised.
+    """Calls one handler, with JSON as over the wire, and returns what it has done. Raises what the handler raises.
 
-    `rows` has the columns of each row (None: the row is gone), `local` the local attributes that were written before,
-    `received` the messages by queue (those of a global one may be `xdb.Message`), `fired` and `skipped` ids of timers.
-    Other names are fields of the request's context (`Context`), as `attempt=2`. What the class or its wait does not have is refused.
+    - `rows`: the columns of each row, by row class. None: the row was deleted.
+    - `local`: local attributes that were written before.
+    - `received`: the messages that the wait has consumed, by queue. Those of a global queue may be `xdb.Message`.
+    - `fired`, `skipped`: ids of timers.
+    - any other argument: a field of the request's context, for instance `attempt=2`; see `Context`.
+
+    Raises `TypeError` for queues, timers, rows or attributes that the class or its wait lacks.
     """
     job = _job(member, "rpc" if isinstance(member, Rpc) else "execute", input, rows, local, context)
     job.live.commands = _results(member, received or {}, set(fired), set(skipped))
@@ -114,7 +122,7 @@ def wait(
     local: Mapping[str, Any] | None = None,
     **context: Unpack[Context],
 ) -> dict[str, Any]:
-    """What a state would wait for: the `commandRequest` of the protocol."""
+    """Returns what a state would wait for: the `commandRequest` of the protocol. Arguments as for `call`."""
     request: dict[str, Any] = _answer(_job(member, "wait-until", input, rows, local, context))["commandRequest"]
     return request
 
@@ -130,7 +138,7 @@ def _job(
     for name in context:
         if name not in Context.__annotations__:
             fields = ", ".join(Context.__annotations__)
-            raise TypeError(f"{name}= is no argument here, and no field of a request's context; those are {fields}")
+            raise TypeError(f"{name}= is neither an argument nor a field of the request's context; the fields are {fields}")
     process: type[Process] = member.process
     is_rpc = isinstance(member, Rpc)
     call_id = f"{EXECUTION}/rpc/{member.name}/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
@@ -151,7 +159,7 @@ def _job(
         "loadedGlobalAttributes": _global(process, rows or {}),
         "loadedLocalAttributes": locals_of(process, local or {}),
     }
-    # Through the text, as over the wire.
+    # Through the JSON text, as over the wire.
     job = read(api, loads(dumps(request)), f"{call_id}/0", None, {process._xdb.name: process})
     job.ends_at = None
     return job
@@ -165,17 +173,17 @@ def _answer(job: Job) -> dict[str, Any]:
 
 
 def _global(process: type[Process], rows: Mapping[type[Row], Mapping[str, Any] | None]) -> dict[str, Any]:
-    """The columns of all rows; those that are not given are null."""
+    """The columns of all rows. Columns that are not given are null."""
     known = list(process._xdb.rows.values())
     for row in rows:
         if row not in known:
-            raise TypeError(f"{process.__name__} has no row {row.__name__}")
+            raise TypeError(f"{process.__name__} has no row {row.__name__}; its rows are {', '.join(each.__name__ for each in known) or 'none'}")
     loaded: dict[str, Any] = {}
     for row in known:
         given = rows.get(row) or {}
         for name, value in given.items():
             if name not in row._attributes:
-                raise TypeError(f"{row.__name__} has no attribute {name!r}; it has {', '.join(row._attributes)}")
+                raise TypeError(f"{row.__name__} has no attribute {name!r}; its attributes are {', '.join(row._attributes)}")
             if value is not None:
                 attribute = row._attributes[name]
                 loaded[name] = encode(value, attribute.annotation, attribute.place)
@@ -186,7 +194,7 @@ def _global(process: type[Process], rows: Mapping[type[Row], Mapping[str, Any] |
 def _results(
     member: Member, received: Mapping[Any, Iterable[Any]], fired: set[str], skipped: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The `commandResults`. A wait that is a function is not asked: what is given here is what it waited for."""
+    """The `commandResults` of the request. A function in `wait=` is not called: what is given here is what it waited for."""
     results: dict[str, list[dict[str, Any]]] = {"timerResults": [], "localQueueResults": [], "globalQueueResults": []}
     for queue in received:
         _refuse_foreign(queue, member.process)
@@ -206,7 +214,7 @@ def _results(
         waited = [id for id, leaf in leaves.items() if leaf.kind == "timer"]
         for id in sorted(fired | skipped):
             if id not in waited:
-                raise TypeError(f"{member.label} waits for no timer {id!r}; it waits for {', '.join(waited) or 'none'}")
+                raise TypeError(f"{member.label} waits for no timer {id!r}; its timers are {', '.join(waited) or 'none'}")
     timers = dict.fromkeys([*(id for id, leaf in leaves.items() if leaf.kind == "timer"), *sorted(fired | skipped)])
     for id in timers:
         status = "COMPLETED" if id in fired else "SKIPPED" if id in skipped else "WAITING"
@@ -215,10 +223,10 @@ def _results(
 
 
 def _refuse_foreign(queue: Any, process: type[Process]) -> None:
-    """Refuses a queue of which the process could receive nothing."""
+    """Raises `TypeError` for a queue that the process does not have."""
     described = process._xdb
     if isinstance(queue, Queue):
-        # Those that a subclass has are copies.
+        # A subclass has copies of its base classes' queues, so base classes are searched too.
         known = any(value is queue for each in process.__mro__ for value in vars(each).values())
     elif isinstance(queue, GlobalQueue):
         known = queue.name in described.global_queues
@@ -227,7 +235,7 @@ def _refuse_foreign(queue: Any, process: type[Process]) -> None:
     if not known:
         name = queue.name if isinstance(queue, (Queue, GlobalQueue)) else queue
         has = ", ".join([*described.queues, *described.global_queues]) or "none"
-        raise TypeError(f"{process.__name__} has no such queue {name!r}; it has {has}")
+        raise TypeError(f"{process.__name__} has no queue {name!r}; its queues are {has}")
 
 
 def _messages(queue: Any, messages: Iterable[Any]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""The clock of a test server: days pass in milliseconds.
+"""The clock of a test server: moves the time of processes on, so that days pass in milliseconds.
 
-It is the server's, for all of its databases: tests that run at the same time each need a server of their own.
+Limitations: the clock is that of the whole server, with all its databases. Tests that run at the same time need a server each.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 from ..client import Client, Outcome
 from ..client.statements import wait as wait_statement
 
-# Real seconds: for what the engine has to do, and how often time may be moved on for one process.
+# Real seconds that the engine gets to finish its work.
 SETTLES_WITHIN = 30.0
+# The most due times in one step of the clock.
 ROUNDS = 500
 
 _MICROSECOND = timedelta(microseconds=1)
 
-# What the engine is at or could begin with; timers, attempts and messages that it has not come to.
+# The state of the engine, its due and running calls, its due timers, and messages that it has not taken in.
 _BUSY = """
 SELECT s.state, s.reason, s.backlog + s.in_flight,
     (SELECT count(*) FROM xdb.timers WHERE fire_at <= clock_timestamp() + %s::text::interval),
@@ -33,7 +34,7 @@ SELECT min(due) - clock_timestamp() - %s::text::interval FROM (
         WHERE ended_at IS NULL AND next_attempt_at > clock_timestamp() + %s::text::interval
 ) AS coming"""
 
-# Calls that are not answered. The engine makes none of those that a worker fetches.
+# Calls that are not answered, by worker. A worker without a URL is a pull worker.
 _WAITING = """
 SELECT w.name, w.url, count(*) FROM xdb.processes AS p JOIN xdb.state_executions AS s USING (execution_id)
     JOIN xdb.process_types AS t USING (process_type) JOIN xdb.workers AS w ON w.name = t.worker
@@ -45,11 +46,11 @@ ORDER BY failed_at DESC LIMIT 5"""
 
 
 class NotSettled(AssertionError):
-    """The engine is still at work, or a process waits for something that time does not bring."""
+    """The engine has not finished its work, or a process waits for something other than a time."""
 
 
 class Clock:
-    """Moves the time of processes on. Made by the fixture `xdb_db`; `connect` gives a superuser's connection of psycopg."""
+    """Moves the time of processes on. Made by the fixture `xdb_db`. `connect` returns a psycopg connection of a superuser."""
 
     def __init__(self, connect: Callable[[], Any], client: Client) -> None:
         self._connect = connect
@@ -57,9 +58,9 @@ class Clock:
         self._offset = timedelta()
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Moves on by so much. What comes due on the way is done, each at its time, so that what it begins counts from there.
+        """Moves the clock on by this length of time. Everything that becomes due on the way happens at its own time.
 
-        What is due before is done before: a timer of a process that was just started counts from its start.
+        Work that is due already is done first, so a timer of a process that was just started counts from its start. Raises `NotSettled`.
         """
         self.settle()
         ends = self._offset + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -70,12 +71,12 @@ class Clock:
                 self.settle()
                 return
             self._move_by(left)
-        raise NotSettled(f"more than {ROUNDS} due times lie within this step: advance in smaller steps, or with fewer processes")
+        raise NotSettled(f"this step has more than {ROUNDS} due times: advance in smaller steps, or with fewer processes")
 
     def to_next_timer(self) -> None:
-        """Moves on to whatever comes next: a timer, a timeout, a start that was put off, a next attempt. Raises if nothing does."""
+        """Moves the clock on to the next due time: of a timer, timeout, delayed start or retry. Raises `NotSettled` if there is none."""
         if not self._to_next():
-            raise NotSettled(f"no timer, timeout, late start or next attempt is left to go to.{self._waiting()}")
+            raise NotSettled(f"no timer, timeout, delayed start or retry is left.{self._waiting()}")
 
     def _to_next(self) -> bool:
         self.settle()
@@ -97,7 +98,7 @@ class Clock:
         self.settle()
 
     def run_until_closed(self, process_id: str) -> Outcome:
-        """Moves on from one timer to the next until the process has closed, and gives its outcome."""
+        """Moves the clock from one due time to the next until the process has closed, and returns its outcome. Raises `NotSettled`."""
         waits = True
         for _ in range(ROUNDS):
             self.settle()
@@ -105,15 +106,15 @@ class Clock:
             if not outcome.timed_out:
                 return outcome
             waited, waits = waits, self._to_next()
-            # Twice: time goes on by itself too, and what the process waited for may have come between the two looks.
+            # Only after two rounds: time also passes by itself, and the process may have gone on between two checks.
             if not waited and not waits:
-                raise NotSettled(f"{process_id} waits for no time: {self._client.describe(process_id)}.{self._waiting()}")
-        raise NotSettled(f"{process_id} has not closed after {ROUNDS} timers. {self._failures()}")
+                raise NotSettled(f"{process_id} waits for something other than a time: {self._client.describe(process_id)}.{self._waiting()}")
+        raise NotSettled(f"{process_id} has not closed after {ROUNDS} due times. {self._failures()}")
 
     def settle(self) -> None:
-        """Waits until the engine has nothing to do at the present time: calls that are due are answered, messages are taken in.
+        """Waits until the engine has nothing left to do at this time: due calls are answered, messages are taken in.
 
-        `NotSettled` after 30 seconds; it says what is left, and at which worker.
+        Raises `NotSettled` after 30 seconds, with what is left, and at which worker.
         """
         deadline = time.monotonic() + SETTLES_WITHIN
         with self._connect() as conn:
@@ -124,13 +125,13 @@ class Clock:
                 if time.monotonic() > deadline:
                     calls, timers, messages = busy
                     raise NotSettled(
-                        f"the engine is {state} ({reason}) with {calls} calls, {timers} timers that are due and "
-                        f"{messages} new messages.{self._waiting()} {self._failures()}"
+                        f"the engine is {state} ({reason}), with {calls} calls, {timers} due timers and "
+                        f"{messages} new messages left.{self._waiting()} {self._failures()}"
                     )
                 time.sleep(0.01)
 
     def reset(self) -> None:
-        """Back to the real time."""
+        """Returns to the real time."""
         if self._offset:
             self._set(timedelta())
 
@@ -140,14 +141,14 @@ class Clock:
             conn.execute(f"ALTER SYSTEM SET xdb.now = '{setting}'")
             conn.execute("SELECT pg_reload_conf()")
         self._offset = offset
-        # A session that begins has the settings of the server's first process, whose clock is everybody's.
+        # A new session has the settings of the postmaster, so it shows when the new time is in effect.
         deadline = time.monotonic() + SETTLES_WITHIN
         while True:
             with self._connect() as conn:
                 if conn.execute("SHOW xdb.now").fetchone()[0] == setting:
                     return
             if time.monotonic() > deadline:
-                raise NotSettled(f"the server has not taken xdb.now = '{setting}'")
+                raise NotSettled(f"the server has not applied xdb.now = '{setting}' within {SETTLES_WITHIN:g} s")
             time.sleep(0.01)
 
     def _text(self) -> str:
@@ -157,12 +158,12 @@ class Clock:
         with self._connect() as conn:
             found = conn.execute(_WAITING).fetchall()
         workers = [
-            f"worker {name} at {url}: {calls}" if url is not None else f"worker {name}, which fetches its calls; does it run? {calls}"
+            f"{calls} of worker {name} at {url}" if url is not None else f"{calls} of pull worker {name} (check that it runs)"
             for name, url, calls in found
         ]
-        return f" Calls that are not answered, of {'; of '.join(workers)}." if workers else ""
+        return f" Calls without an answer: {'; '.join(workers)}." if workers else ""
 
     def _failures(self) -> str:
         with self._connect() as conn:
             failures = conn.execute(_FAILURES).fetchall()
-        return "What failed last: " + ("; ".join(map(str, failures)) or "nothing")
+        return "Last failures: " + ("; ".join(map(str, failures)) or "none")

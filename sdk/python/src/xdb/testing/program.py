@@ -1,4 +1,4 @@
-"""The program `xdb-sim`: where it is, and how it is spoken to."""
+"""Finds and runs the program `xdb-sim`, and sends it commands."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ NAME = "xdb-sim"
 
 
 class SimulatorNotFound(RuntimeError):
-    """There is no `xdb-sim` here."""
+    """The program `xdb-sim` is not installed."""
 
 
 class Program:
-    """A running `xdb-sim`. A command is a line of JSON that is answered with one: see crates/sim/README.md."""
+    """A running `xdb-sim`. A command is a line of JSON, and so is its result: see crates/sim/README.md."""
 
     def __init__(self, now: str) -> None:
         self._process = subprocess.Popen([find(), "--now", now], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.close = weakref.finalize(self, _end, self._process)
 
     def ask(self, command: str, arguments: Mapping[str, Any]) -> Any:
-        """What a command gives; what it refuses is raised as the error that a client gets."""
+        """Returns the result of a command. If it is refused, raises the error that a client gets."""
         assert self._process.stdin is not None and self._process.stdout is not None
         given = {name: value for name, value in arguments.items() if value is not None}
         try:
             self._process.stdin.write(dumps({command: given}) + b"\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
-            raise RuntimeError(f"{NAME} has ended, with status {self._process.poll()}") from None
+            raise RuntimeError(f"{NAME} has exited with status {self._process.poll()}") from None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{NAME} has ended, with status {self._process.wait()}")
+            raise RuntimeError(f"{NAME} has exited with status {self._process.wait()}")
         reply: Any = loads(line)
         if "error" in reply:
             raise _error(**reply["error"])
@@ -47,7 +47,7 @@ class Program:
 
 
 def find() -> str:
-    """Where the program is: `XDB_SIM`, else what the wheel `xdb-sim` has installed beside this Python, else on the path."""
+    """The path of the program: `XDB_SIM`, else beside this Python, where the wheel `xdb-sim` installs it, else in PATH."""
     if given := os.environ.get("XDB_SIM"):
         return given
     scripts = [sysconfig.get_path("scripts")]
@@ -57,8 +57,8 @@ def find() -> str:
     found = shutil.which(NAME, path=os.pathsep.join(scripts)) or shutil.which(NAME)
     if found is None:
         raise SimulatorNotFound(
-            f"there is no {NAME}: in a checkout of XDB, `pip install ./sdk/sim` builds and installs it, if there is Rust; or say in "
-            f"XDB_SIM where it is (`cargo build -p {NAME}` makes it)"
+            f"{NAME} was not found: install it with `pip install ./sdk/sim` in a checkout of XDB, which needs Rust, or set XDB_SIM to its path "
+            f"(`cargo build -p {NAME}` builds it)"
         )
     return found
 
@@ -73,10 +73,10 @@ def _error(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends with its input."""
+    """Ends the program by closing its input."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            # What could not be written is not missed.
+            # Closing fails if the program has exited and unwritten commands are left.
             with suppress(BrokenPipeError):
                 pipe.close()
     process.wait()

@@ -1,4 +1,4 @@
-"""A worker that fetches its calls, beside a test."""
+"""Runs a pull worker beside a test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from ..pull import AsyncPullWorker, PullWorker
 
-# Real seconds: the longest wait of a claim, which the end of a test waits for; and the longest wait for a worker's end.
+# Real seconds: how long a claim waits, and so the end of a test; and how long to wait for the end of the worker.
 WAIT, ENDS_WITHIN = 0.2, 30.0
 
 
 def run_until_stopped(worker: PullWorker | AsyncPullWorker, dsn: str) -> Callable[[], None]:
-    """Runs one like this in threads of its own, and gives what ends it, also when that is called twice.
+    """Runs a copy of a pull worker in threads. Returns a function that stops it, and may be called twice.
 
-    It is another one, since the worker of a module serves many tests. What connects as psql does is connected to `dsn`.
+    It is a copy, because the worker of a module serves many tests. A worker without `connections` is connected to `dsn`.
     """
     return _threads(worker, dsn) if isinstance(worker, PullWorker) else _coroutines(worker, dsn)
 

@@ -1,7 +1,7 @@
-"""Fixtures for tests with a real server.
+"""Fixtures of pytest for tests on a real server.
 
-`xdb_server`: the server of `XDB_TEST_DSN` (a superuser's), or a throwaway one of the Postgres of `PG_CONFIG`.
-`xdb_db`: a database of its own for a test.
+`xdb_server` is the server of `XDB_TEST_DSN` (the conninfo of a superuser), or a throwaway server of the Postgres of `PG_CONFIG`.
+`xdb_db` is a fresh database for each test.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class TestServer:
-    """Where the server is."""
+    """The address of the test server."""
 
     __test__ = False
 
     dsn: str
 
     def of(self, database: str, role: str | None = None) -> str:
-        """The conninfo of one of its databases, for a role."""
+        """The conninfo of one of its databases, for a role. Default: the superuser."""
         psycopg = importlib.import_module("psycopg")
         changed = {"dbname": database} if role is None else {"dbname": database, "user": role}
         made: str = psycopg.conninfo.make_conninfo(self.dsn, **changed)
@@ -52,7 +52,7 @@ class TestServer:
 
 
 class Database:
-    """A database with XDB, and a role `app` that may use it and make tables and schemas in it."""
+    """A database with XDB, and a role `app` that may use XDB and create tables and schemas."""
 
     def __init__(self, server: TestServer, name: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Database:
         self._stops: list[Callable[[], object]] = []
 
     def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
-        """A statement of the application's role, committed; its rows, where it has any."""
+        """Executes and commits a statement as the role `app`. Returns its rows, or an empty list."""
         with _connect(self.dsn) as conn:
             cursor = conn.execute(sql, params or None)
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
@@ -77,9 +77,9 @@ class Database:
     def serve(self, worker: PullWorker | AsyncPullWorker, /) -> None: ...
 
     def serve(self, *given: Any, name: str = "test-worker", secret: str | None = None) -> WorkerServer | None:
-        """Serves processes, or a pull worker, until the end of the test, and registers them: their tables have to be there.
+        """Registers and serves processes, or a pull worker, until the end of the test. Their tables must exist.
 
-        A pull worker that connects as psql does is connected to this database.
+        A pull worker without `connections` is connected to this database.
         """
         if given and isinstance(given[0], (PullWorker, AsyncPullWorker)):
             self._pull(*given)
@@ -94,7 +94,7 @@ class Database:
         self._stops.append(run_until_stopped(worker, self.dsn))
 
     def problems(self) -> list[str]:
-        """What `xdb.check_process` finds in any process of the database."""
+        """The findings of `xdb.check_process` for all processes of the database."""
         with _connect(self.superuser_dsn) as conn:
             found = conn.execute(
                 "SELECT p.process_id, c.problem FROM xdb.processes AS p, "
@@ -103,7 +103,7 @@ class Database:
             return [f"{process_id}: {problem}" for process_id, problem in found.fetchall()]
 
     def close(self) -> None:
-        """Ends what it has begun."""
+        """Stops the workers and closes the connections."""
         for stop in self._stops:
             stop()
         self.client.close()
@@ -132,7 +132,7 @@ def xdb_db(xdb_server: TestServer) -> Iterator[Database]:
 
 @contextmanager
 def new_database(server: TestServer) -> Iterator[Database]:
-    """A database as `xdb_db`, for fixtures of another scope. At its end its processes are checked, and it is dropped."""
+    """Makes a database like that of `xdb_db`, for fixtures of another scope. At the end its processes are checked, and it is dropped."""
     name = f"xdb_test_{os.getpid()}_{next(_numbers)}"
     with _connect(server.dsn) as conn:
         conn.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
@@ -143,7 +143,7 @@ def new_database(server: TestServer) -> Iterator[Database]:
         database.clock.reset()
         problems = database.problems()
         if problems:
-            pytest.fail("processes are not sound:\n" + "\n".join(problems))
+            pytest.fail("the tables of these processes differ from their history:\n" + "\n".join(problems))
     finally:
         database.clock.reset()
         database.close()
@@ -161,7 +161,7 @@ def _prepare(database: Database) -> None:
 
 
 def _drop(server: TestServer, name: str) -> None:
-    """Postgres gives what it has told to go five seconds, which a loaded machine may need for more."""
+    """Drops a database, with retries. Postgres gives sessions five seconds to end, which is too short on a busy machine."""
     in_use = importlib.import_module("psycopg").errors.ObjectInUse
     deadline = time.monotonic() + DROPPED_WITHIN
     with _connect(server.dsn) as conn:

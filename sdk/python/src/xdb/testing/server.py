@@ -1,4 +1,4 @@
-"""A throwaway Postgres server with XDB: on a socket in a private directory, gone when the tests end."""
+"""A throwaway Postgres server with XDB, on a socket in a private directory. It is removed when the tests end."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ SETTINGS: Mapping[str, str] = {
     "listen_addresses": "''",
     "port": "5432",
     "fsync": "off",
-    # An engine for each database of a test, and the launcher.
+    # Enough for an engine in each test's database, and the launcher.
     "max_worker_processes": "32",
 }
 
 
 class ServerFailed(Exception):
-    """The throwaway server could not be made; its log is in the message."""
+    """The throwaway server could not be made. The message has its log."""
 
 
 class Server:
-    """A server whose superuser is `postgres`. `stop` removes it, and so does the end of this program, however it comes."""
+    """A server whose superuser is `postgres`. `stop` removes it, and so does the end of this program, even if it is killed."""
 
     def __init__(self, pg_config: str | None = None, settings: Mapping[str, str] = {}) -> None:
         self.bindir = Path(_bindir(pg_config or os.environ.get("PG_CONFIG") or "pg_config"))
         self._account = _account()
-        # Not one of the tests: the path of a socket has 107 bytes at most.
+        # Not in the test's directory, because the path of a socket has at most 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="xdb-test-"))
         self._server: subprocess.Popen[Any] | None = None
         try:
@@ -53,17 +53,17 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """Where the superuser gets in."""
+        """The conninfo of the superuser."""
         return f"host={self.directory} port=5432 user=postgres dbname=postgres"
 
     @property
     def log(self) -> str:
-        """What the server has written so far."""
+        """The server's log so far."""
         path = self.directory / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def stop(self) -> None:
-        """Stops the server, by force if it must be, and removes its files."""
+        """Stops the server, by force if necessary, and removes its files."""
         server, self._server = self._server, None
         if server is not None:
             for how in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
@@ -103,7 +103,7 @@ class Server:
             time.sleep(0.05)
 
     def _as_server_user(self) -> dict[str, Any]:
-        # A session of its own keeps Ctrl-C for the tests. A backtrace in the environment would be in every DETAIL.
+        # In a session of its own, so that Ctrl-C reaches only the tests. RUST_BACKTRACE would put a backtrace into every DETAIL.
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "RUST_"))}
         options: dict[str, Any] = {"cwd": "/", "env": environment, "start_new_session": True}
         if self._account is not None:
@@ -115,20 +115,20 @@ def _bindir(pg_config: str) -> str:
     try:
         return subprocess.run([pg_config, "--bindir"], check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ServerFailed(f"{pg_config} does not work; set PG_CONFIG to that of a Postgres with XDB") from error
+        raise ServerFailed(f"can't run {pg_config}: set PG_CONFIG to the pg_config of a Postgres with XDB") from error
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whom the server runs as, where that is not who runs the tests: Postgres refuses to run as root."""
+    """The account of the server if the tests run as root, because Postgres refuses to run as root. Otherwise None."""
     return pwd.getpwnam("postgres") if os.geteuid() == 0 else None
 
 
-# Looked up here: behind the fork that lock could belong to a thread that is not there any more.
+# Looked up before the fork. After it, the import lock could belong to a thread that does not exist in the child.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """On Linux the server is shut down also if the tests are killed: nobody else would do it."""
+    """On Linux, makes the kernel shut the server down when the tests end, even if they are killed."""
     if _prctl is not None:
         pr_set_pdeathsig = 1
         _prctl(pr_set_pdeathsig, signal.SIGINT)

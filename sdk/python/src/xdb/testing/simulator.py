@@ -1,4 +1,4 @@
-"""Whole processes in memory: the server's own engine, a virtual clock, and rows as JSON. No database, no network.
+"""Runs whole processes in memory: with the engine of the extension, a virtual clock, and rows as JSON. No database, no network.
 
     with Simulator(SignUp) as sim:
         p = sim.start(SignUp, "signup-alice", rows=[User.row("alice", form=form, status="waiting")])
@@ -6,8 +6,8 @@
         p.rpc(SignUp.confirm, "link")
         assert p.outcome.result == "done"
 
-It has the methods of `xdb.Client` and of the clock of a test server, so what is written for one runs on the other. There are no
-`list` and `wait_for_state`, and no calls for many processes; nothing takes `conn=`, and `check` is of all processes.
+It has the methods of `xdb.Client` and of the clock of a test server, so tests run on both. Limitations: no `list`, no `wait_for_state`, no
+methods for many processes, no `conn=`; `check` checks all processes; functions of the database are not called; tables check nothing.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ P = TypeVar("P", bound=Process)
 R = TypeVar("R", bound=Row)
 T = TypeVar("T")
 
-# Calls at one moment. A process that has made more goes round without a wait.
+# The most calls at one time of the clock. A process that makes more loops without a wait.
 MOST_AT_ONCE = 10_000
-# Moments that `run_until_closed` goes through.
+# The most times that `run_until_closed` moves the clock.
 MOST_MOMENTS = 10_000
 
 
 class CallKeepsFailing(AssertionError):
-    """A call has failed `max_attempts` times, and would be made again."""
+    """A call has failed `max_attempts` times, and would be retried."""
 
 
 class NeverRests(AssertionError):
-    """A process goes on and on, or waits for something that no time brings."""
+    """A process loops without a wait, or waits for something other than a time."""
 
 
 class Unsound(AssertionError):
-    """A process is not what its history says: a defect of XDB."""
+    """A process differs from the replay of its history. This is a defect of XDB."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """An entry of a history."""
+    """An event of a history."""
 
     number: int
     at: datetime
@@ -83,7 +83,7 @@ class Event:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function that an answer calls: by its name in the class, with the JSON of its argument."""
+    """A call of a function of the database: its name in the class, and its argument as JSON."""
 
     process_id: str
     function: str
@@ -92,7 +92,7 @@ class FunctionCall:
 
 @dataclass
 class _Fault:
-    """Calls that are to fail."""
+    """The next calls of a handler fail. Written by `fail_calls`, counted down by `_reply`."""
 
     times: int
     error_type: str
@@ -100,11 +100,12 @@ class _Fault:
 
 
 class Simulator:
-    """Runs processes of these classes. Calls that are due are answered at once, by the code of the classes.
+    """Runs processes of these classes. Due calls are answered at once, by the handlers of the classes.
 
-    Time stands still until it is moved: `now` is what it begins with, the present time if nothing is said. A call that has
-    failed `max_attempts` times and would be made again raises `CallKeepsFailing`, with what it failed with; None: it is made
-    again as its retry policy says.
+    - `now`: the time at which the clock begins. Default: the present. The clock stands still until it is moved.
+    - `max_attempts`: a call that has failed this often and would be retried raises `CallKeepsFailing`. Default 5. None: no limit.
+
+    `with` checks all processes at its end. Raises `SimulatorNotFound` if the program `xdb-sim` is not installed.
     """
 
     def __init__(self, *processes: type[Process], now: datetime | None = None, max_attempts: int | None = 5) -> None:
@@ -112,26 +113,26 @@ class Simulator:
         self.max_attempts = max_attempts
         self._faults: dict[tuple[str, str, str], _Fault] = {}
         self._executions: list[Execution] = []
-        # Calls that were given out.
+        # Calls that the program has handed out and that are not answered.
         self._due: deque[Mapping[str, Any]] = deque()
         self._program = Program(aware(now or datetime.now(timezone.utc)))
         for name, process in self.worker.types.items():
             self._ask("register", process_type=name, definition=process.definition())
 
-    # --- as the fixture of a real server
+    # --- the attributes of the fixture of a real server
 
     @property
     def client(self) -> Simulator:
-        """Itself: it has the methods of a client."""
+        """The simulator itself, which has the methods of a client."""
         return self
 
     @property
     def clock(self) -> Simulator:
-        """Itself: it has the methods of a clock."""
+        """The simulator itself, which has the methods of a clock."""
         return self
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the simulator's program."""
         self._program.close()
 
     def __enter__(self) -> Simulator:
@@ -167,7 +168,7 @@ class Simulator:
         priority: int | None = None,
         calls: Sequence[StartCall] = (),
     ) -> Handle[P]:
-        """Starts a process, as `Client.start`, and makes the calls that are due."""
+        """Starts a process, as `Client.start`, and makes due calls."""
         one = Start(
             process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent,
             starting_state, shard_key, correlation_key, merge, priority, calls,
@@ -202,7 +203,7 @@ class Simulator:
         timeout: Seconds | None = None,
         execution: AnyExecution = None,
     ) -> Any:
-        """Calls an RPC, and gives its output."""
+        """Calls an RPC, and returns its output."""
         begun = self._ask(
             "rpc",
             process_id=process_id,
@@ -220,7 +221,7 @@ class Simulator:
     def publish(
         self, queue: Queue[T], process_id: str, message: T, *, message_id: str | None = None, execution: AnyExecution = None
     ) -> None:
-        """Sends a message to a queue of a running process."""
+        """Publishes a message to a local queue of a running process."""
         self._do(
             "publish",
             process_id=process_id,
@@ -239,7 +240,7 @@ class Simulator:
         message_id: str | None = None,
         ttl: Seconds | None = None,
     ) -> None:
-        """Sends a message to a global queue."""
+        """Publishes a message to a global queue."""
         payload = encode(message, queue.message_type, queue.name)
         seconds = None if ttl is None else seconds_of(ttl)
         self._do("publish_global", queue_name=queue.name, message=payload, key=key, message_id=message_id, ttl=seconds)
@@ -247,19 +248,19 @@ class Simulator:
     def stop(
         self, process_id: str, reason: str | None = None, fail: bool = False, *, execution: AnyExecution = None
     ) -> None:
-        """Ends a running process: it is TERMINATED then, or FAILED."""
+        """Stops a running process. Its status is then TERMINATED, or with `fail` FAILED."""
         kind = "FAIL" if fail else "TERMINATE"
         self._do("stop", process_id=process_id, stop_type=kind, reason=reason, execution_id=_uuid(execution))
 
     def set_local(
         self, process: type[Process], process_id: str, *, execution: AnyExecution = None, **values: object
     ) -> None:
-        """Writes local attributes."""
+        """Writes local attributes. Other attributes keep their values."""
         attributes = locals_of(process, values)
         self._do("set_local_attributes", process_id=process_id, attributes=attributes, execution_id=_uuid(execution))
 
     def local(self, process: type[P], process_id: str, *, execution: AnyExecution = None) -> P:
-        """The local attributes of a process, to be read."""
+        """Returns the local attributes of a process as a read-only instance."""
         return view(process, self._ask("get_local_attributes", process_id=process_id, execution_id=_uuid(execution)))
 
     def skip_timer(
@@ -271,7 +272,7 @@ class Simulator:
         *,
         execution: AnyExecution = None,
     ) -> None:
-        """Lets a timer that a state waits for count as fired."""
+        """Completes a timer of a step at once: the one with this id, or the one that would fire first."""
         id = f"{state.name}-{number}"
         self._do(
             "skip_timer",
@@ -289,7 +290,7 @@ class Simulator:
         *,
         execution: AnyExecution = None,
     ) -> int:
-        """Makes calls at once that wait for their next attempt, and says how many."""
+        """Retries calls at once that wait for their next attempt, and incidents. Returns how many."""
         id = None if state is None else f"{state.name}-{number or 1}"
         retried: int = self._do(
             "retry_now", process_id=process_id, state_execution_id=id, execution_id=_uuid(execution)
@@ -305,12 +306,12 @@ class Simulator:
         reason: str | None = None,
         execution: AnyExecution = None,
     ) -> None:
-        """Has no call of a process begin until `resume()`, or until that time. RPCs are `errors.Paused`, with `reject` messages too."""
+        """Pauses a process until `resume()`, or until the time `until`. RPCs raise `errors.Paused`, and with `reject` messages do too."""
         pause = _pause(reject, until, reason)
         self._do("pause_process", process_id=process_id, execution_id=_uuid(execution), **pause)
 
     def resume(self, process_id: str, *, execution: AnyExecution = None) -> None:
-        """Ends the pause of a process."""
+        """Ends the pause of a process. Does nothing if it is not paused."""
         self._do("resume_process", process_id=process_id, execution_id=_uuid(execution))
 
     def pause_type(
@@ -321,17 +322,17 @@ class Simulator:
         until: datetime | None = None,
         reason: str | None = None,
     ) -> None:
-        """Has no call of any process of a type begin. With `reject` starts are `errors.Paused` too."""
+        """Pauses all processes of a type, as `pause`. With `reject`, starts raise `errors.Paused` too."""
         self._do("pause_process_type", process_type=_name(process), **_pause(reject, until, reason))
 
     def resume_type(self, process: type[Process] | str) -> None:
-        """Ends the pause of a process type."""
+        """Ends the pause of a process type. Does nothing if it is not paused."""
         self._do("resume_process_type", process_type=_name(process))
 
-    # --- looking
+    # --- reading
 
     def incidents(self, process: type[Process] | str | None = None, *, process_id: str | None = None) -> list[Incident]:
-        """Calls whose retries are spent and that stay where they are: of all, a type, or a process. `retry_now()` resolves them."""
+        """Returns the incidents of all processes, a type, or one process. `retry_now()` resolves them."""
         found = [each for each in map(_incident, self._ask("incidents")) if process_id in (None, each.process_id)]
         if process is not None:
             described = [(each, self.describe(each.process_id, execution=each.execution_id)) for each in found]
@@ -339,11 +340,11 @@ class Simulator:
         return sorted(found, key=lambda each: (each.raised_at, each.execution_id, each.state_execution_id))
 
     def describe(self, process_id: str, *, execution: AnyExecution = None) -> Description:
-        """What a process does, what it waits for, and what failed last."""
+        """Returns what a process does, what it waits for, and what failed last."""
         return description_of(self._ask("describe", process_id=process_id, execution_id=_uuid(execution)))
 
     def outcome(self, process_id: str, *, execution: AnyExecution = None) -> Outcome:
-        """How far a process is."""
+        """Returns the status and results of a process."""
         found = self.describe(process_id, execution=execution)
         result = found.results[0].output if len(found.results) == 1 else None
         return Outcome(process_id, found.status, found.results, found.status == "RUNNING", result)
@@ -351,16 +352,16 @@ class Simulator:
     def wait(
         self, process: type[Process], process_id: str, timeout: Seconds = 30, *, execution: AnyExecution = None
     ) -> Outcome:
-        """How far a process is. There is nothing to wait for: what could happen by now has happened."""
+        """Like `outcome`. There is nothing to wait for: everything that is due at this time has happened."""
         return self.outcome(process_id, execution=execution)
 
     def history(self, process_id: str, *, execution: AnyExecution = None) -> list[Event]:
-        """What has happened to a process."""
+        """Returns the events of a process."""
         found = self._ask("history", process_id=process_id, execution_id=_uuid(execution))
         return [Event(e["event_id"], _moment(e["event_time"]), e["event_type"], e["details"]) for e in found]
 
     def check(self) -> None:
-        """Raises `Unsound` if any process is not what its history says."""
+        """Replays the history of all processes. Raises `Unsound` if one differs."""
         problems = []
         for each in self._executions:
             found = self._ask("check", process_id=each.process_id, execution_id=str(each.execution_id))
@@ -371,27 +372,27 @@ class Simulator:
     # --- rows
 
     def rows(self, row: type[Row]) -> list[dict[str, Any]]:
-        """The rows of a table: the columns of the key, and the attributes with their values."""
+        """Returns the rows of a table: the columns of the key, and the values of the attributes."""
         return [_read_row(row, found) for found in self._ask("rows", table=row._table)]
 
     def row(self, row: type[Row], key: Any) -> dict[str, Any] | None:
-        """The row with this key, or None."""
+        """Returns the row with this key, or None."""
         found = self._ask("rows", table=row._table, key=row.row(key).key_columns)
         return _read_row(row, found[0]) if found else None
 
     def put_row(self, row: RowStart) -> None:
-        """Writes a row, as plain SQL would beside the process: `sim.put_row(User.row("alice", status="blocked"))`."""
+        """Writes a row, like SQL of the application would: `sim.put_row(User.row("alice", status="blocked"))`."""
         columns = {row.type._columns.get(name, name): value for name, value in row.values_encoded.items()}
         self._do("rows", table=row.table, key=row.key_columns, set=columns)
 
     def delete_row(self, row: type[Row], key: Any) -> None:
-        """Deletes a row, as plain SQL would."""
+        """Deletes a row, like SQL of the application would."""
         self._do("rows", table=row._table, key=row.row(key).key_columns, delete=True)
 
     # --- functions
 
     def called_functions(self) -> list[FunctionCall]:
-        """The functions that answers have called since this was asked last. There are none here: nothing ran, and none fails."""
+        """Returns the functions that answers and starts would have called since the last call of this method. None of them has run."""
         return [FunctionCall(each["process_id"], each["function"], each["argument"]) for each in self._ask("called")]
 
     # --- faults
@@ -403,12 +404,9 @@ class Simulator:
         *,
         wait: bool = False,
         error_type: str = "SimulatedFailure",
-        detail: str = "the simulator was told to fail this call",
+        detail: str = "fail_calls() made this call fail",
     ) -> None:
-        """Has the next calls of a state or an RPC fail, before its code is reached.
-
-        `wait`: those that ask a state for its wait.
-        """
+        """Makes the next `times` calls of a state or an RPC fail, before its handler runs. With `wait`, the calls of its `wait=` function."""
         api = "rpc" if isinstance(member, Rpc) else "wait-until" if wait else "execute"
         self._faults[member.process._xdb.name, member.name, api] = _Fault(times, error_type, detail)
 
@@ -416,11 +414,11 @@ class Simulator:
 
     @property
     def now(self) -> datetime:
-        """The time of processes."""
+        """The time of the clock."""
         return _moment(self._ask("advance", by=0)["now"])
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Moves on by so much. What comes due on the way is done, each at its time."""
+        """Moves the clock on by this length of time. Everything that becomes due on the way happens at its own time."""
         until = aware(self.now + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
         while True:
             self._rest()
@@ -429,29 +427,29 @@ class Simulator:
         self._rest()
 
     def to_next_timer(self) -> None:
-        """Moves on to whatever comes next: a timer, a timeout, a late start, a next attempt. Raises if nothing does."""
+        """Moves the clock on to the next due time: of a timer, timeout, delayed start or retry. Raises `NeverRests` if there is none."""
         if not self._to_next():
-            raise NeverRests("no timer, timeout, late start or next attempt is left to go to")
+            raise NeverRests("no timer, timeout, delayed start or retry is left")
 
     def _to_next(self) -> bool:
         self._rest()
         return bool(self._do("advance")["reached"])
 
     def run_until_closed(self, process_id: str) -> Outcome:
-        """Moves on from one moment to the next until the process has closed, and gives its outcome."""
+        """Moves the clock from one due time to the next until the process has closed, and returns its outcome. Raises `NeverRests`."""
         for _ in range(MOST_MOMENTS):
             outcome = self.outcome(process_id)
             if not outcome.timed_out:
                 return outcome
             if not self._to_next():
-                raise NeverRests(f"{process_id} waits for no time: {self.describe(process_id)}")
-        raise NeverRests(f"{process_id} has not closed after {MOST_MOMENTS} moments: {self.describe(process_id)}")
+                raise NeverRests(f"{process_id} waits for something other than a time: {self.describe(process_id)}")
+        raise NeverRests(f"{process_id} has not closed after {MOST_MOMENTS} due times: {self.describe(process_id)}")
 
     def settle(self) -> None:
-        """Makes the calls that are due. There are none, unless something was raised in between."""
+        """Makes due calls. There are none, unless a method has raised an error before."""
         self._rest()
 
-    # --- the worker's side
+    # --- answering calls
 
     def _ask(self, command: str, **arguments: Any) -> Any:
         return self._program.ask(command, arguments)
@@ -462,12 +460,12 @@ class Simulator:
         return result
 
     def _rest(self) -> None:
-        """Answers calls until none are due. Where something is raised, it begins with the same call the next time."""
+        """Answers calls until none are due. After an error, the next time begins with the same call."""
         made = 0
         while self._due or self._ask_for_due():
             call = self._due[0]
             if made >= MOST_AT_ONCE:
-                raise NeverRests(f"{call['process_id']} has made {made} calls at one moment, and goes on")
+                raise NeverRests(f"{call['process_id']} has made {made} calls at one time of the clock: it loops without a wait")
             if self._is_wanted(call):
                 state, api = call["state_execution_id"].rpartition("-")[0], call["path"].rpartition("/")[2]
                 self._answer(call, self._reply(call, state, api))
@@ -479,7 +477,7 @@ class Simulator:
         return bool(self._due)
 
     def _is_wanted(self, call: Mapping[str, Any]) -> bool:
-        """Whether the call is to be made. Raises if it has failed too often; then only the end of its process helps."""
+        """Whether to make a call. Not if its process has closed. Raises `CallKeepsFailing` if it has failed `max_attempts` times."""
         if self.max_attempts is None or call["attempt"] <= self.max_attempts:
             return True
         found = self.describe(call["process_id"], execution=call["execution_id"])
@@ -504,7 +502,7 @@ class Simulator:
 
 
 class Handle(Generic[P]):
-    """A process that was started."""
+    """A process that the simulator has started, with the methods of the simulator for this execution."""
 
     def __init__(self, simulator: Simulator, process: type[P], process_id: str, execution_id: str) -> None:
         self._simulator = simulator
@@ -520,24 +518,24 @@ class Handle(Generic[P]):
     @overload
     def rpc(self, rpc: Rpc[I, O], input: I, *, idempotency_key: str | None = ...) -> O: ...
     def rpc(self, rpc: Rpc[Any, Any], input: object = None, *, idempotency_key: str | None = None) -> Any:
-        """Calls an RPC, and gives its output."""
+        """Calls an RPC, and returns its output."""
         call: Callable[..., Any] = self._simulator.rpc
         return call(rpc, self.process_id, input, idempotency_key=idempotency_key, execution=self.execution_id)
 
     def publish(self, queue: Queue[T], message: T, *, message_id: str | None = None) -> None:
-        """Sends a message to one of its queues."""
+        """Publishes a message to one of its local queues."""
         self._simulator.publish(queue, self.process_id, message, message_id=message_id, execution=self.execution_id)
 
     def stop(self, reason: str | None = None, fail: bool = False) -> None:
-        """Ends it."""
+        """Stops the process. Its status is then TERMINATED, or with `fail` FAILED."""
         self._simulator.stop(self.process_id, reason, fail, execution=self.execution_id)
 
     def pause(self, *, reject: bool = False, until: datetime | None = None, reason: str | None = None) -> None:
-        """Has none of its calls begin until `resume()`, or until that time."""
+        """Pauses the process until `resume()`, or until the time `until`."""
         self._simulator.pause(self.process_id, reject=reject, until=until, reason=reason, execution=self.execution_id)
 
     def resume(self) -> None:
-        """Ends its pause."""
+        """Ends the pause of the process."""
         self._simulator.resume(self.process_id, execution=self.execution_id)
 
     @property
@@ -547,7 +545,7 @@ class Handle(Generic[P]):
 
     @property
     def outcome(self) -> Outcome:
-        """How far it is."""
+        """Its status and results."""
         return self._simulator.outcome(self.process_id, execution=self.execution_id)
 
     @property
@@ -557,12 +555,12 @@ class Handle(Generic[P]):
 
     @property
     def local(self) -> P:
-        """Its local attributes, to be read."""
+        """Its local attributes, as a read-only instance."""
         return self._simulator.local(self.process, self.process_id, execution=self.execution_id)
 
     @property
     def history(self) -> list[Event]:
-        """What has happened to it."""
+        """Its events."""
         return self._simulator.history(self.process_id, execution=self.execution_id)
 
 
@@ -586,7 +584,7 @@ def _incident(raw: Mapping[str, Any]) -> Incident:
 
 
 def _moment(text: str) -> datetime:
-    """A time as the simulator writes it: with as many digits behind the dot as it takes, which Python 3.10 can't read."""
+    """A time as the simulator writes it, with any number of digits after the dot, which Python 3.10 can't read."""
     seconds, dot, fraction = text.removesuffix("+00:00").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction:0<6}+00:00" if dot else f"{seconds}+00:00")
 
