@@ -1,4 +1,4 @@
-//! Workers that fetch their calls: `claim_calls`, and what they say to a call.
+//! Pull workers: `claim_calls`, and the functions that answer a call.
 //!
 //! A call is known by its token, `<execution>/<seq>/<number>[/<fingerprint>]`: the lease, and what was loaded under locks. A token is
 //! no secret: it is worth something to those alone who may claim the worker's calls.
@@ -35,8 +35,8 @@ use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
 /// The longest wait of a function that waits.
 pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
-/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and nobody else gets them
-/// before that ends.
+/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and no other session
+/// gets them before that ends.
 const LOCKS_KEPT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The longest lease.
@@ -229,7 +229,7 @@ pub fn fail_call(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Nothing has happened: whoever claims next makes the same attempt.
+/// Nothing has happened: the next claim makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
     caller.on_system_tables(|spi, registry| {
         let found = token.find(spi, registry, caller, TokenLock::Open)?;
@@ -299,7 +299,7 @@ fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queue
     Ok(())
 }
 
-/// The application's tables, for the answer of a worker that fetches its calls.
+/// The application's tables, for the answer of a pull worker.
 struct WorkersTables<'a> {
     caller: Caller,
     call: &'a CallRecord,

@@ -1,8 +1,8 @@
-//! One poll for calls of a worker that fetches them: looks for them, notes attempts whose leases have ended, leases due calls, and makes
-//! their requests. If there are none, it is one statement; else four, but for what calls load.
+//! One poll for calls of a pull worker: looks for calls, notes attempts whose leases have ended, leases due calls, and makes
+//! their requests. A poll that finds none is one statement. A poll that finds calls is four, and more for what they load.
 //!
 //! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
-//! being closed meanwhile, as a publisher does. Whatever somebody else has locked is passed over.
+//! being closed meanwhile, as a publisher does. What another session has locked is passed over.
 
 use super::answering;
 use super::owners_tables::OwnersTables;
@@ -41,12 +41,12 @@ use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
-/// How often calls are looked for again, behind those that can't be claimed, and for how many then at most: for twice as many each
-/// time, because what is found and not wanted is locked all the same until the transaction ends.
+/// The most rounds of a claim, and the most calls that a later round looks for. A round that finds calls that can't be claimed is
+/// followed by one for twice as many. Found calls stay locked until the transaction ends, also those left out of the claim.
 const ROUNDS: u32 = 16;
 const IN_A_ROUND: usize = 64;
 
-/// So long a claim waits for the locks of an owner's tables.
+/// How long a claim waits for the locks of an owner's tables.
 const TABLES_LOCKED: time::Duration = time::Duration::from_millis(100);
 
 /// Who takes longer to read one call's columns has the others read in another claim.
@@ -78,7 +78,7 @@ pub(super) struct Seen {
     pub behind_at: Option<Instant>,
     /// It met calls that it could not give, and keeps locks of them until the transaction ends.
     pub has_locks: bool,
-    /// Owners whose tables are locked or slow: nobody waits for them twice in a claim.
+    /// Owners whose tables are locked or slow: a claim does not wait for them twice.
     busy: HashSet<pg_sys::Oid>,
 }
 
@@ -249,7 +249,7 @@ impl Poll {
         Ok(())
     }
 
-    /// Locks due calls and loads what there is to know of them. Whoever can't be claimed is dealt with here.
+    /// Locks due calls and loads what there is to know of them. Sets calls aside that can't be claimed.
     fn find(
         &self,
         spi: &Spi,
@@ -282,7 +282,7 @@ impl Poll {
     }
 
     /// Sets aside what this worker does not make now: calls follow their process types to other workers, and those of what is paused are
-    /// held as the scheduler holds them. A process whose owner is gone fails.
+    /// held as the scheduler holds them. A process whose owner no longer exists fails.
     fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
         for call in round.calls() {
@@ -434,7 +434,7 @@ impl Poll {
 }
 
 impl SetAside {
-    /// What somebody else has locked is left.
+    /// Leaves rows that another session has locked.
     fn write(&self, spi: &Spi, registry: &mut Registry, seen: &mut Seen) -> Result<()> {
         claim::move_to_workers(spi, &self.moved)?;
         claim::move_to_lane(spi, &self.for_functions, RUNNERS_LANE)?;
@@ -486,13 +486,13 @@ impl Call<'_> {
     }
 }
 
-/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. It is left for another claim, and keeps
-/// nobody else's from this one.
+/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. The call is left for another claim, and
+/// keeps no other call from this one.
 fn is_passing(error: &PgError) -> bool {
     matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
-/// Notes the failed attempts of calls whose leases have ended, as far as nobody has locked them. Says whether it wrote anything.
+/// Notes the failed attempts of calls whose leases have ended, as far as no other session has locked them. Says whether it wrote anything.
 fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<StateKey>) -> Result<bool> {
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
@@ -503,7 +503,7 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<Sta
     Ok(noted)
 }
 
-/// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.
+/// Applies failed attempts, as far as no other session has locked their executions. Says whether it wrote anything.
 fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result<bool> {
     if attempts.is_empty() {
         return Ok(false);
@@ -519,7 +519,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             let command = begun.record(0).as_attempt().failed(failure, further);
             let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
             if matches!(outcome, Outcome::Closing { .. }) {
-                // Somebody publishes to it: in a later claim.
+                // Another session publishes to it: in a later claim.
                 loaded.remove(&id);
             }
         }

@@ -27,10 +27,10 @@ use xdb_sched::turns::shares;
 /// is planned.)
 const CHEAP: Duration = Duration::from_millis(10);
 
-/// While there are calls to claim, a session looks for leases that have ended so often: to find them it walks over all that is due.
+/// While there are calls to claim, a session looks for leases that have ended once in this time: it walks over all due calls for that.
 const LEASES_EVERY: Duration = Duration::from_secs(1);
 
-/// And it spends no more than one part in so many of its time on that.
+/// And it spends at most one part in ten of its time on that.
 const LEASES_SHARE: u32 = 10;
 
 /// Workers, with other shards, that a session remembers.
@@ -88,7 +88,7 @@ impl Looks {
         let is_tried = !self.is_expensive && (again || self.found_nothing && !waits);
         let from_head = is_tried || self.scan.from_head(now);
         let since = |line: &PullLine| (*line, self.scan.from(line).unwrap_or(Timestamp::EARLIEST));
-        // Whoever claims and works in one transaction keeps the locks of what he notes.
+        // A session that claims and works in one transaction keeps the locks of what it notes.
         let leases = !is_in_transaction_block() && self.leases_at.is_none_or(|at| at <= now);
         Plan { lines: (!from_head).then(|| self.lines.iter().map(since).collect()), leases }
     }

@@ -27,7 +27,7 @@ const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
 const HOLDS: usize = 16;
 
-/// How long a hold keeps the engine out of a database when nobody releases it.
+/// How long a hold keeps the engine out of a database if it is not released.
 pub const HOLD_MICROS: i64 = 30_000_000;
 
 // Wide because it is all of the shared memory, a piece for each who uses it.
@@ -126,7 +126,7 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 impl Shared {
     /// The places of sessions that wait.
     fn waiters(&self) -> &[waiter::WaiterCell] {
-        // SAFETY: so many stand behind this in the segment, which begins zeroed: a valid state of atomics.
+        // SAFETY: this many stand behind `self` in the segment, which begins zeroed: a valid state of atomics.
         unsafe {
             std::slice::from_raw_parts((&raw const *self).add(1).cast(), self.waiters.load(Ordering::SeqCst) as usize)
         }
@@ -143,7 +143,7 @@ pub fn clock_offset() -> i64 {
     shared().map_or(&OWN_CLOCK_OFFSET, |shared| &shared.clock_offset).load(Ordering::SeqCst)
 }
 
-/// Notes the offset that this process has read from its configuration. From the postmaster it is everybody's.
+/// Notes the offset that this process has read from its configuration. From the postmaster it holds for all processes.
 pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
     if let Some(shared) = shared().filter(|_| is_postmaster) {
@@ -238,11 +238,11 @@ pub fn poke(database: pg_sys::Oid) {
 
 /// What the launcher was told since it last asked.
 pub struct Pokes {
-    /// The list of databases shall be read again.
+    /// The list of databases has to be read again.
     pub rescan: bool,
-    /// Every database shall be looked at again.
+    /// Every database has to be looked at again.
     pub all: bool,
-    /// These databases shall be looked at again.
+    /// These databases have to be looked at again.
     pub databases: Vec<pg_sys::Oid>,
 }
 
@@ -292,7 +292,7 @@ pub fn release_holds() {
     request_rescan();
 }
 
-/// Whether somebody keeps the engine out of this database, and until when at most.
+/// Whether a session keeps the engine out of this database, and until when at most.
 pub fn held_until(database: pg_sys::Oid) -> Option<i64> {
     let now = raw::now_micros();
     shared()?

@@ -94,7 +94,7 @@ mod xdb_tests {
     #[pg_test]
     fn descriptors_are_reserved_all_or_none_and_given_back() {
         let mut many = Descriptors::default();
-        assert!(!many.reserve_all(usize::MAX), "nobody has so many");
+        assert!(!many.reserve_all(usize::MAX), "no server has as many");
         let few = || Descriptors::default().reserve_all(Descriptors::most());
         assert!(few() && few(), "what is refused or dropped is there for others");
         assert!(many.reserve_all(Descriptors::most()) && !few());
@@ -148,7 +148,7 @@ mod xdb_tests {
         let places = |all: &[Registration]| all.iter().filter(|one| one.has_place()).count();
         let own = many();
         assert_eq!(places(&own), waiter::PLACES);
-        assert_eq!(places(&own[..waiter::PLACES]), waiter::PLACES, "who comes first");
+        assert_eq!(places(&own[..waiter::PLACES]), waiter::PLACES, "the first ones");
         drop(own);
         assert_eq!(places(&many()), waiter::PLACES, "what was given back is free");
     }

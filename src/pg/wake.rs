@@ -328,7 +328,7 @@ pub mod waiter {
             self.worker == Some(worker)
         }
 
-        /// What this session was woken for it has found, or somebody else has: nobody else is woken for it.
+        /// This session, or another one, has found what it was woken for: the wake-up is not passed on.
         pub fn served(&self) {
             self.place.into_iter().for_each(places::served);
         }
@@ -339,7 +339,7 @@ pub mod waiter {
             wait_for_any([self], timeout_ms);
         }
 
-        /// The same for calls. If this session is the one of its worker and shards that looks for what no commit tells of, no longer than
+        /// The same for calls. If this session is the one of its worker and shards that looks for what no commit wakes it for, no longer than
         /// `until_look_ms`.
         pub fn wait_for_calls(&self, timeout_ms: i64, until_look_ms: i64) {
             let watches = self.place.is_none_or(places::watches);

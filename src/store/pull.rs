@@ -2,7 +2,7 @@
 //!
 //! Their leases have the epoch 0, which no process of the engine has, and a number that is half of the sequence `pull_lease`: they go by
 //! `lease_until` alone, and no start of a scheduler makes them void. A lease of any epoch at such a worker is void: it is of the time
-//! when the worker had a URL. Whoever claims notes the failed attempts first whose leases have ended.
+//! when the worker had a URL. A claim first notes the failed attempts whose leases have ended.
 
 use super::StateKey;
 use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
@@ -51,7 +51,7 @@ record! {
 statements! {
     // In one statement, because an idle worker asks for nothing else.
     LOOK = look_statement();
-    // Judged as it is when it is locked. Who has locked its execution to close it keeps it.
+    // Judged as it is when it is locked. A session that has locked its execution to close it keeps it.
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t \
@@ -92,7 +92,7 @@ statements! {
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
-    /// Notes when attempts begin that nobody gets a lease for, because they fail before.
+    /// Notes when attempts begin that get no lease, because they fail before.
     BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>())
         => pub fn begin_attempts(keys: [StateKey], now: Timestamp) -> ();
@@ -178,7 +178,7 @@ impl PullRole {
     }
 }
 
-/// A worker, as whoever claims its calls finds it.
+/// A worker, as a session that claims its calls finds it.
 pub struct PullWorker {
     pub id: WorkerId,
     /// It has no URL.
@@ -279,9 +279,9 @@ pub struct Shares<'a> {
     pub except: &'a [ExecutionId],
 }
 
-/// Locks due calls, and sees to it that nobody closes their executions before this transaction has ended. Whoever fetches calls may keep it
-/// open for as long as he works: the engine passes them over, as if somebody published to them, where it would wait for the locks on their
-/// tasks. Steps go on. What others have locked is passed over, however much of it stands in front.
+/// Locks due calls, and keeps their executions open until this transaction ends. A pull worker may keep the transaction open while it
+/// works. Where the engine would wait for the locks on the tasks, it passes the executions over, as if a session published to them. Steps
+/// go on. Calls that other sessions have locked are passed over, however many stand in front.
 ///
 /// The executions come with their types as they are registered now, and without states.
 pub fn due(
@@ -381,8 +381,8 @@ pub fn still_over(spi: &Spi, worker: WorkerId, keys: &[StateKey], real: Timestam
     spi.rows(&STILL_OVER, &params, read_begun)
 }
 
-/// A call and the lease that somebody has a token of. No other lease has its number: not even one that a crash has taken back together
-/// with what the sequence has counted, and of which somebody has a token still. So half of the number is drawn.
+/// A call and the lease that a token names. No other lease has its number. A crash may take back a lease together with the sequence's
+/// last numbers, while a session still has the token. So half of the number is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Leased {
     pub key: StateKey,
@@ -408,13 +408,13 @@ pub struct OfToken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TokenLock {
     None,
-    /// Nobody closes it.
+    /// No other session closes it.
     Open,
     Step,
 }
 
-/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because nobody
-/// may lock an execution of which the call is another's.
+/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because no role
+/// may lock an execution whose call is not its own.
 pub fn of_token(
     spi: &Spi,
     registry: &mut Registry,

@@ -1,4 +1,4 @@
-//! How many of each owner's due calls a worker gets that fetches its calls: owners take turns.
+//! How many of each owner's due calls a pull worker gets: owners take turns.
 //!
 //! Of N owners with due calls each gets one in N, whatever the priorities of its calls are: these order the owner's own.
 

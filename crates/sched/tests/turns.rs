@@ -1,4 +1,4 @@
-//! Owners take turns at a worker that fetches its calls.
+//! Owners take turns at a pull worker.
 
 use xdb_sched::turns::shares;
 

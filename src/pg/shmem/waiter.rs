@@ -5,8 +5,8 @@
 //! *then* looks for waiters. Whichever comes second sees the other. A latch alone is not enough: looking may wait inside the server,
 //! which resets it. So a wake-up is written down at the place too.
 //!
-//! Whoever waits for an execution is woken with all others that do. Of those who wait for calls of a worker, as many are woken as there are
-//! new calls for their shards, so a wake-up must not be lost with the session that has it:
+//! All sessions that wait for an execution are woken together. Of the sessions that wait for calls of a worker, as many are woken as
+//! there are new calls for their shards, so a wake-up must not be lost with the session that has it:
 //!
 //! ```text
 //!                 a commit                  the session looks               it has found calls, or none
@@ -16,11 +16,11 @@
 //!
 //! 1. A place has one word: whether it is taken, how it stands above, and how often it was taken. A wake-up is an exchange of
 //!    this word, so it reaches the session that was seen there, or fails, and another one gets it.
-//! 2. A place that is given back woken or looking passes its wake-up on to another session of its *line*: those who wait for the same
+//! 2. A place that is given back woken or looking passes its wake-up on to another session of its *line*, the sessions that wait for the same
 //!    worker and shards. So it is passed on when a session is cancelled, ends, may not claim any more, or leaves with calls while
 //!    another commit has woken it.
 //! 3. The first place of a line *watches*: its session looks once per poll interval, and when the next call comes due. It finds
-//!    what no commit tells of: calls that a rollback or an end of a lease has set free, those of a session that was woken and
+//!    what no commit wakes it for: calls that a rollback or an end of a lease has set free, those of a session that was woken and
 //!    rolled back. A place that is given back wakes the one that is first then. The other sessions of the line wait without looking.
 //!    A call that is due later wakes the one that watches.
 //! 4. A session with calls gives its place up before it waits for anything else.
@@ -43,7 +43,7 @@ const TAKEN: u32 = 4;
 /// Above this, how often the place was taken.
 const TIMES: u32 = 8;
 
-/// The shards of those who wait for no calls.
+/// The shards of a session that waits for no calls.
 const NO_SHARDS: u32 = u32::MAX;
 
 #[repr(C)]
@@ -51,7 +51,7 @@ pub(super) struct WaiterCell {
     word: AtomicU32,
     database: AtomicU32,
     key: [AtomicU64; 2],
-    /// The first and the last one, of whoever waits for calls.
+    /// The first and the last one, of a session that waits for calls.
     shards: AtomicU32,
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn served(index: usize) {
     at(index, |_, cell| cell.turn(LOOKING, 0));
 }
 
-/// Whether the session of this place looks for what no commit tells of.
+/// Whether the session of this place looks for what no commit wakes it for.
 pub(crate) fn watches(index: usize) -> bool {
     let is_first = |shared: &'static Shared, cell: &'static WaiterCell| {
         let first = cell.read().and_then(|(_, line)| shared.of_line(line).next());
@@ -193,11 +193,11 @@ pub(crate) fn watches(index: usize) -> bool {
     at(index, is_first).unwrap_or(true)
 }
 
-/// Gives a place of this process back; one that was given back already is left alone. Cannot fail.
+/// Gives a place of this process back; does nothing if it was given back already. Cannot fail.
 pub(crate) fn give_back(index: usize) {
     at(index, |shared, cell| {
         let Some((_, line)) = cell.read() else { return };
-        // The place is another one from here on, whoever takes it.
+        // From here on the word is another one, also if this process takes the place again.
         let free = |word: u32| Some((word / TIMES).wrapping_add(1) * TIMES);
         let before = cell.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, free).unwrap_or_default();
         shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
@@ -221,7 +221,7 @@ fn in_use() -> Option<&'static Shared> {
     shared().filter(|shared| shared.waiters_in_use.load(Ordering::SeqCst) > 0)
 }
 
-/// Wakes those who wait for one of these in this database; for `None`, everybody who waits in it. Cannot fail.
+/// Wakes the sessions that wait for one of these in this database; for `None`, all that wait in it. Cannot fail.
 ///
 /// To be called after the commit.
 pub(crate) fn wake(database: pg_sys::Oid, keys: Option<&BTreeSet<[u8; 16]>>) {
@@ -236,7 +236,7 @@ pub(crate) fn wake(database: pg_sys::Oid, keys: Option<&BTreeSet<[u8; 16]>>) {
     }
 }
 
-/// Wakes a session for each of these calls that waits for such calls, and for those that are due later one that watches. Cannot fail.
+/// Wakes one waiting session for each of these calls. For calls that are due later, it wakes one that watches. Cannot fail.
 ///
 /// To be called after the commit.
 pub(crate) fn wake_for_calls(database: pg_sys::Oid, key: &[u8; 16], calls: &[NewCall]) {
