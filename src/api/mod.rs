@@ -23,7 +23,7 @@
 //! | `rpc.rs` | `invoke_rpc` |
 //! | `rpc_deadline.rs`, `rpc_locks.rs` | no function: the deadline of an RPC, and its locks |
 //! | `rpc_pause.rs`, `rpc_client.rs` | no function: the wait of an RPC for the end of a pause, and its connection |
-//! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
+//! | `pull.rs`, `pull_claim.rs`, `pull_look.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs` | no function: the driver of `xdb_calls::apply` in a session |
 //! | `owners_tables.rs` | no function: how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
@@ -57,6 +57,7 @@ mod pause;
 mod process;
 mod pull;
 mod pull_claim;
+mod pull_look;
 mod query;
 mod registration;
 mod rpc;

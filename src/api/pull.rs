@@ -1,4 +1,4 @@
-//! Workers that fetch their calls: `claim_calls`, and what they say to a call.
+//! Pull workers: `claim_calls`, and the functions that answer a call.
 //!
 //! A call is known by its token, `<execution>/<seq>/<number>[/<fingerprint>]`: the lease, and what was loaded under locks. A token is
 //! no secret: it is worth something to those alone who may claim the worker's calls.
@@ -7,16 +7,17 @@ use super::answering::{self, Answering, Executions, TablesInSession};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, needed};
+use super::{Caller, json, name, needed, pull_look};
 use crate::calls::{self, CallRecord};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
+use crate::pg::latch;
 use crate::pg::process::{self, has_transaction_snapshot};
 use crate::pg::shmem::marks::{self, RESPECTED_FOR};
 use crate::pg::spi::Spi;
-use crate::pg::wake::{self, waiter::Registration};
+use crate::pg::wake::{self, NewCall, waiter::Registration};
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute;
@@ -34,8 +35,8 @@ use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
 /// The longest wait of a function that waits.
 pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
-/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and nobody else gets them
-/// before that ends.
+/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and no other session
+/// gets them before that ends.
 const LOCKS_KEPT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The longest lease.
@@ -109,28 +110,31 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
         return Err(error::needs_read_committed("xdb.claim_calls()"));
     }
     let deadline = Instant::now() + wait;
-    let mut place: Option<(i32, Registration)> = None;
+    let mut place: Option<Registration> = None;
     loop {
-        let seen = poll.once()?;
+        let seen = poll.once(&mut place)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if !seen.calls.is_empty() || seen.wrote || left.is_zero() {
             return Ok(Value::Rows(seen.calls.into_iter().map(pull_claim::Claimed::row).collect()));
         }
+        if seen.has_locks {
+            args.sleep(|| latch::wait_for_latch(left.min(LOCKS_KEPT).as_millis() as i64));
+            return Ok(Value::Rows(Vec::new()));
+        }
         match &place {
-            Some((worker, place)) if *worker == seen.worker => {
-                if seen.has_locks {
-                    args.sleep(|| place.wait(left.min(LOCKS_KEPT).as_millis() as i64));
-                    return Ok(Value::Rows(Vec::new()));
-                }
+            Some(place) if place.is_for(seen.worker) => {
+                place.served();
                 let milliseconds = |due: Timestamp| due.since(clock::now()).max(0) / 1000;
                 let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
-                let pause = until_due.min(left.as_millis() as i64).min(guc::POLL_INTERVAL_MS.get().into());
-                args.sleep(|| place.wait(pause + 1));
+                let until_look = until_due.min(guc::POLL_INTERVAL_MS.get().into());
+                let until_behind = seen.behind_at.map_or(left, |at| at.saturating_duration_since(Instant::now()));
+                let left = left.min(until_behind).as_millis() as i64;
+                args.sleep(|| place.wait_for_calls(left + 1, until_look + 1));
                 // A statement that goes on has locked all that it uses, and hears nothing of grants that were revoked meanwhile.
                 process::accept_invalidations();
             }
             // In this order: what becomes due after the poll that follows wakes this session.
-            _ => place = Some((seen.worker, Registration::register_worker(seen.worker))),
+            _ => place = Some(Registration::register_worker(seen.worker, poll.shards)),
         }
     }
 }
@@ -225,15 +229,15 @@ pub fn fail_call(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Nothing has happened: whoever claims next makes the same attempt.
+/// Nothing has happened: the next claim makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
     caller.on_system_tables(|spi, registry| {
         let found = token.find(spi, registry, caller, TokenLock::Open)?;
-        if !pull::give_back(spi, token.leased)? {
-            return Err(error::call_is_lost());
-        }
+        let shard = pull::give_back(spi, token.leased)?.ok_or_else(error::call_is_lost)?;
         crash::point("pull-give-back");
-        wake::call_worker_at_commit(found.worker);
+        let (execution, seq) = token.leased.key;
+        wake::new_call_at_commit(found.worker, NewCall { shard, is_due: true }, (execution.0, seq.0));
+        pull_look::given_back();
         Ok(Value::Void)
     })
 }
@@ -295,7 +299,7 @@ fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queue
     Ok(())
 }
 
-/// The application's tables, for the answer of a worker that fetches its calls.
+/// The application's tables, for the answer of a pull worker.
 struct WorkersTables<'a> {
     caller: Caller,
     call: &'a CallRecord,

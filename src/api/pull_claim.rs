@@ -1,11 +1,12 @@
-//! One poll for calls of a worker that fetches them: notes attempts whose leases have ended, leases due calls, and makes their
-//! requests.
+//! One poll for calls of a pull worker: looks for calls, notes attempts whose leases have ended, leases due calls, and makes
+//! their requests. A poll that finds none is one statement. A poll that finds calls is four, and more for what they load.
 //!
 //! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
-//! being closed meanwhile, as a publisher does. Whatever somebody else has locked is passed over.
+//! being closed meanwhile, as a publisher does. What another session has locked is passed over.
 
 use super::answering;
 use super::owners_tables::OwnersTables;
+use super::pull_look::{Due, Looks, in_turn};
 use super::{Caller, process, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
@@ -13,24 +14,23 @@ use crate::pg::commit::leasing;
 use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
-use crate::pg::process::{is_in_transaction_block, random};
+use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
-use crate::pg::wake;
+use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
-use crate::store::claim::{self, Lease};
+use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{self, Loaded};
-use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
+use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, executions_of, locks, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
-use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
@@ -41,39 +41,19 @@ use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
-/// How often calls are looked for again, behind those that can't be claimed, and for how many then at most: for twice as many each
-/// time, because what is found and not wanted is locked all the same until the transaction ends.
+/// The most rounds of a claim, and the most calls that a later round looks for. A round that finds calls that can't be claimed is
+/// followed by one for twice as many. Found calls stay locked until the transaction ends, also those left out of the claim.
 const ROUNDS: u32 = 16;
 const IN_A_ROUND: usize = 64;
 
-/// So long a claim waits for the locks of an owner's tables.
+/// How long a claim waits for the locks of an owner's tables.
 const TABLES_LOCKED: time::Duration = time::Duration::from_millis(100);
 
 /// Who takes longer to read one call's columns has the others read in another claim.
 const SLOW_TABLES: time::Duration = time::Duration::from_secs(1);
 
-/// While there are calls to claim, a session looks for leases that have ended so often: to find them it walks over all that is due.
-const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);
-
-/// And it spends no more than one part in so many of its time on that.
-const NOTING_SHARE: u32 = 10;
-
 /// A call that is not made, or that no worker has completed, and what follows from that.
 type FailedCall = (Begun, Failure, Further);
-
-thread_local! {
-    /// When this session looks for leases of a worker's calls that have ended, though there are calls to claim.
-    static NOTE_AT: RefCell<HashMap<WorkerId, Instant>> = RefCell::new(HashMap::new());
-}
-
-fn is_time_to_note(worker: WorkerId) -> bool {
-    NOTE_AT.with_borrow(|at| at.get(&worker).is_none_or(|at| *at <= Instant::now()))
-}
-
-fn noted(worker: WorkerId, began: Instant) {
-    let next = Instant::now() + NOTED_EVERY.max(began.elapsed() * NOTING_SHARE);
-    NOTE_AT.with_borrow_mut(|at| at.insert(worker, next));
-}
 
 /// What is looked for.
 pub(super) struct Poll {
@@ -94,9 +74,11 @@ pub(super) struct Seen {
     pub wrote: bool,
     /// When the next call comes due.
     pub next_due: Option<Timestamp>,
+    /// When to look for what may stand behind the session's cursors.
+    pub behind_at: Option<Instant>,
     /// It met calls that it could not give, and keeps locks of them until the transaction ends.
     pub has_locks: bool,
-    /// Owners whose tables are locked or slow: nobody waits for them twice in a claim.
+    /// Owners whose tables are locked or slow: a claim does not wait for them twice.
     busy: HashSet<pg_sys::Oid>,
 }
 
@@ -158,40 +140,60 @@ struct Made {
 }
 
 impl Poll {
-    pub fn once(&self) -> Result<Seen> {
+    /// `place`: where the session waits for calls. It is given up when there are some, because what follows may wait for tables of owners.
+    pub fn once(&self, place: &mut Option<Registration>) -> Result<Seen> {
         let mut seen = Seen::default();
-        let may_claim = self.on_system_tables(&mut seen, |spi, _, seen| {
-            let worker = store::worker(spi, &self.worker)?;
-            if !worker.pulls {
-                return Err(error::worker_has_url(&self.worker));
-            }
-            if !pull::may_claim(self.caller, worker.role.as_ref())? {
-                return Err(error::may_not_claim(&self.worker, worker.role.as_ref().map(|role| role.name.as_str())));
-            }
-            seen.worker = worker.id;
-            store::may_be_made(spi)
-        })?;
-        if !may_claim {
-            return Ok(seen);
+        let mut sight = self.look(&mut seen, place.is_some())?;
+        if sight.leases_ended && self.note_over(&mut seen)? {
+            sight = self.look(&mut seen, false)?;
         }
-        // Whoever claims and works in one transaction keeps the locks of what he notes.
-        let is_time = is_time_to_note(seen.worker) && !is_in_transaction_block();
-        let began = clock::now();
-        if is_time {
-            self.note_over(&mut seen)?;
-        }
-        self.claim_due(&mut seen)?;
-        if seen.calls.is_empty() && !is_time && self.note_over(&mut seen)? {
-            self.claim_due(&mut seen)?;
-        }
+        self.claim_due(&sight, &mut seen, place)?;
         if seen.wrote {
             wake::note_uncommitted_write();
-        } else if seen.calls.is_empty() {
-            // What has come due since then was not looked for.
-            let next = |spi: &Spi, _: &mut Registry, seen: &mut Seen| store::next_due(spi, seen.worker, began);
-            seen.next_due = self.on_system_tables(&mut seen, next)?;
         }
         Ok(seen)
+    }
+
+    /// Looks for calls that are due. Nothing is there while none may be made.
+    fn look(&self, seen: &mut Seen, waits: bool) -> Result<Sight> {
+        let key = (self.worker.clone(), self.shards);
+        let mut again = false;
+        loop {
+            let plan = Looks::of(&key, |looks| looks.plan(again, waits));
+            let (began, now) = (Instant::now(), clock::now());
+            let wanted = Wanted {
+                worker: &self.worker,
+                at_most: self.at_most,
+                shards: self.shards,
+                lines: plan.lines.as_deref(),
+                leases: plan.leases,
+            };
+            let mut sight = self.on_system_tables(seen, |spi, _, _| {
+                let sight = store::look(spi, &wanted, now, clock::real())?;
+                let role = sight.worker.role.as_ref();
+                if !sight.worker.pulls {
+                    return Err(error::worker_has_url(&self.worker));
+                }
+                if !pull::may_claim(self.caller, role)? {
+                    return Err(error::may_not_claim(&self.worker, role.map(|role| role.name.as_str())));
+                }
+                Ok(sight)
+            })?;
+            seen.worker = sight.worker.id;
+            again = Looks::of(&key, |looks| {
+                let is_good = looks.seen(&plan, &sight, (began, now));
+                seen.behind_at = looks.behind_at();
+                !is_good
+            });
+            if !again {
+                if !sight.may_be_made {
+                    (sight.lines, sight.leases_ended) = (Vec::new(), false);
+                }
+                // What has come due since then was not looked for.
+                seen.next_due = sight.lines.iter().filter_map(|line| line.next).min();
+                return Ok(sight);
+            }
+        }
     }
 
     /// As the engine. What it writes needs no flush of its own while there are leases alone in the transaction.
@@ -208,8 +210,7 @@ impl Poll {
 
     /// Notes the failed attempts of calls whose leases have ended. Says whether there were any.
     fn note_over(&self, seen: &mut Seen) -> Result<bool> {
-        let began = Instant::now();
-        let wrote = self.on_system_tables(seen, |spi, registry, seen| {
+        self.on_system_tables(seen, |spi, registry, seen| {
             let over = store::over(spi, seen.worker, clock::now(), clock::real())?;
             if over.is_empty() {
                 return Ok(false);
@@ -218,68 +219,70 @@ impl Poll {
             let wrote = note_over(spi, registry, seen.worker, over)?;
             seen.wrote |= wrote;
             Ok(wrote)
-        })?;
-        noted(seen.worker, began);
-        Ok(wrote)
+        })
     }
 
     /// Claims calls that are due.
-    fn claim_due(&self, seen: &mut Seen) -> Result<()> {
+    fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<()> {
+        let key = (self.worker.clone(), self.shards);
+        let mut due = Due::new(&sight.lines, self.at_most);
         // These can't be claimed now, and stand in front of others.
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
             let wanted = left.saturating_mul(1 << round).min(left.max(IN_A_ROUND));
-            let find = |spi: &Spi, registry: &mut Registry, seen: &mut Seen| {
-                self.find(spi, registry, seen, wanted, &passed_over)
-            };
-            let round = self.on_system_tables(seen, find)?;
-            if round.due.is_empty() {
+            let rooms = Looks::of(&key, |looks| due.shared(looks, wanted, |owner| seen.busy.contains(&owner)));
+            if rooms.is_empty() {
                 break;
             }
-            let was_all = round.due.len() < wanted;
+            let find = |spi: &Spi, registry: &mut Registry, seen: &mut Seen| {
+                self.find(spi, registry, seen, &rooms, &passed_over, place)
+            };
+            let round = self.on_system_tables(seen, find)?;
+            due.taken(&rooms, &round.due);
             passed_over.extend(round.due.iter().map(|due| due.key.0));
             self.claim(round, seen, &mut bytes)?;
-            if was_all || seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
+            if seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Locks due calls and loads what there is to know of them. Whoever can't be claimed is dealt with here.
+    /// Locks due calls and loads what there is to know of them. Sets calls aside that can't be claimed.
     fn find(
         &self,
         spi: &Spi,
         registry: &mut Registry,
         seen: &mut Seen,
-        at_most: usize,
+        rooms: &[LineShare],
         passed_over: &BTreeSet<ExecutionId>,
+        place: &mut Option<Registration>,
     ) -> Result<Round> {
-        let (worker, shards, now) = (seen.worker, self.shards, clock::now());
         let except: Vec<_> = passed_over.iter().copied().collect();
-        let except_of: Vec<_> = seen.busy.iter().copied().collect();
-        let wanted = Wanted { worker, at_most, shards, except: &except, except_of: &except_of, now };
-        let due = store::due(spi, &wanted)?;
-        seen.has_locks |= !due.is_empty();
-        let ids: BTreeSet<_> = due.iter().map(|due| due.key.0).collect();
-        let mut round = Round { due, ..Round::default() };
-        if ids.is_empty() {
-            return Ok(round);
+        let shares = Shares { worker: seen.worker, shards: self.shards, lines: rooms, except: &except };
+        let (mut due, executions) = store::due(spi, registry, &shares, clock::now())?;
+        if due.is_empty() {
+            return Ok(Round::default());
         }
-        let ids = store::keep_open(spi, &ids)?;
-        let keys: Vec<_> = round.due.iter().map(|due| due.key).filter(|key| ids.contains(&key.0)).collect();
-        round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
+        seen.has_locks = true;
+        if let Some(place) = place.take() {
+            place.served();
+        }
+        in_turn(rooms, &mut due);
+        let mut round = Round { due, executions, ..Round::default() };
+        let keys: Vec<_> = round.due.iter().map(|due| due.key).collect();
         state::states_in(spi, &mut round.executions, &keys, &mut ByteBudget::default())?;
         self.judge(spi, registry, &mut round, seen)?;
-        let wants_local = |id: &ExecutionId| round.calls().any(|call| call.due.key.0 == *id && call.wants_local());
-        let with_local: Vec<_> = ids.into_iter().filter(wants_local).collect();
+        let wants_local = |call: &Call<'_>| call.due.has_locals && call.wants_local();
+        let with_local: BTreeSet<_> = round.calls().filter(wants_local).map(|call| call.due.key.0).collect();
+        let with_local: Vec<_> = with_local.into_iter().collect();
         round.local = Some(attribute::with_versions(spi, &with_local, ByteBudget::default())?);
         Ok(round)
     }
 
     /// Sets aside what this worker does not make now: calls follow their process types to other workers, and those of what is paused are
-    /// held as the scheduler holds them. A process whose owner is gone fails.
+    /// held as the scheduler holds them. A process whose owner no longer exists fails.
     fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
         for call in round.calls() {
@@ -334,18 +337,19 @@ impl Poll {
         let (now, real) = (clock::now(), clock::real());
         self.on_system_tables(seen, |spi, registry, seen| {
             if !made.is_empty() {
-                let number = store::number(spi)?;
-                let lease = |made: &Made| Lease { epoch: 0, number, until: real + made.lease };
-                let leases: Vec<_> = made.iter().map(|(due, _, made)| (*due, lease(made))).collect();
-                store::lease(spi, &leases, now)?;
+                let leases: Vec<_> = made.iter().map(|(due, _, made)| (*due, real + made.lease)).collect();
+                let numbers = store::lease(spi, &leases, now)?;
                 crash::point("pull-claim");
-                seen.calls.extend(made.into_iter().map(|(due, api, made)| Claimed {
-                    token: pull::token_of(Leased { key: due.key, number }, made.fingerprint),
-                    call_id: made.call_id,
-                    api,
-                    request: made.request,
-                    lease_until: real + made.lease,
-                }));
+                for (due, api, made) in made {
+                    let number = numbers.get(&due.key).ok_or_else(|| PgError::internal("a call was not leased"))?;
+                    seen.calls.push(Claimed {
+                        token: pull::token_of(Leased { key: due.key, number: *number }, made.fingerprint),
+                        call_id: made.call_id,
+                        api,
+                        request: made.request,
+                        lease_until: real + made.lease,
+                    });
+                }
             }
             let begun: Vec<_> = failed.iter().map(|(begun, ..)| begun.key).collect();
             store::begin_attempts(spi, &begun, now)?;
@@ -430,7 +434,7 @@ impl Poll {
 }
 
 impl SetAside {
-    /// What somebody else has locked is left.
+    /// Leaves rows that another session has locked.
     fn write(&self, spi: &Spi, registry: &mut Registry, seen: &mut Seen) -> Result<()> {
         claim::move_to_workers(spi, &self.moved)?;
         claim::move_to_lane(spi, &self.for_functions, RUNNERS_LANE)?;
@@ -482,13 +486,13 @@ impl Call<'_> {
     }
 }
 
-/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. It is left for another claim, and keeps
-/// nobody else's from this one.
+/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. The call is left for another claim, and
+/// keeps no other call from this one.
 fn is_passing(error: &PgError) -> bool {
     matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
-/// Notes the failed attempts of calls whose leases have ended, as far as nobody has locked them. Says whether it wrote anything.
+/// Notes the failed attempts of calls whose leases have ended, as far as no other session has locked them. Says whether it wrote anything.
 fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<StateKey>) -> Result<bool> {
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
@@ -499,7 +503,7 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<Sta
     Ok(noted)
 }
 
-/// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.
+/// Applies failed attempts, as far as no other session has locked their executions. Says whether it wrote anything.
 fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result<bool> {
     if attempts.is_empty() {
         return Ok(false);
@@ -515,7 +519,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             let command = begun.record(0).as_attempt().failed(failure, further);
             let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
             if matches!(outcome, Outcome::Closing { .. }) {
-                // Somebody publishes to it: in a later claim.
+                // Another session publishes to it: in a later claim.
                 loaded.remove(&id);
             }
         }

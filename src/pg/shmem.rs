@@ -4,7 +4,7 @@
 //! wake-up reads is an atomic, so that no such path can wait or fail; the one lock protects error texts and the allocation of
 //! call statistics. All-zero memory is the valid empty state.
 //!
-//! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a role without a
+//! Full arrays: a database without a slot is logged and retried by the launcher; a session that waits for too much at a time polls; a role without a
 //! place is not over its quotas; a worker
 //! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, raw};
@@ -27,7 +27,7 @@ const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
 const HOLDS: usize = 16;
 
-/// How long a hold keeps the engine out of a database when nobody releases it.
+/// How long a hold keeps the engine out of a database if it is not released.
 pub const HOLD_MICROS: i64 = 30_000_000;
 
 // Wide because it is all of the shared memory, a piece for each who uses it.
@@ -44,8 +44,10 @@ pub(crate) struct Shared {
     holds: [Hold; HOLDS],
     slots: [slot::SlotCell; slot::SLOTS],
     calls: [call::CallCell; call::CALLS],
+    /// How many places of sessions that wait are taken, up to where any ever was, and how many there are: they stand behind all this.
     waiters_in_use: AtomicU32,
-    waiters: [waiter::WaiterCell; waiter::WAITERS],
+    waiters_until: AtomicU32,
+    waiters: AtomicU32,
     over_in_use: AtomicU32,
     over: over::Cells,
     /// One for the slot of each scheduler.
@@ -89,7 +91,7 @@ unsafe extern "C-unwind" fn request() {
         if let Some(previous) = PREVIOUS_REQUEST {
             pg_sys::ffi::pg_guard_ffi_boundary(|| previous());
         }
-        pg_sys::RequestAddinShmemSpace(size_of::<Shared>());
+        pg_sys::RequestAddinShmemSpace(size_of::<Shared>() + waiter::size());
         pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 1);
     }
 }
@@ -104,9 +106,11 @@ unsafe extern "C-unwind" fn startup() {
         let lock = &raw mut (*pg_sys::MainLWLockArray.add(compat::ADDIN_SHMEM_INIT_LOCK)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let mut found = false;
-        let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found).cast::<Shared>();
+        let size = size_of::<Shared>() + waiter::size();
+        let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size, &mut found).cast::<Shared>();
         if !found {
-            memory.write_bytes(0, 1);
+            memory.cast::<u8>().write_bytes(0, size);
+            (*memory).waiters.store(waiter::count() as u32, Ordering::SeqCst);
             (*memory).clock_offset.store(OWN_CLOCK_OFFSET.load(Ordering::SeqCst), Ordering::SeqCst);
         }
         SHARED.store(memory, Ordering::Release);
@@ -119,6 +123,16 @@ pub(crate) fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
+impl Shared {
+    /// The places of sessions that wait.
+    fn waiters(&self) -> &[waiter::WaiterCell] {
+        // SAFETY: this many stand behind `self` in the segment, which begins zeroed: a valid state of atomics.
+        unsafe {
+            std::slice::from_raw_parts((&raw const *self).add(1).cast(), self.waiters.load(Ordering::SeqCst) as usize)
+        }
+    }
+}
+
 /// Whether the library was loaded through `shared_preload_libraries`, so that there is an engine.
 pub fn is_preloaded() -> bool {
     shared().is_some()
@@ -129,7 +143,7 @@ pub fn clock_offset() -> i64 {
     shared().map_or(&OWN_CLOCK_OFFSET, |shared| &shared.clock_offset).load(Ordering::SeqCst)
 }
 
-/// Notes the offset that this process has read from its configuration. From the postmaster it is everybody's.
+/// Notes the offset that this process has read from its configuration. From the postmaster it holds for all processes.
 pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
     if let Some(shared) = shared().filter(|_| is_postmaster) {
@@ -224,11 +238,11 @@ pub fn poke(database: pg_sys::Oid) {
 
 /// What the launcher was told since it last asked.
 pub struct Pokes {
-    /// The list of databases shall be read again.
+    /// The list of databases has to be read again.
     pub rescan: bool,
-    /// Every database shall be looked at again.
+    /// Every database has to be looked at again.
     pub all: bool,
-    /// These databases shall be looked at again.
+    /// These databases have to be looked at again.
     pub databases: Vec<pg_sys::Oid>,
 }
 
@@ -278,7 +292,7 @@ pub fn release_holds() {
     request_rescan();
 }
 
-/// Whether somebody keeps the engine out of this database, and until when at most.
+/// Whether a session keeps the engine out of this database, and until when at most.
 pub fn held_until(database: pg_sys::Oid) -> Option<i64> {
     let now = raw::now_micros();
     shared()?

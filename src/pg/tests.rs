@@ -17,6 +17,7 @@ mod xdb_tests {
     use crate::pg::shmem::{Role, Slot, slow, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
+    use crate::pg::wake::{NewCall, worker_key};
     use crate::pg::{identity, latch, names, subxact};
     use pgrx::pg_sys;
     use pgrx::prelude::*;
@@ -93,7 +94,7 @@ mod xdb_tests {
     #[pg_test]
     fn descriptors_are_reserved_all_or_none_and_given_back() {
         let mut many = Descriptors::default();
-        assert!(!many.reserve_all(usize::MAX), "nobody has so many");
+        assert!(!many.reserve_all(usize::MAX), "no server has as many");
         let few = || Descriptors::default().reserve_all(Descriptors::most());
         assert!(few() && few(), "what is refused or dropped is there for others");
         assert!(many.reserve_all(Descriptors::most()) && !few());
@@ -142,21 +143,52 @@ mod xdb_tests {
     // --- types -------------------------------------------------------------------------------------------------------
 
     #[pg_test]
-    fn a_role_has_so_many_places_to_wait_at_and_no_more() {
-        let many = || (0..2 * waiter::WAITERS_OF_ROLE).map(|_| Registration::register(&[7; 16])).collect::<Vec<_>>();
+    fn a_session_has_places_of_its_own_to_wait_at() {
+        let many = || (0..2 * waiter::PLACES).map(|_| Registration::register(&[7; 16])).collect::<Vec<_>>();
         let places = |all: &[Registration]| all.iter().filter(|one| one.has_place()).count();
         let own = many();
-        assert_eq!(places(&own), waiter::WAITERS_OF_ROLE);
-        assert!(places(&own[..waiter::WAITERS_OF_ROLE]) == waiter::WAITERS_OF_ROLE, "who comes first");
-        // Other roles still have places.
-        run("CREATE ROLE xdb_waits; SET ROLE xdb_waits").expect("roles");
-        let others = many();
-        assert_eq!(places(&others), waiter::WAITERS_OF_ROLE);
+        assert_eq!(places(&own), waiter::PLACES);
+        assert_eq!(places(&own[..waiter::PLACES]), waiter::PLACES, "the first ones");
         drop(own);
-        assert!(!Registration::register(&[7; 16]).has_place());
-        run("RESET ROLE").expect("its own role");
-        let again = many();
-        assert_eq!(places(&again), waiter::WAITERS_OF_ROLE, "what was given back is free");
+        assert_eq!(places(&many()), waiter::PLACES, "what was given back is free");
+    }
+
+    #[pg_test]
+    fn a_call_wakes_one_of_those_who_wait_for_its_shard_and_no_wake_up_is_lost_with_a_place() {
+        const WORKER: i32 = i32::MAX;
+        // SAFETY: set once at the start of the process.
+        let database = unsafe { pg_sys::MyDatabaseId };
+        let place = |first, last| Registration::register_worker(WORKER, (first, last));
+        let commit = |shard, is_due| {
+            waiter::wake_for_calls(database, &worker_key(WORKER), &[NewCall { shard, is_due }]);
+        };
+        let is_woken = |place: &Registration| place.place().is_some_and(waiter::take_woken);
+        let (low, all) = (place(0, 9), place(0, 1023));
+        let another = place(0, 1023);
+        // As many are woken as there are calls, of those whose shards they are.
+        commit(500, true);
+        assert_eq!([&low, &all, &another].map(is_woken), [false, false, true]);
+        // A look that is over passes nothing on.
+        another.served();
+        commit(500, true);
+        commit(500, true);
+        commit(5, true);
+        assert_eq!([&low, &all, &another].map(is_woken), [true, true, true]);
+        [&low, &all, &another].into_iter().for_each(Registration::served);
+        // What comes due later is for the one that watches.
+        commit(500, false);
+        assert_eq!([&low, &all, &another].map(is_woken), [false, true, false]);
+        // It leaves before it has looked: another one looks, and watches from here on.
+        assert!(!another.place().is_some_and(waiter::watches));
+        drop(all);
+        assert_eq!([&low, &another].map(is_woken), [false, true]);
+        assert!([&low, &another].map(|place| place.place().is_some_and(waiter::watches)) == [true, true]);
+        another.served();
+        // One that is woken, and leaves without having looked.
+        let last = place(0, 1023);
+        commit(500, true);
+        drop(last);
+        assert_eq!([&low, &another].map(is_woken), [false, true]);
     }
 
     #[pg_test]

@@ -5,12 +5,14 @@
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine and all waiting sessions.
 //!
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
-//! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
+//! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here. Of sessions that
+//! wait for calls one is woken for each call; `shmem/waiter.rs` says why none is lost.
 use super::crash;
+pub use super::shmem::waiter::NewCall;
 use super::shmem::{self, Role, Slot, Wakeup, call, waiter as places};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdb_engine::fnv1a_128;
@@ -29,6 +31,8 @@ enum Note {
     Wake(Wakeup),
     /// Wakes sessions that wait for this: an execution or a state that has ended, a worker whose calls may be claimed.
     WakeWaiters([u8; 16]),
+    /// Wakes a session that waits for calls of this worker: this execution and state have a new one.
+    WakeForCall(i32, NewCall, ([u8; 16], u32)),
     /// Wakes all sessions that wait.
     WakeAll,
     PokeLauncher,
@@ -99,8 +103,13 @@ pub fn call_worker_at_commit(worker: i32) {
     note(Note::WakeWaiters(worker_key(worker)));
 }
 
+/// Wakes one of them when the transaction commits: this execution and state have a new call.
+pub fn new_call_at_commit(worker: i32, call: NewCall, of: ([u8; 16], u32)) {
+    note(Note::WakeForCall(worker, call, of));
+}
+
 /// Stands for a worker where executions are waited for.
-fn worker_key(worker: i32) -> [u8; 16] {
+pub(super) fn worker_key(worker: i32) -> [u8; 16] {
     fnv1a_128(b"worker".iter().copied().chain(worker.to_be_bytes())).to_be_bytes()
 }
 
@@ -207,13 +216,14 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &BTreeSet<Note>) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    let mut waited_for = BTreeSet::new();
+    let (mut waited_for, mut calls) = (BTreeSet::new(), BTreeMap::<_, Vec<_>>::new());
     for note in notes {
         match *note {
             Note::Wrote | Note::Locked(_) | Note::LockedAttributes => {}
             Note::CallsOver => Slot::find(database, Role::Scheduler).into_iter().for_each(Slot::note_calls_over),
             Note::Wake(wakeup) => Slot::of_database(database).for_each(|slot| slot.wake(wakeup)),
             Note::WakeWaiters(key) => _ = waited_for.insert(key),
+            Note::WakeForCall(worker, call, _) => calls.entry(worker).or_default().push(call),
             Note::WakeAll => places::wake(database, None),
             Note::PokeLauncher => shmem::poke(database),
             Note::Rescan => shmem::request_rescan(),
@@ -222,6 +232,9 @@ fn carry_out(notes: &BTreeSet<Note>) {
     }
     if !waited_for.is_empty() {
         places::wake(database, Some(&waited_for));
+    }
+    for (worker, calls) in &calls {
+        places::wake_for_calls(database, &worker_key(*worker), calls);
     }
 }
 
@@ -255,33 +268,30 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     }
 }
 
-/// Waiting for an execution, in a client's session.
+/// Waiting for an execution or for calls, in a client's session.
 pub mod waiter {
     use super::{WAITING, ensure_registered, places};
-    use crate::pg::{identity, latch};
+    use crate::pg::latch;
     use pgrx::pg_sys;
 
-    /// How often to poll when there is no place left for another waiter.
-    const POLL_MS: i64 = 100;
+    /// How often to look when there is no place left.
+    const POLL_MS: i64 = 1000;
 
     /// A place among the waiters; given back when dropped, at the end of the transaction, and at the end of the process,
     /// whichever comes first.
     ///
-    /// Register *first* and look at the execution *then*, with a new snapshot: what closes after the look wakes this session.
+    /// Register *first* and look *then*, with a new snapshot: what comes after the look wakes this session.
     pub struct Registration {
         place: Option<usize>,
+        /// Whose calls are waited for.
+        worker: Option<i32>,
     }
 
     impl Registration {
-        /// Takes a place. Without one (all are taken, or as many as the role may have, or the library is not preloaded), waiting means
-        /// polling.
+        /// Takes a place to wait for an execution. Without one (this process waits for several things already, or the library is not
+        /// preloaded), waiting means polling.
         pub fn register(execution: &[u8; 16]) -> Registration {
-            ensure_registered();
-            // Before the place is taken, so that no error can come between.
-            WAITING.set(true);
-            // SAFETY: set once at the start of the process.
-            let database = unsafe { pg_sys::MyDatabaseId };
-            Registration { place: places::take(database, identity::current_user(), execution) }
+            Self { place: Self::take(execution, None), worker: None }
         }
 
         /// Takes a place to wait for the end of one state execution.
@@ -289,9 +299,17 @@ pub mod waiter {
             Self::register(&super::state_key(execution, state_execution_id))
         }
 
-        /// Takes a place to wait for calls of one worker.
-        pub fn register_worker(worker: i32) -> Registration {
-            Self::register(&super::worker_key(worker))
+        /// Takes a place to wait for calls of one worker, of the first to the last of these shards.
+        pub fn register_worker(worker: i32, shards: (i16, i16)) -> Registration {
+            Self { place: Self::take(&super::worker_key(worker), Some(shards)), worker: Some(worker) }
+        }
+
+        fn take(key: &[u8; 16], shards: Option<(i16, i16)>) -> Option<usize> {
+            ensure_registered();
+            // Before the place is taken, so that no error can come between.
+            WAITING.set(true);
+            // SAFETY: set once at the start of the process.
+            places::take(unsafe { pg_sys::MyDatabaseId }, key, shards)
         }
 
         /// Whether it has a place.
@@ -300,14 +318,36 @@ pub mod waiter {
             self.place.is_some()
         }
 
+        #[cfg(feature = "pg_test")]
+        pub fn place(&self) -> Option<usize> {
+            self.place
+        }
+
+        /// Whether it waits for calls of this worker.
+        pub fn is_for(&self, worker: i32) -> bool {
+            self.worker == Some(worker)
+        }
+
+        /// This session, or another one, has found what it was woken for: the wake-up is not passed on.
+        pub fn served(&self) {
+            self.place.into_iter().for_each(places::served);
+        }
+
         /// Waits until this session is woken, or for this long; not at all if it was woken since the last wait. Interrupts are
         /// obeyed. The caller looks again afterwards: a wake-up says only that something may have changed.
         pub fn wait(&self, timeout_ms: i64) {
             wait_for_any([self], timeout_ms);
         }
+
+        /// The same for calls. If this session is the one of its worker and shards that looks for what no commit wakes it for, no longer than
+        /// `until_look_ms`.
+        pub fn wait_for_calls(&self, timeout_ms: i64, until_look_ms: i64) {
+            let watches = self.place.is_none_or(places::watches);
+            self.wait(if watches { timeout_ms.min(until_look_ms) } else { timeout_ms });
+        }
     }
 
-    /// The same for several at a time.
+    /// The same as [`Registration::wait`] for several at a time.
     pub fn wait_for_any<const N: usize>(places: [&Registration; N], timeout_ms: i64) {
         let woken =
             || places.iter().filter_map(|one| one.place).fold(false, |any, place| any | places::take_woken(place));

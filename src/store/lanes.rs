@@ -45,9 +45,9 @@ pub fn comes_first(lane: i16) -> bool {
     lane < NO_PRIORITY || is_runners(lane) && lane < NO_PRIORITY + FUNCTIONS_FURTHER
 }
 
-/// The sort key for calls of a relation with lanes, by priority: the highest priority first.
-pub(super) fn level_of(relation: &str) -> String {
-    format!("CASE WHEN {relation}.lane < {FIRST_PRIORITY_LANE} THEN {NO_PRIORITY} ELSE {relation}.lane END")
+/// The sort key for one owner's calls in several lanes, by priority: the highest priority first.
+pub fn level(lane: i16) -> i16 {
+    if lane < FIRST_PRIORITY_LANE { NO_PRIORITY } else { lane }
 }
 
 /// Moves the task `t` to its worker and lane of now, when no pause holds it and no table is slow. Meanwhile its process

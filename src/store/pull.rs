@@ -2,25 +2,24 @@
 //!
 //! Their leases have the epoch 0, which no process of the engine has, and a number that is half of the sequence `pull_lease`: they go by
 //! `lease_until` alone, and no start of a scheduler makes them void. A lease of any epoch at such a worker is void: it is of the time
-//! when the worker had a URL. Whoever claims notes the failed attempts first whose leases have ended.
+//! when the worker had a URL. A claim first notes the failed attempts whose leases have ended.
 
 use super::StateKey;
-use super::claim::{self, Lease};
-use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE, level_of};
+use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::Loaded;
-use super::registry::{Registry, RowVersion, TypeId, WorkerId};
-use super::state;
-use super::table::{Read, Record, batch, rows, statements};
-use super::{execution, instance};
+use super::registry::{Registry, RowVersion, WorkerId};
+use super::table::{Record, batch, record, statements};
+use super::{claim, execution, instance, state};
 use crate::error;
-use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Param, array, value};
+use crate::pg::catch::Result;
+use crate::pg::param::{array, value};
 use crate::pg::process::random;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use xdb_engine::{Api, ExecutionId, Timestamp};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
 
 /// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
 /// the worker had a URL.
@@ -30,57 +29,73 @@ fn lanes(spi: &Spi) -> Result<Vec<i16>> {
     Ok(lanes)
 }
 
-/// Calls that are read before those that somebody has locked are passed over.
-const READ_AHEAD: usize = 16;
-
 /// A task `t` is under the lease of a pull worker, or was until it ended.
 const PULLED: &str = "t.lease_epoch = 0 AND t.lease_until IS NOT NULL";
+
+/// The version of the row `y` of a process type, which may be missing, beside columns of other tables.
+const TYPE_NOW: &str = "y.type_id AS type_now, y.version, y.xmin::text AS xmin";
 
 /// It may be claimed.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
+record! {
+    /// How many calls of a line are wanted that are due since then.
+    pub struct LineShare { lane: i16, owner: pg_sys::Oid, since: Timestamp, room: i64 }
+}
+
+record! {
+    /// A task and when the lease ends that it gets.
+    struct PullLease { execution_id: ExecutionId, seq: StateSeq, lease_until: Timestamp }
+}
+
 statements! {
-    WORKER = "SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1";
-    GATE = format!("SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = 0",
-        instance::ownership_row());
-    LINES = format!("SELECT l.lane, l.owner FROM {} WHERE l.owner <> ALL ($3)", lines());
-    // Judged as it is when it is locked.
-    LOCK_IN_LINE = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t \
-        WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND {FREE} \
-            AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) \
-        ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED");
-    DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7) AND l.owner <> ALL ($8)");
-    KEEP_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) \
-        ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED";
-    LOCK = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at \
-        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND {FREE} \
-        ORDER BY {}, t.due_at, t.execution_id, t.seq LIMIT $6 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>(), level_of("t"));
-    OVER = due_where(PULLED, "t.lease_until <= $5");
+    // In one statement, because an idle worker asks for nothing else.
+    LOOK = look_statement();
+    // Judged as it is when it is locked. A session that has locked its execution to close it keeps it.
+    DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
+            EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
+        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t \
+            WHERE {} AND t.due_at >= v.since AND t.due_at <= $6 AND {FREE} \
+                AND t.shard BETWEEN $7 AND $8 AND t.execution_id <> ALL ($9) \
+            ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d \
+        JOIN xdb.process_execution p ON p.execution_id = d.execution_id \
+        LEFT JOIN xdb.process_type y ON y.process_type = p.process_type \
+        FOR KEY SHARE OF p SKIP LOCKED",
+        execution::columns(), batch::<LineShare>(), of_line("v", "$5"));
+    // Half of a number is of the sequence. See `Leased`.
+    LEASE = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), \
+            waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, \
+            lease_number = ((pg_catalog.nextval('xdb.pull_lease') & 2147483647) << 32) | $5 \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq, t.lease_number",
+        batch::<PullLease>())
+        => fn lease_until(calls: [PullLease], now: Timestamp, drawn: i64) -> HashMap<StateKey, i64>;
+    OVER = format!("SELECT d.execution_id, d.seq FROM {} CROSS JOIN LATERAL ( \
+            SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t \
+            WHERE {} AND t.due_at <= $3 AND {PULLED} AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d \
+        ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4", lines(), of_line("l", "$1"))
+        => fn over_in(worker: WorkerId, lanes: &[i16], now: Timestamp, at_most: i64, real: Timestamp) -> Vec<StateKey>;
     STILL_OVER = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND {PULLED} AND t.lease_until <= $4 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>());
-    // One descent in the index for each line.
-    NEXT_DUE = format!("SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
-            WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at > $3 ORDER BY t.due_at LIMIT 1) AS n",
-        lines());
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
-        WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l");
-    NUMBER = "SELECT pg_catalog.nextval('xdb.pull_lease') AS number";
+        WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l")
+        => fn leased_in(worker: WorkerId, lanes: &[i16], real: Timestamp) -> i64;
     LOOK_OF_TOKEN = under_token("");
     // The lease is looked at again when the lock is there.
     STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
     OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
     // In one statement, because every step begins with it.
-    UNDER_LEASE = format!("SELECT {}, y.type_id, y.version, y.xmin::text AS xmin, \
+    UNDER_LEASE = format!("SELECT {}, {TYPE_NOW}, \
             NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
         FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
             LEFT JOIN xdb.process_type y ON y.process_type = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
-        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", claim::NO_LEASE);
+        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
+    /// Notes when attempts begin that get no lease, because they fail before.
     BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
-        WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>());
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>())
+        => pub fn begin_attempts(keys: [StateKey], now: Timestamp) -> ();
     EXTEND = format!("UPDATE xdb.task t SET lease_until = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
 }
@@ -108,17 +123,43 @@ fn lines() -> String {
         .to_owned()
 }
 
-/// The keys of the first $4 due calls of the worker $1 in the lanes $2 for which `state` and `which` hold: by priority, then by due
-/// time.
-fn due_where(state: &str, which: &str) -> String {
+/// The task `t` stands in this line of the worker.
+fn of_line(line: &str, worker: &str) -> String {
+    format!("t.lane = {line}.lane AND t.worker_id = {worker} AND t.owner = {line}.owner")
+}
+
+/// The worker named $3, whether its calls may be claimed at all, and its lines: those of $4 to $6, or if $7 all that there are, each
+/// from its first call on. Of each how many calls are due for the shards $10 to $11, counted up to $12, the first of them, and when the next one
+/// comes due. From the head also whether a lease has ended, if $13 or if nothing is due.
+fn look_statement() -> String {
+    let of_line = of_line("l", "w.worker_id");
+    let in_lane = "t.lane = a.lane AND t.worker_id = w.worker_id";
     format!(
-        "SELECT d.execution_id, d.seq FROM {} CROSS JOIN LATERAL ( \
-            SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t \
-            WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND {state} AND {which} \
-            ORDER BY t.due_at LIMIT $4) AS d \
-        ORDER BY {}, d.due_at, d.execution_id, d.seq LIMIT $4",
-        lines(),
-        level_of("l")
+        "WITH RECURSIVE worker AS MATERIALIZED ( \
+            SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), \
+        level (lane) AS ( \
+            (SELECT t.lane FROM xdb.task t WHERE t.lane >= {FIRST_PRIORITY_LANE} AND t.lane < {FIRST_FUNCTIONS_LANE} ORDER BY t.lane LIMIT 1) \
+            UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL (SELECT t.lane FROM xdb.task t \
+                WHERE t.lane > level.lane AND t.lane < {FIRST_FUNCTIONS_LANE} ORDER BY t.lane LIMIT 1) AS n), \
+        line AS MATERIALIZED ( \
+            SELECT v.lane, v.owner, v.since FROM unnest($4::int2[], $5::oid[], $6::timestamptz[]) AS v (lane, owner, since) \
+            UNION ALL SELECT a.lane, o.owner, o.since FROM worker w \
+                CROSS JOIN (SELECT lane FROM level UNION ALL SELECT unnest('{{{SCHEDULERS_LANE},{RUNNERS_LANE}}}'::int2[])) AS a \
+                CROSS JOIN LATERAL (WITH RECURSIVE head (owner, since) AS ( \
+                    (SELECT t.owner, t.due_at FROM xdb.task t WHERE {in_lane} ORDER BY t.owner, t.due_at LIMIT 1) \
+                    UNION ALL SELECT n.owner, n.due_at FROM head CROSS JOIN LATERAL (SELECT t.owner, t.due_at FROM xdb.task t \
+                        WHERE {in_lane} AND t.owner > head.owner ORDER BY t.owner, t.due_at LIMIT 1) AS n) \
+                SELECT owner, since FROM head) AS o WHERE $7), \
+        found AS MATERIALIZED (SELECT l.lane, l.owner, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l \
+            CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t \
+                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $8 AND {FREE} AND t.shard BETWEEN $10 AND $11 \
+                ORDER BY t.due_at LIMIT $12) AS d) AS f \
+            LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE {of_line} AND t.due_at > $8 ORDER BY t.due_at LIMIT 1) AS n ON true) \
+        SELECT w.*, e.paused, i.*, f.*, $7 AND ($13 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) \
+            AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
+                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $8 AND {PULLED} AND t.lease_until <= $9 LIMIT 1) AS o) AS leases_ended \
+        FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true LEFT JOIN found f ON true",
+        instance::ownership_row()
     )
 }
 
@@ -137,7 +178,7 @@ impl PullRole {
     }
 }
 
-/// A worker, as whoever claims its calls finds it.
+/// A worker, as a session that claims its calls finds it.
 pub struct PullWorker {
     pub id: WorkerId,
     /// It has no URL.
@@ -145,132 +186,165 @@ pub struct PullWorker {
     pub role: Option<PullRole>,
 }
 
-pub fn worker(spi: &Spi, name: &str) -> Result<PullWorker> {
-    let read =
-        |row: &Row| Ok(PullWorker { id: row.get("worker_id")?, pulls: row.get("pulls")?, role: PullRole::read(row)? });
-    spi.first(&WORKER, &[value(name)], read)?.ok_or_else(|| error::unknown_worker(name))
+/// Calls of an owner that stand in the order of their due times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PullLine {
+    pub lane: i16,
+    pub owner: pg_sys::Oid,
 }
 
-/// Whether calls may be made at all: the engine is not paused, and the processes are this database's own.
-pub fn may_be_made(spi: &Spi) -> Result<bool> {
-    let (system, database) = instance::here();
-    let read = |row: &Row| Ok(!row.get::<bool>("paused")? && instance::read_ownership(row)?.reason().is_none());
-    Ok(spi.first(&GATE, &[value(system), value(database)], read)?.unwrap_or(false))
-}
-
-/// What to claim.
+/// What is looked for.
 pub struct Wanted<'a> {
-    pub worker: WorkerId,
+    pub worker: &'a str,
     pub at_most: usize,
     /// The first and the last one, of 0 to 1023.
     pub shards: (i16, i16),
-    /// Executions that are left out, and owners.
-    pub except: &'a [ExecutionId],
-    pub except_of: &'a [pg_sys::Oid],
-    pub now: Timestamp,
+    /// Lines, and since when their calls may be due. None: all lines, from the head.
+    pub lines: Option<&'a [(PullLine, Timestamp)]>,
+    /// Leases that have ended are looked for though calls are due.
+    pub leases: bool,
+}
+
+/// What a line has.
+#[derive(Clone, Copy, Debug)]
+pub struct LineSeen {
+    pub line: PullLine,
+    /// How many of its calls are due, counted up to as many as are wanted.
+    pub due: usize,
+    /// The first of them.
+    pub first: Option<Timestamp>,
+    /// When the next call comes due.
+    pub next: Option<Timestamp>,
+}
+
+/// What there is of a worker.
+pub struct Sight {
+    pub worker: PullWorker,
+    /// The engine is not paused, and the processes are this database's own.
+    pub may_be_made: bool,
+    pub lines: Vec<LineSeen>,
+    pub leases_ended: bool,
+}
+
+/// Looks for due calls of a worker. Nothing is locked.
+pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> Result<Sight> {
+    let ((system, database), lines) = (instance::here(), wanted.lines.unwrap_or_default());
+    let mut params = vec![value(system), value(database), value(wanted.worker)];
+    params.push(array(lines.iter().map(|(line, _)| line.lane)));
+    params.push(array(lines.iter().map(|(line, _)| line.owner)));
+    params.extend([array(lines.iter().map(|(_, since)| *since)), value(wanted.lines.is_none())]);
+    params.extend([value(now), value(real), value(wanted.shards.0), value(wanted.shards.1)]);
+    params.extend([value(wanted.at_most as i64), value(wanted.leases)]);
+    let seen = spi.rows(&LOOK, &params, |row| {
+        let is_open = row.get::<Option<bool>>("paused")? == Some(false);
+        let sight = Sight {
+            worker: PullWorker { id: row.get("worker_id")?, pulls: row.get("pulls")?, role: PullRole::read(row)? },
+            may_be_made: is_open && instance::read_ownership(row)?.reason().is_none(),
+            lines: Vec::new(),
+            leases_ended: row.get("leases_ended")?,
+        };
+        Ok((sight, read_line(row)?))
+    })?;
+    let mut seen = seen.into_iter();
+    let (mut sight, first) = seen.next().ok_or_else(|| error::unknown_worker(wanted.worker))?;
+    sight.lines.extend(first.into_iter().chain(seen.filter_map(|(_, line)| line)));
+    Ok(sight)
+}
+
+fn read_line(row: &Row) -> Result<Option<LineSeen>> {
+    let Some(lane) = row.get::<Option<i16>>("lane")? else { return Ok(None) };
+    let line = PullLine { lane, owner: row.get("owner")? };
+    let (first, next) = (row.get("first")?, row.get("next")?);
+    Ok(Some(LineSeen { line, due: row.get::<i64>("due")? as usize, first, next }))
 }
 
 /// A due call that this transaction has locked.
 #[derive(Clone, Copy, Debug)]
 pub struct DueCall {
     pub key: StateKey,
-    pub lane: i16,
+    pub line: PullLine,
+    pub due_at: Timestamp,
     /// Attempts that were begun before.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
+    /// Its execution has local attributes.
+    pub has_locals: bool,
 }
 
-/// Locks due calls. What others have locked is passed over, however much of it stands in front.
-pub fn due(spi: &Spi, wanted: &Wanted<'_>) -> Result<Vec<DueCall>> {
-    let lanes = lanes(spi)?;
-    let lanes = || array(lanes.iter().copied());
-    let read = |row: &Row| Ok((row.get::<i16>("lane")?, row.get::<pg_sys::Oid>("owner")?));
-    match spi.rows(&LINES, &[value(wanted.worker), lanes(), array(wanted.except_of)], read)?[..] {
-        [] => Ok(Vec::new()),
-        [line] => due_in(spi, wanted, line),
-        _ => due_of_several_lines(spi, wanted, lanes),
+/// What to claim: calls of these lines, but not those of these executions.
+pub struct Shares<'a> {
+    pub worker: WorkerId,
+    pub shards: (i16, i16),
+    pub lines: &'a [LineShare],
+    pub except: &'a [ExecutionId],
+}
+
+/// Locks due calls, and keeps their executions open until this transaction ends. A pull worker may keep the transaction open while it
+/// works. Where the engine would wait for the locks on the tasks, it passes the executions over, as if a session published to them. Steps
+/// go on. Calls that other sessions have locked are passed over, however many stand in front.
+///
+/// The executions come with their types as they are registered now, and without states.
+pub fn due(
+    spi: &Spi,
+    registry: &mut Registry,
+    shares: &Shares<'_>,
+    now: Timestamp,
+) -> Result<(Vec<DueCall>, BTreeMap<ExecutionId, Loaded>)> {
+    let mut params = LineShare::arrays(shares.lines);
+    params.extend([
+        value(shares.worker),
+        value(now),
+        value(shares.shards.0),
+        value(shares.shards.1),
+        array(shares.except),
+    ]);
+    let read = |row: &Row| Ok((read_due(row)?, execution::read_execution(row)?, read_type_now(row)?));
+    let (mut calls, mut executions) = (Vec::new(), BTreeMap::new());
+    for (call, (mut meta, execution), version) in spi.rows(&DUE, &params, read)? {
+        calls.push(call);
+        let id = execution.id;
+        wake::note_locked(id.0);
+        if let Entry::Vacant(new) = executions.entry(id) {
+            meta.process_type = registry.process_type_of(spi, &execution.process_type, version)?;
+            meta.mapping = registry.mapping(spi, meta.mapping_id)?;
+            new.insert(Loaded::new(meta, execution));
+        }
     }
+    Ok((calls, executions))
+}
+
+fn read_type_now(row: &Row) -> Result<Option<RowVersion>> {
+    let Some(type_id) = row.get("type_now")? else { return Ok(None) };
+    Ok(Some(RowVersion { type_id, version: row.get("version")?, xmin: row.get("xmin")? }))
 }
 
 fn read_due(row: &Row) -> Result<DueCall> {
-    let (lane, attempts) = (row.get("lane")?, row.get("attempt")?);
-    Ok(DueCall { key: StateKey::read(row)?, lane, attempts, first_attempt_at: row.get("first_attempt_at")? })
+    Ok(DueCall {
+        key: (row.get("execution_id")?, row.get("seq")?),
+        line: PullLine { lane: row.get("lane")?, owner: row.get("owner")? },
+        due_at: row.get("due_at")?,
+        attempts: row.get("attempt")?,
+        first_attempt_at: row.get("first_attempt_at")?,
+        has_locals: row.get("has_locals")?,
+    })
 }
 
-/// In one line the first calls that can be locked are those that are wanted.
-fn due_in(spi: &Spi, wanted: &Wanted<'_>, (lane, owner): (i16, pg_sys::Oid)) -> Result<Vec<DueCall>> {
-    let mut params = vec![value(lane), value(owner), value(wanted.worker), value(wanted.now)];
-    params.extend([value(wanted.at_most as i64), value(wanted.shards.0), value(wanted.shards.1), array(wanted.except)]);
-    spi.rows(&LOCK_IN_LINE, &params, read_due)
-}
-
-/// The first calls of all lines together are looked for before any is locked, so that none is which this claim does not take.
-fn due_of_several_lines(spi: &Spi, wanted: &Wanted<'_>, lanes: impl Fn() -> Param) -> Result<Vec<DueCall>> {
-    let mut looked_at = wanted.at_most + READ_AHEAD;
-    loop {
-        let mut params = vec![value(wanted.worker), lanes(), value(wanted.now), value(looked_at as i64)];
-        params.extend([value(wanted.shards.0), value(wanted.shards.1), array(wanted.except), array(wanted.except_of)]);
-        let keys: Vec<StateKey> = rows(spi, &DUE, &params)?;
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut params = StateKey::arrays(&keys);
-        params.extend([value(wanted.worker), lanes(), value(wanted.now), value(wanted.at_most as i64)]);
-        let locked = spi.rows(&LOCK, &params, read_due)?;
-        if locked.len() >= wanted.at_most || keys.len() < looked_at {
-            return Ok(locked);
-        }
-        looked_at *= 4;
-    }
-}
-
-/// Sees to it that nobody closes these executions before this transaction has ended. Whoever fetches calls may keep it open for as long as
-/// he works: the engine passes them over, as if somebody published to them, where it would wait for the locks on their tasks. Steps go on.
-/// Those that somebody is closing are left out.
-pub fn keep_open(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<Vec<ExecutionId>> {
-    let kept: Vec<ExecutionId> = spi.rows(&KEEP_OPEN, &[array(ids)], |row| row.get("execution_id"))?;
-    kept.iter().for_each(|id| wake::note_locked(id.0));
-    Ok(kept)
-}
-
-/// Leases calls that [`due`] has locked.
-pub fn lease(spi: &Spi, calls: &[(DueCall, Lease)], now: Timestamp) -> Result<()> {
-    let elsewhere = calls.iter().filter(|(call, _)| call.lane == RUNNERS_LANE);
+/// Leases calls that [`due`] has locked until then. Gives the numbers of the leases.
+pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Result<HashMap<StateKey, i64>> {
+    let elsewhere = calls.iter().filter(|(call, _)| call.line.lane == RUNNERS_LANE);
     let elsewhere: Vec<_> = elsewhere.map(|(call, _)| call.key).collect();
     // Who takes calls back from the runners' lane makes its leases void.
     claim::move_to_lane(spi, &elsewhere, SCHEDULERS_LANE)?;
-    let leases: HashMap<_, _> = calls.iter().map(|(call, lease)| (call.key, *lease)).collect();
-    claim::lease(spi, &leases, now)
-}
-
-/// Notes when attempts begin that nobody gets a lease for, because they fail before.
-pub fn begin_attempts(spi: &Spi, keys: &[StateKey], now: Timestamp) -> Result<()> {
-    if !keys.is_empty() {
-        let mut params = StateKey::arrays(keys);
-        params.push(value(now));
-        spi.run(&BEGIN, &params)?;
-    }
-    Ok(())
-}
-
-/// A number for leases, which none has had: not even one that a crash has taken back together with what the sequence has counted, and
-/// of which somebody has a token still. So half of it is drawn.
-pub fn number(spi: &Spi) -> Result<i64> {
-    let next: Option<i64> = spi.first(&NUMBER, &[], |row| row.get("number"))?;
-    let next = next.ok_or_else(|| PgError::internal("a sequence has no number"))?;
-    Ok(((next & 0x7fff_ffff) << 32) | (random() * f64::from(u32::MAX)) as i64)
-}
-
-/// When the next call of a worker comes due.
-pub fn next_due(spi: &Spi, worker: WorkerId, now: Timestamp) -> Result<Option<Timestamp>> {
-    let params = [value(worker), array(lanes(spi)?), value(now)];
-    Ok(spi.first(&NEXT_DUE, &params, |row| row.get("next"))?.flatten())
+    let leases = calls.iter().map(|(call, until)| {
+        let (execution_id, seq) = call.key;
+        PullLease { execution_id, seq, lease_until: *until }
+    });
+    lease_until(spi, &leases.collect::<Vec<_>>(), now, (random() * f64::from(u32::MAX)) as i64)
 }
 
 /// Calls under leases of this worker, counted up to a bound: for people.
 pub fn leased(spi: &Spi, worker: WorkerId, real: Timestamp) -> Result<i64> {
-    let params = [value(worker), array(lanes(spi)?), value(real)];
-    Ok(spi.first(&LEASED, &params, |row| row.get("leased"))?.unwrap_or(0))
+    leased_in(spi, worker, &lanes(spi)?, real)
 }
 
 /// Attempts whose leases have ended that are noted at one time.
@@ -278,8 +352,7 @@ const OVER_AT_ONCE: i64 = 100;
 
 /// Calls whose leases have ended, the longest due first.
 pub fn over(spi: &Spi, worker: WorkerId, now: Timestamp, real: Timestamp) -> Result<Vec<StateKey>> {
-    let params = [value(worker), array(lanes(spi)?), value(now), value(OVER_AT_ONCE), value(real)];
-    rows(spi, &OVER, &params)
+    over_in(spi, worker, &lanes(spi)?, now, OVER_AT_ONCE, real)
 }
 
 /// An attempt that was begun.
@@ -308,7 +381,8 @@ pub fn still_over(spi: &Spi, worker: WorkerId, keys: &[StateKey], real: Timestam
     spi.rows(&STILL_OVER, &params, read_begun)
 }
 
-/// A call and the lease that somebody has a token of.
+/// A call and the lease that a token names. No other lease has its number. A crash may take back a lease together with the sequence's
+/// last numbers, while a session still has the token. So half of the number is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Leased {
     pub key: StateKey,
@@ -334,13 +408,13 @@ pub struct OfToken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TokenLock {
     None,
-    /// Nobody closes it.
+    /// No other session closes it.
     Open,
     Step,
 }
 
-/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because nobody
-/// may lock an execution of which the call is another's.
+/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because no role
+/// may lock an execution whose call is not its own.
 pub fn of_token(
     spi: &Spi,
     registry: &mut Registry,
@@ -372,10 +446,7 @@ pub fn load_under_lease(
 ) -> Result<Option<bool>> {
     let Some(entry) = loaded.get_mut(&execution) else { return Ok(None) };
     let name = entry.before.process_type.clone();
-    let read = |row: &Row| {
-        let version = row.get::<Option<TypeId>>("type_id")?.map(|_| RowVersion::read(row)).transpose()?;
-        Ok((state::read_state(row)?, version, row.get("without_arrivals")?))
-    };
+    let read = |row: &Row| Ok((state::read_state(row)?, read_type_now(row)?, row.get("without_arrivals")?));
     let params = [value(execution), value(seq), value(number), value(&*name)];
     let Some(((id, state), version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
         return Ok(None);
@@ -385,9 +456,9 @@ pub fn load_under_lease(
     Ok(Some(without_arrivals))
 }
 
-/// Gives a call back: the same attempt is made again. False if the lease is another one.
-pub fn give_back(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> Result<bool> {
-    Ok(spi.run(&GIVE_BACK, &[value(execution), value(seq), value(number)])? > 0)
+/// Gives a call back: the same attempt is made again. Its shard; None if the lease is another one.
+pub fn give_back(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> Result<Option<i16>> {
+    spi.first(&GIVE_BACK, &[value(execution), value(seq), value(number)], |row| row.get("shard"))
 }
 
 /// Has a lease end later, or earlier. False if it is another one.

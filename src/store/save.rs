@@ -22,6 +22,7 @@ use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Spi, Statement};
+use crate::pg::wake::NewCall;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -117,7 +118,9 @@ struct Changes<'a> {
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     /// Whether any call has ended or starts again. Such a call gives up its locks.
     calls_over: bool,
-    /// Pull workers that have new calls.
+    /// New calls of pull workers. A commit wakes a session for each.
+    pulled: Vec<(WorkerId, NewCall, StateKey)>,
+    /// Pull workers that may have calls again: all their sessions are woken.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
@@ -208,8 +211,14 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                let has_call = self.rows.collect_task(meta, execution, old, state, calls);
-                self.pulling.extend(meta.pulled_by().filter(|_| has_call));
+                let due = self.rows.collect_task(meta, execution, old, state, calls);
+                if let Some((worker, due)) = meta.pulled_by().zip(due) {
+                    self.pulled.push((
+                        worker,
+                        NewCall { shard: meta.shard, is_due: due <= calls.now },
+                        (id, state.seq),
+                    ));
+                }
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -257,6 +266,9 @@ impl<'a> Changes<'a> {
         execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
+        for (worker, call, (id, seq)) in &self.pulled {
+            crate::pg::wake::new_call_at_commit(*worker, *call, (id.0, seq.0));
+        }
         self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
         run(spi, &state::INSERT, &rows.states_new)?;
         run_but(spi, &state::UPDATE, &rows.states_changed, state::UNCHANGING)?;
@@ -292,7 +304,7 @@ impl<'a> Changes<'a> {
 
 impl<'a> Rows<'a> {
     /// A state at a call has exactly one task. With an incident it has none, because the call is not made. Returns
-    /// whether the state has a task.
+    /// when the task is due.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -300,14 +312,14 @@ impl<'a> Rows<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
-    ) -> bool {
+    ) -> Option<Timestamp> {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
             }
-            return false;
+            return None;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         // A type that is not registered has no worker. Its tasks wait until it is registered again.
@@ -327,7 +339,7 @@ impl<'a> Rows<'a> {
             None => self.tasks_new.push(row),
             Some(_) => self.tasks_changed.push(row),
         }
-        true
+        Some(call.not_before)
     }
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {

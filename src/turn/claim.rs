@@ -145,7 +145,7 @@ impl Claiming<'_, '_> {
         }
         let knew_functions = knows_functions(self.lines);
         // Also without places: when some become free, it has to be known which owners have due calls.
-        let found =
+        let mut found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         // The next turn's room has places for them.
@@ -155,6 +155,7 @@ impl Claiming<'_, '_> {
             return Ok(claims);
         }
         let mut candidates = in_turn(room, ready, found.due);
+        self.leave_the_rest(&mut candidates, room, limit, &mut found.unfinished, &mut claims);
         if self.turn.role.calls_functions() {
             self.take_one_kind(&mut candidates, &mut claims);
         }

@@ -19,7 +19,7 @@ use xdb_sched::room::{Line, Room};
 
 /// The state of the scans of one turn.
 struct Scanning<'s> {
-    /// The places that are left if every call found so far is made.
+    /// Counts the calls that were found. They take no places.
     room: Room,
     limit: usize,
     busy: &'s [ExecutionId],
@@ -54,14 +54,9 @@ impl Claiming<'_, '_> {
         let (found, undrained) = (Found::default(), Vec::new());
         let mut scanning = Scanning { room: room.clone(), limit, busy, now, found, undrained };
         above.into_iter().try_for_each(|lane| self.scan_level(lane, &mut scanning))?;
-        if scanning.limit > 0 {
-            let Found { due, unfinished, emptied } = self.scan(&scanning.room, scanning.limit, busy, now, claims)?;
-            scanning.found.emptied = emptied;
-            scanning.take(due, unfinished);
-        } else {
-            // Whether calls without a priority are due is unknown.
-            claims.drained = Some(Default::default());
-        }
+        let Found { due, unfinished, emptied } = self.scan(&scanning.room, limit, busy, now, claims)?;
+        scanning.found.emptied = emptied;
+        scanning.take(due, unfinished);
         below.into_iter().try_for_each(|lane| self.scan_level(lane, &mut scanning))?;
         if let Some(drained) = &mut claims.drained {
             drained.retain(|line| !scanning.undrained.contains(line));
@@ -69,15 +64,39 @@ impl Claiming<'_, '_> {
         Ok(scanning.found)
     }
 
+    /// Leaves of calls in the order in which they get places those for which there are none, even if some of the others need none. Without
+    /// levels no more were looked for.
+    pub(super) fn leave_the_rest(
+        &self,
+        candidates: &mut Vec<(claim::Due, bool)>,
+        room: &Room,
+        limit: usize,
+        unfinished: &mut Vec<Line>,
+        claims: &mut Claims,
+    ) {
+        if self.turn.levels.is_empty() {
+            return;
+        }
+        let mut kept = HashMap::new();
+        candidates.retain(|(due, was_parked)| {
+            let worker = due.line.worker;
+            let left = kept.entry(worker).or_insert_with(|| 2 * room.of_worker(worker).min(limit));
+            if *was_parked || *left > 0 {
+                *left = left.saturating_sub(1);
+                return true;
+            }
+            claims.ends.left(due.line, due.due_at);
+            claims.drained.as_mut().map(|drained| drained.remove(&due.line));
+            unfinished.push(due.line);
+            false
+        });
+    }
+
     fn scan_level(&mut self, number: &i16, scanning: &mut Scanning<'_>) -> Result<()> {
         let lane = Lane { number: *number, ..self.turn.lane };
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, lane.number)?.into_iter().collect();
         heads.retain(|line, first| *first <= scanning.now && self.is_claimed(*line));
         self.lines.found(heads.keys().copied(), std::time::Instant::now());
-        if scanning.limit == 0 {
-            scanning.undrained.extend(heads.into_keys());
-            return Ok(());
-        }
         let wanted = scanning.room.wanted(heads.keys().map(|line| (*line, true)), scanning.limit);
         let wanted: Vec<_> = wanted
             .lines
@@ -102,10 +121,7 @@ impl Claiming<'_, '_> {
 
 impl Scanning<'_> {
     fn take(&mut self, due: Vec<claim::Due>, unfinished: Vec<Line>) {
-        for due in &due {
-            self.room.take(due.line);
-        }
-        self.limit = self.limit.saturating_sub(due.len());
+        due.iter().for_each(|due| self.room.count(due.line));
         self.found.due.extend(due);
         self.found.unfinished.extend(unfinished);
     }

@@ -995,7 +995,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::DUE
 PREPARE statement AS
-SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7) AND l.owner <> ALL ($8) ORDER BY t.due_at LIMIT $4) AS d ORDER BY CASE WHEN l.lane < 16 THEN 26 ELSE l.lane END, d.due_at, d.execution_id, d.seq LIMIT $4;
+SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, y.type_id AS type_now, y.version, y.xmin::text AS xmin, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals FROM (SELECT unnest($1::int2[]) AS lane, unnest($2::oid[]) AS owner, unnest($3::timestamptz[]) AS since, unnest($4::int8[]) AS room) AS v CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t WHERE t.lane = v.lane AND t.worker_id = $5 AND t.owner = v.owner AND t.due_at >= v.since AND t.due_at <= $6 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $7 AND $8 AND t.execution_id <> ALL ($9) ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d JOIN xdb.process_execution p ON p.execution_id = d.execution_id LEFT JOIN xdb.process_type y ON y.process_type = p.process_type FOR KEY SHARE OF p SKIP LOCKED;
 DEALLOCATE statement;
 
 -- xdb::store::pull::EXTEND
@@ -1003,19 +1003,14 @@ PREPARE statement AS
 UPDATE xdb.task t SET lease_until = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
--- xdb::store::pull::GATE
-PREPARE statement AS
-SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS s ON true WHERE e.lane = 0;
-DEALLOCATE statement;
-
 -- xdb::store::pull::GIVE_BACK
 PREPARE statement AS
-UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
+UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL RETURNING t.shard;
 DEALLOCATE statement;
 
--- xdb::store::pull::KEEP_OPEN
+-- xdb::store::pull::LEASE
 PREPARE statement AS
-SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED;
+UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, lease_number = ((pg_catalog.nextval('xdb.pull_lease') & 2147483647) << 32) | $5 FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq, unnest($3::timestamptz[]) AS lease_until) AS v WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq, t.lease_number;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LEASED
@@ -1023,34 +1018,14 @@ PREPARE statement AS
 SELECT count(*) AS leased FROM (SELECT FROM xdb.task t WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until > $3 LIMIT 10000) AS l;
 DEALLOCATE statement;
 
--- xdb::store::pull::LINES
+-- xdb::store::pull::LOOK
 PREPARE statement AS
-SELECT l.lane, l.owner FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l WHERE l.owner <> ALL ($3);
-DEALLOCATE statement;
-
--- xdb::store::pull::LOCK
-PREPARE statement AS
-SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) ORDER BY CASE WHEN t.lane < 16 THEN 26 ELSE t.lane END, t.due_at, t.execution_id, t.seq LIMIT $6 FOR UPDATE OF t SKIP LOCKED;
-DEALLOCATE statement;
-
--- xdb::store::pull::LOCK_IN_LINE
-PREPARE statement AS
-SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED;
+WITH RECURSIVE worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), level (lane) AS ( (SELECT t.lane FROM xdb.task t WHERE t.lane >= 16 AND t.lane < 40 ORDER BY t.lane LIMIT 1) UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL (SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane AND t.lane < 40 ORDER BY t.lane LIMIT 1) AS n), line AS MATERIALIZED ( SELECT v.lane, v.owner, v.since FROM unnest($4::int2[], $5::oid[], $6::timestamptz[]) AS v (lane, owner, since) UNION ALL SELECT a.lane, o.owner, o.since FROM worker w CROSS JOIN (SELECT lane FROM level UNION ALL SELECT unnest('{0,1}'::int2[])) AS a CROSS JOIN LATERAL (WITH RECURSIVE head (owner, since) AS ( (SELECT t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.due_at LIMIT 1) UNION ALL SELECT n.owner, n.due_at FROM head CROSS JOIN LATERAL (SELECT t.owner, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND t.owner > head.owner ORDER BY t.owner, t.due_at LIMIT 1) AS n) SELECT owner, since FROM head) AS o WHERE $7), found AS MATERIALIZED (SELECT l.lane, l.owner, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at >= l.since AND t.due_at <= $8 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $10 AND $11 ORDER BY t.due_at LIMIT $12) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at > $8 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, $7 AND ($13 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.due_at >= l.since AND t.due_at <= $8 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $9 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_OF_TOKEN
 PREPARE statement AS
 SELECT p.execution_id, p.shard, p.process_id, p.process_type, p.status, p.started_at, p.closed_at, p.timeout_at, p.reason, p.next_event, p.next_state, p.next_message, p.live_threads, p.queued_messages, p.queued_bytes, p.timers, p.completing, p.state_numbers::text AS state_numbers, p.pause_mode, p.paused_until, p.pause_reason, p.priority, p.type_id, p.owner, p.owner_name, p.closing, p.mapping_id, p.attribute_keys::text AS attribute_keys, p.history_limit, p.traceparent, p.shard_key, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id JOIN xdb.process_execution p ON p.execution_id = t.execution_id WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND w.url IS NULL AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE'));
-DEALLOCATE statement;
-
--- xdb::store::pull::NEXT_DUE
-PREPARE statement AS
-SELECT min(n.due_at) AS next FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at > $3 ORDER BY t.due_at LIMIT 1) AS n;
-DEALLOCATE statement;
-
--- xdb::store::pull::NUMBER
-PREPARE statement AS
-SELECT pg_catalog.nextval('xdb.pull_lease') AS number;
 DEALLOCATE statement;
 
 -- xdb::store::pull::OPEN_OF_TOKEN
@@ -1060,7 +1035,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::OVER
 PREPARE statement AS
-SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d ORDER BY CASE WHEN l.lane < 16 THEN 26 ELSE l.lane END, d.due_at, d.execution_id, d.seq LIMIT $4;
+SELECT d.execution_id, d.seq FROM (SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE line (owner) AS ( (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) SELECT owner FROM line) AS o) AS l CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = $1 AND t.owner = l.owner AND t.due_at <= $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4;
 DEALLOCATE statement;
 
 -- xdb::store::pull::STEP_OF_TOKEN
@@ -1075,12 +1050,7 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::UNDER_LEASE
 PREPARE statement AS
-SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, y.type_id, y.version, y.xmin::text AS xmin, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq LEFT JOIN xdb.process_type y ON y.process_type = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
-DEALLOCATE statement;
-
--- xdb::store::pull::WORKER
-PREPARE statement AS
-SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1;
+SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.input::text AS input, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.wait::text AS wait, s.last_failure::text AS last_failure, y.type_id AS type_now, y.version, y.xmin::text AS xmin, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq LEFT JOIN xdb.process_type y ON y.process_type = $4 WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL;
 DEALLOCATE statement;
 
 -- xdb::store::purge::CLOSED

@@ -7,6 +7,7 @@
 //!   task rows that are due (timers and messages: due_owners)
 //!        │  which lines are there?                    lines
 //!        │  where does the scan begin?                due_scan
+//!        │  whose turn is it at a pull worker?        turns
 //!        │  did a lock or a failure defer it?         backoff
 //!        │  is its definition in memory?              kept
 //!        ▼
@@ -38,4 +39,5 @@ pub mod lines;
 pub mod lock_table;
 pub mod room;
 pub mod table_health;
+pub mod turns;
 pub mod wanted_locks;

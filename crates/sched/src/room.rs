@@ -262,6 +262,11 @@ impl Room {
         self.of_line(line) > 0
     }
 
+    /// Counts a call of this line as one that has a place, and leaves the place to other calls.
+    pub fn count(&mut self, line: Line) {
+        self.shares.add(line, 1);
+    }
+
     /// Takes a place for a call of this line, if there is one.
     pub fn take(&mut self, line: Line) -> bool {
         self.take_places(line, 1)

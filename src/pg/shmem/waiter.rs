@@ -1,34 +1,91 @@
-//! Places of the sessions that wait for an execution to close or to move.
+//! Places of the sessions that wait: for an execution to close or to move, or for calls of a worker. Each process has [`PLACES`] of its
+//! own, so what others wait for takes none away.
 //!
-//! Nothing is missed: a waiter publishes its place and *then* reads the execution with a new snapshot; a closer commits and
-//! *then* looks for waiters. Whichever comes second sees the other. Reading a place while it changes hands can wake somebody
-//! for nothing, no more.
+//! **What a session waits for is not missed**: it publishes its place and *then* looks with a new snapshot; who brings it commits and
+//! *then* looks for waiters. Whichever comes second sees the other. A latch alone is not enough: looking may wait inside the server,
+//! which resets it. So a wake-up is written down at the place too.
 //!
-//! A latch alone is not enough: reading may wait inside the server, which resets it. So a wake-up is written down at the place too.
-use super::{shared, with_lock};
+//! All sessions that wait for an execution are woken together. Of the sessions that wait for calls of a worker, as many are woken as
+//! there are new calls for their shards, so a wake-up must not be lost with the session that has it:
+//!
+//! ```text
+//!                 a commit                  the session looks               it has found calls, or none
+//!    asleep ─────────────────▶ woken ─────────────────────────▶ looking ─────────────────────────────────▶ asleep
+//!                                └────────────── the place is given back: passed on ┘
+//! ```
+//!
+//! 1. A place has one word: whether it is taken, how it stands above, and how often it was taken. A wake-up is an exchange of
+//!    this word, so it reaches the session that was seen there, or fails, and another one gets it.
+//! 2. A place that is given back woken or looking passes its wake-up on to another session of its *line*, the sessions that wait for the same
+//!    worker and shards. So it is passed on when a session is cancelled, ends, may not claim any more, or leaves with calls while
+//!    another commit has woken it.
+//! 3. The first place of a line *watches*: its session looks once per poll interval, and when the next call comes due. It finds
+//!    what no commit wakes it for: calls that a rollback or an end of a lease has set free, those of a session that was woken and
+//!    rolled back. A place that is given back wakes the one that is first then. The other sessions of the line wait without looking.
+//!    A call that is due later wakes the one that watches.
+//! 4. A session with calls gives its place up before it waits for anything else.
+//!
+//! So a call waits for a free session of its line for a poll interval at most, whatever fails.
+use super::{Shared, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Sessions that can wait at the same time without polling.
-pub const WAITERS: usize = 1024;
+/// What one process may wait for at the same time: `wait_for_state` takes two places, and code that a claim runs may wait too.
+pub const PLACES: usize = 4;
 
-/// Places of one role.
-pub const WAITERS_OF_ROLE: usize = 128;
+/// How the session of a place stands.
+const STANDS: u32 = 3;
+const WOKEN: u32 = 1;
+const LOOKING: u32 = 2;
+const TAKEN: u32 = 4;
+/// Above this, how often the place was taken.
+const TIMES: u32 = 8;
+
+/// The shards of a session that waits for no calls.
+const NO_SHARDS: u32 = u32::MAX;
 
 #[repr(C)]
 pub(super) struct WaiterCell {
-    /// The waiting process; zero: the place is free. Written last when the place is taken, and first when it is given back.
-    pid: AtomicI32,
-    /// Number of the waiting process.
-    procno: AtomicI32,
-    /// For whom the place is taken.
-    role: AtomicU32,
+    word: AtomicU32,
     database: AtomicU32,
-    execution: [AtomicU64; 2],
-    /// Somebody has woken this waiter since it asked last.
-    woken: AtomicU32,
+    key: [AtomicU64; 2],
+    /// The first and the last one, of a session that waits for calls.
+    shards: AtomicU32,
+}
+
+/// What a place is taken for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Line {
+    database: u32,
+    key: [u8; 16],
+    shards: u32,
+}
+
+/// A call that sessions may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NewCall {
+    pub shard: i16,
+    pub is_due: bool,
+}
+
+impl Line {
+    fn has(&self, call: &NewCall) -> bool {
+        let shard = call.shard as u32;
+        self.shards != NO_SHARDS && self.shards >> 16 <= shard && shard <= self.shards & 0xffff
+    }
+}
+
+/// Bytes of all places.
+pub(super) fn size() -> usize {
+    count() * size_of::<WaiterCell>()
+}
+
+/// How many places there are. Known when libraries may ask for shared memory.
+pub(super) fn count() -> usize {
+    // SAFETY: set once, before any process asks for shared memory.
+    unsafe { pg_sys::MaxBackends as usize * PLACES }
 }
 
 /// An id as two atomics hold it.
@@ -37,68 +94,177 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
     [(whole >> 64) as u64, whole as u64]
 }
 
-/// Takes a place for this process, which waits as this role; `None` when all are taken, or as many as a role may have, or there is
-/// no shared memory.
-pub(crate) fn take(database: pg_sys::Oid, role: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
-    let shared = shared()?;
-    let procno = raw::my_procno()?;
-    let is_free = |cell: &WaiterCell| cell.pid.load(Ordering::SeqCst) == 0;
-    let is_of_role = |cell: &&WaiterCell| !is_free(cell) && cell.role.load(Ordering::SeqCst) == role.to_u32();
-    with_lock(true, || {
-        if shared.waiters.iter().filter(is_of_role).count() >= WAITERS_OF_ROLE {
+impl WaiterCell {
+    /// The word of a place that is taken, and what for: as it was at one moment, if the word is still the same when it is exchanged.
+    fn read(&self) -> Option<(u32, Line)> {
+        let word = self.word.load(Ordering::SeqCst);
+        if word & TAKEN == 0 {
             return None;
         }
-        let index = shared.waiters.iter().position(is_free)?;
-        let cell = &shared.waiters[index];
-        shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
-        cell.procno.store(procno, Ordering::SeqCst);
-        cell.role.store(role.to_u32(), Ordering::SeqCst);
-        cell.database.store(database.to_u32(), Ordering::SeqCst);
-        cell.execution.iter().zip(words(execution)).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
-        cell.woken.store(0, Ordering::SeqCst);
-        cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        Some(index)
-    })
-}
-
-/// Whether this place was woken since this was asked last. To be asked *before* the execution is read.
-pub(crate) fn take_woken(index: usize) -> bool {
-    shared().is_some_and(|shared| shared.waiters[index].woken.swap(0, Ordering::SeqCst) != 0)
-}
-
-/// Gives a place of this process back; one that was given back already is left alone. Cannot fail.
-pub(crate) fn give_back(index: usize) {
-    let Some(shared) = shared() else { return };
-    let pid = &shared.waiters[index].pid;
-    let own = std::process::id() as i32;
-    if pid.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-        shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
+        let [high, low] = self.key.each_ref().map(|word| u128::from(word.load(Ordering::SeqCst)));
+        let (database, shards) = (self.database.load(Ordering::SeqCst), self.shards.load(Ordering::SeqCst));
+        Some((word, Line { database, key: (high << 64 | low).to_be_bytes(), shards }))
     }
+
+    /// Changes how the session stands if it stands like that.
+    fn turn(&self, from: u32, to: u32) -> bool {
+        let turned = |word: u32| (word & STANDS == from).then_some(word & !STANDS | to);
+        self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, turned).is_ok()
+    }
+}
+
+impl Shared {
+    /// The places that have ever been taken.
+    fn used(&self) -> &[WaiterCell] {
+        &self.waiters()[..self.waiters_until.load(Ordering::SeqCst) as usize]
+    }
+
+    /// Wakes the session that was seen at a place. False if it has left, or is woken already.
+    fn wake(&self, index: usize, seen: u32) -> bool {
+        let is_asleep = |word: u32| word / TAKEN == seen / TAKEN && word & STANDS != WOKEN;
+        let woken = |word: u32| is_asleep(word).then_some(word & !STANDS | WOKEN);
+        let cell = &self.waiters()[index];
+        let is_woken = cell.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, woken).is_ok();
+        if is_woken {
+            raw::set_latch_of((index / PLACES) as i32);
+        }
+        is_woken
+    }
+
+    /// The places of a line.
+    fn of_line(&self, line: Line) -> impl DoubleEndedIterator<Item = (usize, u32)> {
+        let of_line = move |(index, cell): (usize, &WaiterCell)| {
+            let (word, its) = cell.read()?;
+            (its == line).then_some((index, word))
+        };
+        self.used().iter().enumerate().filter_map(of_line)
+    }
+
+    /// What a session leaves behind that waited for calls at this place.
+    fn pass_on(&self, index: usize, line: Line, was_woken: bool) {
+        if was_woken {
+            self.of_line(line).rev().any(|(other, word)| self.wake(other, word));
+        }
+        if let Some((first, word)) = self.of_line(line).next().filter(|(first, _)| *first > index) {
+            self.wake(first, word);
+        }
+    }
+}
+
+/// Takes a place of this process; `None` when all are taken, or there is no shared memory. `shards`: of a session that waits for calls.
+pub(crate) fn take(database: pg_sys::Oid, key: &[u8; 16], shards: Option<(i16, i16)>) -> Option<usize> {
+    let shared = shared()?;
+    let first = raw::my_procno()? as usize * PLACES;
+    let own = shared.waiters().get(first..first + PLACES)?;
+    let nth = own.iter().position(|cell| cell.word.load(Ordering::SeqCst) & TAKEN == 0)?;
+    let cell = &own[nth];
+    cell.database.store(database.to_u32(), Ordering::SeqCst);
+    cell.key.iter().zip(words(key)).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
+    let shards = shards.map_or(NO_SHARDS, |(first, last)| (first as u32) << 16 | last as u32);
+    cell.shards.store(shards, Ordering::SeqCst);
+    shared.waiters_until.fetch_max((first + nth + 1) as u32, Ordering::SeqCst);
+    shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
+    cell.word.fetch_or(TAKEN, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    Some(first + nth)
+}
+
+fn at<T>(index: usize, body: impl FnOnce(&'static Shared, &'static WaiterCell) -> T) -> Option<T> {
+    let shared = shared()?;
+    Some(body(shared, shared.waiters().get(index)?))
+}
+
+/// Whether this place was woken since this was asked last. To be asked *before* what is waited for is read.
+pub(crate) fn take_woken(index: usize) -> bool {
+    at(index, |_, cell| cell.turn(WOKEN, LOOKING)).unwrap_or(false)
+}
+
+/// The look that a wake-up has led to is over: it has found calls, or there are none.
+pub(crate) fn served(index: usize) {
+    at(index, |_, cell| cell.turn(LOOKING, 0));
+}
+
+/// Whether the session of this place looks for what no commit wakes it for.
+pub(crate) fn watches(index: usize) -> bool {
+    let is_first = |shared: &'static Shared, cell: &'static WaiterCell| {
+        let first = cell.read().and_then(|(_, line)| shared.of_line(line).next());
+        first.is_none_or(|(first, _)| first >= index)
+    };
+    at(index, is_first).unwrap_or(true)
+}
+
+/// Gives a place of this process back; does nothing if it was given back already. Cannot fail.
+pub(crate) fn give_back(index: usize) {
+    at(index, |shared, cell| {
+        let Some((_, line)) = cell.read() else { return };
+        // From here on the word is another one, also if this process takes the place again.
+        let free = |word: u32| Some((word / TIMES).wrapping_add(1) * TIMES);
+        let before = cell.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, free).unwrap_or_default();
+        shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
+        if line.shards != NO_SHARDS {
+            shared.pass_on(index, line, before & STANDS != 0);
+        }
+    });
 }
 
 /// Gives every place of this process back. Cannot fail.
 pub(crate) fn give_back_all() {
-    (0..WAITERS).for_each(give_back);
+    if let Some(procno) = raw::my_procno() {
+        let first = procno as usize * PLACES;
+        (first..first + PLACES).for_each(give_back);
+    }
 }
 
-/// Wakes those who wait for one of these executions of this database; for `None`, everybody who waits in it. Cannot fail.
+/// The places in use, if there are any. To be asked after the commit of what they may wait for.
+fn in_use() -> Option<&'static Shared> {
+    fence(Ordering::SeqCst);
+    shared().filter(|shared| shared.waiters_in_use.load(Ordering::SeqCst) > 0)
+}
+
+/// Wakes the sessions that wait for one of these in this database; for `None`, all that wait in it. Cannot fail.
 ///
 /// To be called after the commit.
-pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&BTreeSet<[u8; 16]>>) {
-    let Some(shared) = shared() else { return };
-    fence(Ordering::SeqCst);
-    if shared.waiters_in_use.load(Ordering::SeqCst) == 0 {
-        return;
-    }
-    for cell in &shared.waiters {
-        if cell.pid.load(Ordering::SeqCst) == 0 || cell.database.load(Ordering::SeqCst) != database.to_u32() {
-            continue;
+pub(crate) fn wake(database: pg_sys::Oid, keys: Option<&BTreeSet<[u8; 16]>>) {
+    let Some(shared) = in_use() else { return };
+    for (index, cell) in shared.used().iter().enumerate() {
+        if let Some((word, line)) = cell.read()
+            && line.database == database.to_u32()
+            && keys.is_none_or(|keys| keys.contains(&line.key))
+        {
+            shared.wake(index, word);
         }
-        let [high, low] = cell.execution.each_ref().map(|word| u128::from(word.load(Ordering::SeqCst)));
-        if executions.is_none_or(|ids| ids.contains(&(high << 64 | low).to_be_bytes())) {
-            cell.woken.store(1, Ordering::SeqCst);
-            raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
+    }
+}
+
+/// Wakes one waiting session for each of these calls. For calls that are due later, it wakes one that watches. Cannot fail.
+///
+/// To be called after the commit.
+pub(crate) fn wake_for_calls(database: pg_sys::Oid, key: &[u8; 16], calls: &[NewCall]) {
+    let Some(shared) = in_use() else { return };
+    let waits = |(index, cell): (usize, &WaiterCell)| {
+        let (word, line) = cell.read()?;
+        (line.database == database.to_u32() && line.key == *key).then_some((index, word, line))
+    };
+    let places = || shared.used().iter().enumerate().filter_map(waits);
+    let (mut due, mut later): (Vec<_>, Vec<_>) = calls.iter().partition(|call| call.is_due);
+    // Those that watch stand in front.
+    for (index, word, line) in places().rev() {
+        let Some(nth) = due.iter().position(|call| line.has(call)) else { continue };
+        if shared.wake(index, word) {
+            due.swap_remove(nth);
+        }
+        if due.is_empty() {
+            break;
+        }
+    }
+    for (index, word, line) in places() {
+        let left = later.len();
+        later.retain(|call| !line.has(call));
+        if later.len() < left {
+            shared.wake(index, word);
+        }
+        if later.is_empty() {
+            break;
         }
     }
 }

@@ -44,8 +44,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
-    // Some hundreds of sessions wait in the workload of tenants.
-    ("max_connections", "700"),
+    // So many sessions wait in W16.
+    ("max_connections", "1200"),
     ("max_worker_processes", "8"),
     ("max_wal_size", "8GB"),
     // For W13; Postgres grants a third of it to connections.

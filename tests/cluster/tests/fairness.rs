@@ -228,6 +228,71 @@ fn owners_take_turns_at_a_worker_that_takes_one_call_at_a_time() {
     app.done(&[]);
 }
 
+/// Priorities order an owner's own calls, and how owners share a worker does not depend on them.
+#[test]
+fn owners_take_turns_at_a_small_worker_whatever_their_priorities() {
+    let (app, worker) = application("fair_priorities", Some(1));
+    for priority in [10, 0, -10] {
+        at_once(&app, || {
+            let prioritised = |prefix: &str, count, priority| {
+                format!(
+                    "SELECT count(xdb.start_process('{prefix}-' || n, 'quick', options => '{{\"priority\": {priority}}}'))
+                     FROM generate_series(1, {count}) n"
+                )
+            };
+            app.db().run(&prioritised(&format!("greedy{priority}"), 60, priority));
+            app.session("other").run(&prioritised(&format!("modest-low{priority}"), 5, -1));
+            app.session("other").run(&prioritised(&format!("modest-high{priority}"), 5, 1));
+        });
+        let mut db = app.superuser();
+        wait_until("all complete", 60, || views::with_status(&mut db, "%", "RUNNING") == 0);
+        let calls: Vec<_> = worker.calls().iter().map(|call| call.process_id().to_owned()).collect();
+        let round = calls.len() - 70;
+        let before = calls.iter().rposition(|id| id.starts_with("modest")).expect("they were called") - round;
+        assert!(before <= 21, "{before} calls were made before the last of the other's: {:?}", &calls[round..]);
+        let of_modest: Vec<_> = calls[round..].iter().filter(|id| id.starts_with("modest")).collect();
+        assert!(of_modest[..5].iter().all(|id| id.starts_with("modest-high")), "{of_modest:?}");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn owners_take_turns_at_functions_whatever_their_priorities() {
+    let app = App::new("fair_functions");
+    app.db().run(
+        "CREATE TABLE public.called (id int GENERATED ALWAYS AS IDENTITY, process text);
+         GRANT ALL ON public.called TO PUBLIC;
+         CREATE FUNCTION public.note(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO public.called (process) VALUES (request->'context'->>'processId');
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"GRACEFUL_COMPLETE_PROCESS\"}}}';
+         END $$",
+    );
+    let definition = Definition::starting_with("Note").step_with("Note", json!({"executeFunction": "public.note"}));
+    app.superuser().run(&format!("SELECT xdb.register_process_type('note', NULL, '{}')", definition.json()));
+    for priority in [10, 0, -10] {
+        at_once(&app, || {
+            let start = |prefix: &str, count, priority| {
+                format!(
+                    "SELECT count(xdb.start_process('{prefix}-' || n, 'note', options => '{{\"priority\": {priority}}}'))
+                     FROM generate_series(1, {count}) n"
+                )
+            };
+            app.db().run(&start(&format!("greedy{priority}"), 400, priority));
+            app.session("other").run(&start(&format!("modest{priority}"), 20, 0));
+        });
+        let mut db = app.superuser();
+        wait_until("all complete", 60, || views::with_status(&mut db, "%", "RUNNING") == 0);
+        let before: i64 = db.count(
+            "public.called WHERE process LIKE 'greedy%' AND id < (SELECT max(id) FROM public.called WHERE process LIKE 'modest%')",
+        );
+        // A runner takes several calls of one owner at a time.
+        assert!(before <= 150, "{before} calls were made before the last of the other's, with priority {priority}");
+        db.run("DELETE FROM public.called");
+    }
+    app.done(&[]);
+}
+
 #[test]
 fn who_goes_on_and_on_gives_others_their_turn() {
     let (app, worker) = application("fair_endless", Some(2));

@@ -1,5 +1,6 @@
 //! A session that keeps an old snapshot keeps every row in its index that was taken since. Nothing is walked over because of it.
 
+use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 const DEAD: i64 = 100_000;
@@ -112,5 +113,31 @@ fn what_comes_back_by_a_rollback_is_found_without_a_word() {
     worker.wait_for("the call", 20, |call| call.process_id() == "p");
     db.publish("p", "news", json!(1));
     db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn what_was_fetched_is_not_walked_over() {
+    const PROCESSES: i64 = 40;
+    let app = App::new("old_fetched");
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with("pull", "plain", &one_step());
+    let keeper = leave_dead_rows(&app);
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    let mut read = |worker: &mut Db| {
+        worker.run("SELECT pg_stat_force_next_flush()");
+        superuser.one::<i64>("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'task_claim'")
+    };
+    let answer = jsonb(&force_complete(json!(null)).json());
+    let complete =
+        format!("SELECT count(xdb.complete_call(token, {answer})) FROM xdb.claim_calls('pull', wait => '20 s')");
+    let before = read(&mut worker);
+    for number in 0..PROCESSES {
+        db.start(&format!("p-{number}"), "plain").go();
+        assert_eq!(worker.one::<i64>(&complete), 1);
+    }
+    let read = read(&mut worker) - before;
+    assert!(read < PROCESSES * DEAD, "{read} entries were read for {PROCESSES} processes");
+    drop(keeper);
     app.done(&[]);
 }

@@ -9,6 +9,7 @@ mod w12_fan_out;
 mod w13_many_open;
 mod w14_functions;
 mod w15_pull;
+mod w16_pull_idle;
 mod w1_chain;
 mod w2_single;
 mod w3_latency;
@@ -47,6 +48,7 @@ pub const WORKLOADS: &[Workload] = &[
     w13_many_open::WORKLOAD,
     w14_functions::WORKLOAD,
     w15_pull::WORKLOAD,
+    w16_pull_idle::WORKLOAD,
     growth::WORKLOAD,
     tenants::WORKLOAD,
 ];

@@ -20,14 +20,14 @@ pub const WORKLOAD: Workload = Workload { name: "W15", about: "workers that fetc
 /// Calls that are claimed at a time.
 const BATCH: i32 = 10;
 /// States of each process: all but the last one lead to the next.
-const STATES: u64 = 5;
+pub const STATES: u64 = 5;
 
 const CLAIM: &str = "SELECT token, request ->> 'stateId' FROM xdb.claim_calls('pull', $1)";
-const COMPLETE: &str = "SELECT xdb.complete_call(t, a::jsonb) FROM unnest($1::text[], $2::text[]) AS u (t, a)";
+pub const COMPLETE: &str = "SELECT xdb.complete_call(t, a::jsonb) FROM unnest($1::text[], $2::text[]) AS u (t, a)";
 
 /// How many calls are completed in one transaction.
 #[derive(Clone, Copy)]
-enum Completed {
+pub enum Completed {
     EachAlone,
     BatchAtOnce,
 }
@@ -70,7 +70,8 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, processes: u64) -> Result<Run, String> {
+/// Works through a backlog.
+pub fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, processes: u64) -> Result<Run, String> {
     register(stage, &chain::definition(STATES));
     stage.pause();
     stage.start("p-", "chain", 0, processes, "'{}'");
@@ -96,7 +97,8 @@ fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, processes: 
     Ok(run)
 }
 
-fn register(stage: &Stage<'_>, definition: &Value) {
+/// Registers the process type, and its worker.
+pub fn register(stage: &Stage<'_>, definition: &Value) {
     stage.superuser().run(&format!(
         "SELECT xdb.register_worker('pull', NULL, role => 'app');
          SELECT xdb.register_process_type({}, 'pull', {})",
@@ -122,7 +124,7 @@ fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, 
             continue;
         }
         for batch in calls.chunks(completed.at_once()) {
-            let (tokens, answers) = answered(batch)?;
+            let (tokens, answers) = answered(batch, STATES)?;
             let begun = Instant::now();
             db.client().execute(&complete, &[&tokens, &answers]).map_err(failed)?;
             ended = Instant::now();
@@ -131,14 +133,14 @@ fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, 
     }
 }
 
-/// The tokens of claimed calls, and what is answered to each.
-fn answered(calls: &[postgres::Row]) -> Result<(Vec<&str>, Vec<String>), String> {
+/// The tokens of claimed calls of processes with so many states, and what is answered to each.
+pub fn answered(calls: &[postgres::Row], states: u64) -> Result<(Vec<&str>, Vec<String>), String> {
     calls
         .iter()
         .map(|call| {
             let (token, state): (&str, &str) = (call.get(0), call.get(1));
             let number = state[1..].parse().map_err(|_| format!("an unknown state {state}"))?;
-            Ok((token, chain::answer(number, STATES)))
+            Ok((token, chain::answer(number, states)))
         })
         .collect()
 }

@@ -1,0 +1,144 @@
+//! What workers cost that fetch their calls, and whose calls they get.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Calls of the type `plain`, with its priority in the start's options, are fetched by members of `app`.
+fn application(name: &str) -> App {
+    let options = ClusterOptions::default()
+        .set("shared_preload_libraries", "xdb,pg_stat_statements")
+        .set("pg_stat_statements.track", "all");
+    let app = App::alone(name, options);
+    app.superuser().run("CREATE EXTENSION pg_stat_statements; SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with("pull", "plain", &one_step());
+    app
+}
+
+fn start(db: &mut Db, prefix: &str, count: usize, priority: i64) {
+    db.run(&format!(
+        "SELECT count(xdb.start_process('{prefix}-' || n, 'plain', options => '{{\"priority\": {priority}}}'))
+         FROM generate_series(1, {count}) n"
+    ));
+}
+
+/// The statements within functions since the last time.
+fn statements(superuser: &mut Db) -> Vec<String> {
+    let all = superuser
+        .all("SELECT query FROM pg_stat_statements CROSS JOIN LATERAL generate_series(1, calls) WHERE NOT toplevel");
+    superuser.run("SELECT pg_stat_statements_reset()");
+    all
+}
+
+#[test]
+fn a_poll_for_nothing_is_one_statement_and_one_for_calls_is_four() {
+    const CLAIM: &str = "SELECT token FROM xdb.claim_calls('pull', 10)";
+    let app = application("polls_statements");
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    start(&mut db, "known", 1, 0);
+    let token: String = worker.one(CLAIM);
+    worker.run(&format!("SELECT xdb.fail_call('{token}', '{{\"retryAfterSeconds\": 3600}}')"));
+    for _ in 0..3 {
+        worker.run(CLAIM);
+        statements(&mut superuser);
+        worker.run(CLAIM);
+        let one = statements(&mut superuser);
+        assert_eq!(one.len(), 1, "{one:#?}");
+    }
+    for round in 0..3 {
+        start(&mut db, &format!("p-{round}"), 15, 0);
+        start(&mut app.session("other"), &format!("q-{round}"), 5, 3);
+        statements(&mut superuser);
+        assert_eq!(worker.all::<String>(CLAIM).len(), 10);
+        let all = statements(&mut superuser);
+        assert!(all.len() <= 4, "{all:#?}");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_call_wakes_one_of_the_sessions_that_wait() {
+    const SESSIONS: i64 = 30;
+    const CALLS: i64 = 10;
+    let app = application("polls_woken");
+    let waiting = "pg_stat_activity WHERE query LIKE '%claim_calls(%wait%' AND wait_event = 'Extension'";
+    std::thread::scope(|scope| {
+        for _ in 0..SESSIONS {
+            let app = &app;
+            scope.spawn(move || {
+                let claim = "SELECT token FROM xdb.claim_calls('pull', wait => '1 h')";
+                let _ended_in_the_end = app.db().try_run(claim);
+            });
+        }
+        let (mut db, mut superuser) = (app.db(), app.superuser());
+        wait_until("all wait", 60, || superuser.count(waiting) == SESSIONS);
+        statements(&mut superuser);
+        let (took, ()) = timed(|| {
+            for number in 0..CALLS {
+                start(&mut db, &format!("p-{number}"), 1, 0);
+                wait_until("it is fetched", 20, || superuser.count(waiting) == SESSIONS - number - 1);
+            }
+        });
+        // The one that watches looks once in a second, and those that were woken.
+        let looks: i64 = superuser.one(
+            "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE NOT toplevel AND query LIKE 'WITH RECURSIVE worker AS%'",
+        );
+        let most = 3 * CALLS + took.as_secs() as i64;
+        assert!(looks <= most, "{looks} looks for {CALLS} calls in {took:?}");
+        superuser.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE query LIKE '%claim_calls(%wait%' AND pid <> pg_backend_pid()",
+        );
+    });
+    app.done(&[]);
+}
+
+#[test]
+fn the_backlog_of_other_shards_is_not_walked_over() {
+    const BACKLOG: i64 = 50_000;
+    const CALLS: usize = 40;
+    let app = application("polls_shards");
+    let (mut worker, mut superuser) = (app.db(), app.superuser());
+    // Nobody claims them.
+    superuser.run(&format!(
+        "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+         SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour', 'app'::regrole
+         FROM xdb.worker w, generate_series(1, {BACKLOG})"
+    ));
+    start(&mut app.db(), "p", 150, 0);
+    let mut read = |worker: &mut Db| {
+        worker.run("SELECT pg_stat_force_next_flush()");
+        superuser.one::<i64>("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'task_claim'")
+    };
+    let before = read(&mut worker);
+    for _ in 0..CALLS {
+        worker.one::<String>("SELECT token FROM xdb.claim_calls('pull', shards => '[512,1023]')");
+    }
+    let read = read(&mut worker) - before;
+    assert!(read < CALLS as i64 * BACKLOG, "{read} entries were read for {CALLS} calls");
+    app.superuser().run("DELETE FROM xdb.task WHERE due_at < now() - interval '30 minutes'");
+    app.done(&[]);
+}
+
+#[test]
+fn owners_take_turns_whatever_their_priorities() {
+    let app = application("polls_turns");
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    for priority in [10, 0, -10] {
+        start(&mut greedy, &format!("greedy{priority}"), 400, priority);
+        start(&mut modest, &format!("modest{priority}-low"), 5, -1);
+        start(&mut modest, &format!("modest{priority}-high"), 5, 1);
+        // Of one session, and of sessions that claim once.
+        let of_one: Vec<String> = {
+            let mut worker = app.db();
+            let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull')";
+            (0..10).map(|_| worker.one(claim)).collect()
+        };
+        let of_modest: Vec<_> = of_one.iter().filter(|id| id.starts_with("modest")).collect();
+        assert_eq!(of_modest.len(), 5, "{of_one:?}");
+        assert!(of_modest.iter().all(|id| id.contains("-high")), "an owner's own priorities count: {of_one:?}");
+        let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10)";
+        let at_once: Vec<String> = app.db().all(claim);
+        assert_eq!(at_once.iter().filter(|id| id.contains("-low")).count(), 5, "{at_once:?}");
+        app.superuser().run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE status = 'RUNNING'");
+    }
+    app.done(&[]);
+}
