@@ -37,7 +37,7 @@ BEGIN
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             IF pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until THEN
-                RAISE EXCEPTION 'somebody has used xdb in a transaction that is still open'
+                RAISE EXCEPTION 'another transaction that has used xdb is still open'
                     USING ERRCODE = 'lock_not_available',
                           DETAIL = SQLERRM, HINT = 'End that transaction, or wait for its end, and run this again.';
             END IF;

@@ -38,7 +38,7 @@ statements! {
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
     let (shard_key, owner, has_history) =
-        what_it_is(spi, id)?.ok_or_else(|| PgError::internal("an execution is gone"))?;
+        what_it_is(spi, id)?.ok_or_else(|| PgError::internal("an execution no longer exists"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
         Some(mut replay) => {

@@ -255,7 +255,7 @@ pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSe
 /// The results of an execution. An error if it does not exist.
 pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
     let found: Option<_> = Gives::of(spi, &RESULTS, &[value(id)])?;
-    found.ok_or_else(|| PgError::internal("an execution is gone"))
+    found.ok_or_else(|| PgError::internal("an execution no longer exists"))
 }
 
 /// Describes an execution as JSON: its state, what it waits for, since when and until when, and its last failure.

@@ -5,7 +5,7 @@
 //! word, a hash of the object and the mode that the state wants, so a reader never sees half a mark. Only the scheduler
 //! writes the marks of its slot. It clears them before another process may get the slot. Limitations: a call whose
 //! object has no mark waits longer.
-//! slot, and clears them before another process may get the slot. A call whose object has no mark waits longer for it.
+
 use super::shared;
 use super::slot::{EngineState, Role, Slot};
 use super::waiter::{self, words};
