@@ -260,10 +260,10 @@ fn stored() -> Vec<String> {
         "EXECUTE_API","attempt":2,"at":7,"failure":{"status":500,"errorType":"E","detail":"d","appDatabaseError":
         {"sqlState":"23505","message":"m","table":"t","constraint":"c"}}}},"results":null}}"#;
     let snapshot = format!(
-        r#"{{"processId":"p","processType":"T","startedAt":1,"timeoutAt":99,"nextState":2,"nextMessage":3,
-        "stateNumbers":{{"A":1}},"completing":false,"states":[{state}],"messages":[{{"message":{{"number":2,"queue":
-        "q","payload":1}},"receivedAt":4}}],"messageIds":{{"count":1,"digest":12}},"localAttributes":{{"x":1e2}},
-        "results":[{{"stateExecutionId":"A-1","output":"o"}}]}}"#
+        r#"{{"execution":{{"processId":"p","processType":"T","startedAt":1,"timeoutAt":99,"nextState":2,"nextMessage":3,
+        "stateNumbers":{{"A":1}},"completing":false,"states":{{"1":{state}}},"queues":{{"q":[{{"number":2,"queue":
+        "q","payload":1}}]}},"localAttributes":{{"x":1e2}},"results":[{{"stateExecutionId":"A-1","output":"o"}}],
+        "priority":0}},"receivedAt":{{"2":4}},"messageIds":{{"count":1,"digest":12}}}}"#
     );
     let started = r#"{"seq":1,"stateExecutionId":"A-1","input":[1],"config":{"executeApiTimeoutSeconds":1.5},
         "skipWaitUntil":false,"notBefore":5}"#;
