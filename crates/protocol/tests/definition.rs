@@ -253,7 +253,7 @@ fn start_options() {
         (r#"{"merge":{}}"#, "merge needs a correlationKey"),
         (
             r#"{"correlationKey":"c","merge":{"input":"keep"}}"#,
-            r#"merge.input is "keep": it is one of KEEP, REPLACE, MERGE, or"#,
+            r#"merge.input is "keep": it must be one of KEEP, REPLACE, MERGE, or"#,
         ),
         (
             r#"{"correlationKey":"c","merge":{"startAt":"SOON"}}"#,
