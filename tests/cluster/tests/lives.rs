@@ -212,7 +212,7 @@ fn everything_of_an_owner_is_dropped_while_its_processes_run() {
     let outcome = superuser.outcome("b");
     assert_eq!(outcome.status(), "FAILED");
     let reason: String = superuser.one("SELECT reason FROM xdb.processes WHERE process_id = 'b'");
-    assert!(reason.contains("is gone"), "{reason}");
+    assert!(reason.contains("no longer exists"), "{reason}");
     assert_eq!(worker.count(|call| call.process_id() == "b" && call.target() == "Write"), 0);
     app.done(&[]);
 }
