@@ -613,8 +613,8 @@ fn the_policies_let_a_query_be_parallel() {
         "debug_parallel_query"
     };
     // With an engine it is known from shared memory whose roles these are, and without one from a table.
-    for engine in ["runs", "no longer exists"] {
-        if engine == "no longer exists" {
+    for engine in ["runs", "stands still"] {
+        if engine == "stands still" {
             app.cluster().set("xdb.enabled", "off");
             wait_until("the engine is gone", 20, || superuser.text("SELECT state FROM xdb.status()") == "stopped");
         }
