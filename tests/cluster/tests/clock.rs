@@ -184,7 +184,9 @@ fn a_bad_value_changes_nothing_and_stops_nobody() {
              format('cat >> %s/postgresql.auto.conf', current_setting('data_directory'))); END $$",
     );
     superuser.run("SELECT pg_reload_conf()");
-    wait_until("the server says what is wrong", 10, || app.cluster().log().contains("\"blue\" is no unit of time"));
+    wait_until("the server says what is wrong", 10, || {
+        app.cluster().log().contains("invalid input syntax for type interval: \"2 blue moons\"")
+    });
     db.start("p", "one").go();
     db.completes("p");
     let ahead = "SELECT round(extract(epoch FROM started_at - now()) / 86400)::int4 FROM xdb.processes";

@@ -315,7 +315,7 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
         (
             "many",
             "XD016",
-            "xdb.stop_process() for it a function that answers a call of a process can't call xdb.retry_now()",
+            "xdb.stop_process() for the same process a function that answers a call of a process can't call xdb.retry_now()",
         ),
         ("rpc", "XD016", "invoke_rpc"),
         ("wait", "XD016", "wait_for_process"),
