@@ -266,7 +266,7 @@ fn a_dump_has_references_and_no_secrets() {
     let mut copy = cluster.connect("secret_copy", "postgres");
     assert_eq!(copy.text(stored), "2env");
     // Of two that are wanted one is missing: nothing is signed with less.
-    let why = "\"stub\" (it the dump that this database was restored from does not have it";
+    let why = "\"stub\" (the dump that this database was restored from does not have it";
     assert!(copy.text(REASON).contains(why), "{}", copy.text(REASON));
     copy.run("SELECT xdb.adopt()");
     let mut db = cluster.connect("secret_copy", "app");
