@@ -199,7 +199,7 @@ fn in_another_server_roles_are_found_by_their_names() {
     assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 7);
     there.run("ALTER ROLE app RENAME TO mislaid");
     let error = there.refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
-    assert!(error.detail.contains("no role app"), "{error:?}");
+    assert!(error.detail.contains("Missing roles: app."), "{error:?}");
     there.run("ALTER ROLE mislaid RENAME TO app");
     there.run("SELECT xdb.adopt()");
     worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
@@ -265,7 +265,7 @@ fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
     // A role that is still there keeps what it has, whatever it is called.
     superuser.run("ALTER ROLE other RENAME TO renamed; ALTER ROLE app RENAME TO mislaid");
     let error = app.session("boss").refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
-    assert!(error.detail.contains("no role app") && !error.detail.contains("other"), "{error:?}");
+    assert!(error.detail.contains("Missing roles: app.") && !error.detail.contains("other"), "{error:?}");
     superuser.run("ALTER ROLE mislaid RENAME TO app");
     app.session("boss").run("SELECT xdb.adopt()");
     worker.wait_for_count("the calls are made again", 20, 4, |call| call.target() == "Hang");

@@ -446,7 +446,7 @@ fn tables_are_followed_and_columns_are_not() {
     db.run("CREATE UNIQUE INDEX ON moved (b, a)");
     assert_eq!(written(&mut db, "step", "unique").0, json!({"v": "retyped"}));
     db.run("DROP TABLE moved");
-    clear(written(&mut db, "blind", "x"), codes::UNDEFINED_TABLE, "moved does not exist");
+    clear(written(&mut db, "blind", "x"), codes::UNDEFINED_TABLE, "moved no longer exists");
     app.done(&[]);
 }
 
