@@ -95,9 +95,10 @@ pub fn save_batch<'a>(
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
+    let pulled = changes.pulled.iter().map(|(worker, ..)| *worker).collect();
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.rows.earliest(&changes.pulling),
+        earliest: changes.rows.earliest(&pulled),
         timers: changes.rows.earliest_timers(),
         let_go: !changes.resumed.is_empty(),
     })
@@ -422,8 +423,8 @@ impl<'a> Rows<'a> {
     }
 
     /// When the engine has something to do. Calls of these pull workers are left out.
-    fn earliest(&self, pulling: &BTreeSet<WorkerId>) -> Option<Timestamp> {
-        let waits = |task: &&Task| task.lease_until.is_none() && !pulling.contains(&task.worker_id);
+    fn earliest(&self, pulled: &BTreeSet<WorkerId>) -> Option<Timestamp> {
+        let waits = |task: &&Task| task.lease_until.is_none() && !pulled.contains(&task.worker_id);
         let calls = self.tasks_new.iter().chain(&self.tasks_changed).filter(waits).map(|task| task.due_at);
         calls.chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
     }
