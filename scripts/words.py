@@ -92,7 +92,7 @@ def of_python(path: Path) -> Iterator[tuple[int, str]]:
 
 
 KINDS = [
-    (prose, ["*.md", ":!docs/decisions/*"]),
+    (prose, ["*.md"]),
     (of_rust, ["src/*.rs", "crates/*.rs"]),
     (of_sql, ["sql/*.sql", "examples/*.sql", ":!sql/xdb--*"]),
     (of_python, ["sdk/*.py", "examples/*.py", ":!sdk/python/tests/*"]),
