@@ -95,10 +95,9 @@ pub fn save_batch<'a>(
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
-    let pulled = changes.pulled.iter().map(|(worker, ..)| *worker).collect();
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.rows.earliest(&pulled),
+        earliest: changes.rows.earliest(),
         timers: changes.rows.earliest_timers(),
         let_go: !changes.resumed.is_empty(),
     })
@@ -152,6 +151,8 @@ struct Rows<'a> {
     tasks_new: Vec<Task>,
     tasks_changed: Vec<Task>,
     tasks_gone: Vec<StateKey>,
+    /// The earliest due time of the written calls that the engine makes and has no lease of.
+    earliest_call: Option<Timestamp>,
     timers_new: Vec<Timer<'static>>,
     timers_gone: Vec<TimerKey>,
     waiters_new: Vec<QueueWaiter<'a>>,
@@ -212,14 +213,7 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                let due = self.rows.collect_task(meta, execution, old, state, calls);
-                if let Some((worker, due)) = meta.pulled_by().zip(due) {
-                    self.pulled.push((
-                        worker,
-                        NewCall { shard: meta.shard, is_due: due <= calls.now },
-                        (id, state.seq),
-                    ));
-                }
+                self.pulled.extend(self.rows.collect_task(meta, execution, old, state, calls));
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -304,8 +298,8 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. Returns
-    /// when the task is due.
+    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. Returns a
+    /// call that a pull worker makes: the engine has nothing to do for it.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -313,7 +307,7 @@ impl<'a> Rows<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
-    ) -> Option<Timestamp> {
+    ) -> Option<(WorkerId, NewCall, StateKey)> {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
@@ -336,11 +330,16 @@ impl<'a> Rows<'a> {
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);
         }
+        let due_at = call.not_before;
+        let pulled = meta.pulled_by().filter(|worker| *worker == row.worker_id);
+        if pulled.is_none() && row.lease_until.is_none() {
+            self.earliest_call = self.earliest_call.into_iter().chain([due_at]).min();
+        }
         match had {
             None => self.tasks_new.push(row),
             Some(_) => self.tasks_changed.push(row),
         }
-        Some(call.not_before)
+        Some((pulled?, NewCall { shard: meta.shard, is_due: due_at <= calls.now }, key))
     }
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
@@ -422,11 +421,9 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    /// When the engine has something to do. Calls of these pull workers are left out.
-    fn earliest(&self, pulled: &BTreeSet<WorkerId>) -> Option<Timestamp> {
-        let waits = |task: &&Task| task.lease_until.is_none() && !pulled.contains(&task.worker_id);
-        let calls = self.tasks_new.iter().chain(&self.tasks_changed).filter(waits).map(|task| task.due_at);
-        calls.chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
+    /// When the engine has something to do.
+    fn earliest(&self) -> Option<Timestamp> {
+        self.earliest_call.into_iter().chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
     }
 
     fn earliest_timers(&self) -> BTreeMap<Owner, Timestamp> {

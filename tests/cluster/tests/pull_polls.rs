@@ -92,6 +92,31 @@ fn a_call_wakes_one_of_the_sessions_that_wait() {
 }
 
 #[test]
+fn the_scheduler_sleeps_while_a_pull_worker_works() {
+    const STEPS: i64 = 300;
+    let app = application("polls_asleep");
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    app.register_with("pull", "chain", &one_step());
+    db.start("p", "chain").go();
+    statements(&mut superuser);
+    let again = r#"{"stateDecision": {"nextStates": [{"stateId": "Only"}]}}"#;
+    let (took, ()) = timed(|| {
+        for _ in 0..STEPS {
+            let token: String = db.one("SELECT token FROM xdb.claim_calls('pull')");
+            db.run(&format!("SELECT xdb.complete_call('{token}', '{again}')"));
+        }
+    });
+    // A turn begins with one statement on this row. Without a wake-up there is a turn for each poll.
+    let mut turns = || -> i64 {
+        superuser.one("SELECT COALESCE(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%FROM xdb.engine m CROSS JOIN%'")
+    };
+    let (made, most) = (turns(), 20 + 2 * took.as_secs() as i64);
+    assert!(made <= most, "{made} turns for {STEPS} steps in {took:?}");
+    wait_until("turns are counted", 20, || turns() > 0);
+    app.done(&[]);
+}
+
+#[test]
 fn the_backlog_of_other_shards_is_not_walked_over() {
     const BACKLOG: i64 = 50_000;
     const CALLS: usize = 40;
