@@ -2,9 +2,9 @@
 
 use super::catch::{PgError, Result};
 use super::memory;
+use super::raw::text;
 use pgrx::pg_sys;
 use std::borrow::Cow;
-use std::ffi::CStr;
 use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
@@ -96,7 +96,7 @@ pub(super) fn other_type(what: impl Display, found: pg_sys::Oid, wanted: pg_sys:
 
 fn type_name(oid: pg_sys::Oid) -> String {
     // SAFETY: a text for every oid: "???" for one that is no type's.
-    unsafe { CStr::from_ptr(pg_sys::format_type_be(oid)) }.to_string_lossy().into_owned()
+    unsafe { text(pg_sys::format_type_be(oid)) }.unwrap_or_default()
 }
 
 fn unexpected_null() -> PgError {

@@ -228,21 +228,23 @@ fn owners_take_turns_at_a_worker_that_takes_one_call_at_a_time() {
     app.done(&[]);
 }
 
+/// Starts processes of a type with a priority.
+fn prioritised(process_type: &str, prefix: &str, count: u32, priority: i32) -> String {
+    format!(
+        "SELECT count(xdb.start_process('{prefix}-' || n, '{process_type}', options => '{{\"priority\": {priority}}}'))
+         FROM generate_series(1, {count}) n"
+    )
+}
+
 /// Priorities order an owner's own calls, and how owners share a worker does not depend on them.
 #[test]
 fn owners_take_turns_at_a_small_worker_whatever_their_priorities() {
     let (app, worker) = application("fair_priorities", Some(1));
     for priority in [10, 0, -10] {
         at_once(&app, || {
-            let prioritised = |prefix: &str, count, priority| {
-                format!(
-                    "SELECT count(xdb.start_process('{prefix}-' || n, 'quick', options => '{{\"priority\": {priority}}}'))
-                     FROM generate_series(1, {count}) n"
-                )
-            };
-            app.db().run(&prioritised(&format!("greedy{priority}"), 60, priority));
-            app.session("other").run(&prioritised(&format!("modest-low{priority}"), 5, -1));
-            app.session("other").run(&prioritised(&format!("modest-high{priority}"), 5, 1));
+            app.db().run(&prioritised("quick", &format!("greedy{priority}"), 60, priority));
+            app.session("other").run(&prioritised("quick", &format!("modest-low{priority}"), 5, -1));
+            app.session("other").run(&prioritised("quick", &format!("modest-high{priority}"), 5, 1));
         });
         let mut db = app.superuser();
         wait_until("all complete", 60, || views::with_status(&mut db, "%", "RUNNING") == 0);
@@ -272,14 +274,8 @@ fn owners_take_turns_at_functions_whatever_their_priorities() {
     app.superuser().run(&format!("SELECT xdb.register_process_type('note', NULL, '{}')", definition.json()));
     for priority in [10, 0, -10] {
         at_once(&app, || {
-            let start = |prefix: &str, count, priority| {
-                format!(
-                    "SELECT count(xdb.start_process('{prefix}-' || n, 'note', options => '{{\"priority\": {priority}}}'))
-                     FROM generate_series(1, {count}) n"
-                )
-            };
-            app.db().run(&start(&format!("greedy{priority}"), 400, priority));
-            app.session("other").run(&start(&format!("modest{priority}"), 20, 0));
+            app.db().run(&prioritised("note", &format!("greedy{priority}"), 400, priority));
+            app.session("other").run(&prioritised("note", &format!("modest{priority}"), 20, 0));
         });
         let mut db = app.superuser();
         wait_until("all complete", 60, || views::with_status(&mut db, "%", "RUNNING") == 0);
