@@ -97,7 +97,7 @@ pub fn save_batch<'a>(
     changes.write(spi, now)?;
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.rows.earliest(),
+        earliest: changes.earliest(),
         timers: changes.rows.earliest_timers(),
         let_go: !changes.resumed.is_empty(),
     })
@@ -120,6 +120,8 @@ struct Changes<'a> {
     calls_over: bool,
     /// New calls of pull workers. A commit wakes a session for each.
     pulled: Vec<(WorkerId, NewCall, StateKey)>,
+    /// The earliest due time of the written calls that the engine makes and has no lease of.
+    earliest_call: Option<Timestamp>,
     /// Pull workers that may have calls again: all their sessions are woken.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
@@ -151,8 +153,6 @@ struct Rows<'a> {
     tasks_new: Vec<Task>,
     tasks_changed: Vec<Task>,
     tasks_gone: Vec<StateKey>,
-    /// The earliest due time of the written calls that the engine makes and has no lease of.
-    earliest_call: Option<Timestamp>,
     timers_new: Vec<Timer<'static>>,
     timers_gone: Vec<TimerKey>,
     waiters_new: Vec<QueueWaiter<'a>>,
@@ -213,7 +213,7 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                self.pulled.extend(self.rows.collect_task(meta, execution, old, state, calls));
+                self.collect_task(meta, execution, old, state, calls);
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -242,6 +242,50 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
+    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. For a call of
+    /// a pull worker the engine has nothing to do.
+    fn collect_task(
+        &mut self,
+        meta: &Meta,
+        execution: &Execution,
+        old: Option<&StateExecution>,
+        state: &StateExecution,
+        calls: &Calls,
+    ) {
+        let key = (execution.id, state.seq);
+        let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
+        let Some((api, call)) = has else {
+            if had.is_some() {
+                self.rows.tasks_gone.push(key);
+            }
+            return;
+        };
+        let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
+        // A type that is not registered has no worker. Its tasks wait until it is registered again.
+        (row.lane, row.worker_id) = match &meta.process_type {
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
+            Some(t) => ((calls.lane)(meta), t.worker_id()),
+            None => ((calls.lane)(meta), NO_WORKER),
+        };
+        if row.lane == SCHEDULERS_LANE {
+            row.lane = lane_of_priority(execution.priority);
+        }
+        row.attempt = call.failed_attempts;
+        if let Some(lease) = calls.leases.get(&key) {
+            row.begin(*lease, calls.now);
+        }
+        let due_at = call.not_before;
+        if let Some(worker) = meta.pulled_by().filter(|worker| *worker == row.worker_id) {
+            self.pulled.push((worker, NewCall { shard: meta.shard, is_due: due_at <= calls.now }, key));
+        } else if row.lease_until.is_none() {
+            self.earliest_call = self.earliest_call.into_iter().chain([due_at]).min();
+        }
+        match had {
+            None => self.rows.tasks_new.push(row),
+            Some(_) => self.rows.tasks_changed.push(row),
+        }
+    }
+
     fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded) {
         if before.pause_ends_at().is_some() {
             let key = TimerKey { execution_id: execution.id, seq: StateSeq(0), command: timer::OF_PAUSE };
@@ -253,6 +297,12 @@ impl<'a> Changes<'a> {
             self.resumed.push(execution.id);
             self.pulling.extend(meta.pulled_by());
         }
+    }
+
+    /// When the engine has something to do.
+    fn earliest(&self) -> Option<Timestamp> {
+        let timers = self.rows.timers_new.iter().map(|timer| timer.fire_at);
+        self.earliest_call.into_iter().chain(timers).min()
     }
 
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
@@ -298,50 +348,6 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. Returns a
-    /// call that a pull worker makes: the engine has nothing to do for it.
-    fn collect_task(
-        &mut self,
-        meta: &Meta,
-        execution: &Execution,
-        old: Option<&StateExecution>,
-        state: &StateExecution,
-        calls: &Calls,
-    ) -> Option<(WorkerId, NewCall, StateKey)> {
-        let key = (execution.id, state.seq);
-        let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
-        let Some((api, call)) = has else {
-            if had.is_some() {
-                self.tasks_gone.push(key);
-            }
-            return None;
-        };
-        let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        // A type that is not registered has no worker. Its tasks wait until it is registered again.
-        (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
-            Some(t) => ((calls.lane)(meta), t.worker_id()),
-            None => ((calls.lane)(meta), NO_WORKER),
-        };
-        if row.lane == SCHEDULERS_LANE {
-            row.lane = lane_of_priority(execution.priority);
-        }
-        row.attempt = call.failed_attempts;
-        if let Some(lease) = calls.leases.get(&key) {
-            row.begin(*lease, calls.now);
-        }
-        let due_at = call.not_before;
-        let pulled = meta.pulled_by().filter(|worker| *worker == row.worker_id);
-        if pulled.is_none() && row.lease_until.is_none() {
-            self.earliest_call = self.earliest_call.into_iter().chain([due_at]).min();
-        }
-        match had {
-            None => self.tasks_new.push(row),
-            Some(_) => self.tasks_changed.push(row),
-        }
-        Some((pulled?, NewCall { shard: meta.shard, is_due: due_at <= calls.now }, key))
-    }
-
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
         let seq = state.seq;
         let timers_of = |state: &StateExecution| state.open_timers().collect::<BTreeMap<_, _>>();
@@ -419,11 +425,6 @@ impl<'a> Rows<'a> {
             key,
             value: value.into(),
         }));
-    }
-
-    /// When the engine has something to do.
-    fn earliest(&self) -> Option<Timestamp> {
-        self.earliest_call.into_iter().chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
     }
 
     fn earliest_timers(&self) -> BTreeMap<Owner, Timestamp> {
