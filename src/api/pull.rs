@@ -1,7 +1,8 @@
-//! Pull workers: `claim_calls`, and the functions that answer a call.
+//! The SQL functions of pull workers: `claim_calls`, and the functions that answer a call.
 //!
-//! A call is known by its token, `<execution>/<seq>/<number>[/<fingerprint>]`: the lease, and what was loaded under locks. A token is
-//! no secret: it is worth something to those alone who may claim the worker's calls.
+//! A token names a call: `<execution>/<seq>/<number>[/<fingerprint>]`. The number is that of the lease. The fingerprint
+//! stands for what the call loaded under locks. A token is no secret: only roles that may claim the worker's calls can
+//! use it.
 
 use super::answering::{self, Answering, Executions, TablesInSession};
 use super::owners_tables::OwnersTables;
@@ -32,23 +33,23 @@ use xdb_calls::{Outcome, Written, decode_answer};
 use xdb_engine::*;
 use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
 
-/// The longest wait of a function that waits.
+/// The longest `wait` argument.
 pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
-/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and no other session
-/// gets them before that ends.
+/// How long a claim waits that locked calls and could claim none of them. Other sessions skip these calls until the
+/// transaction ends.
 const LOCKS_KEPT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The longest lease.
 const LONGEST_LEASE: Duration = Duration(86_400_000_000);
 
-/// Most calls that are claimed at a time.
+/// The most calls that one claim returns.
 const MOST_CALLS: i32 = 1000;
 
-/// The numbers of shards.
+/// The first and the last shard.
 const SHARDS: (i16, i16) = (0, 1023);
 
-/// A call, its lease, and what it has loaded under locks.
+/// The parts of a token.
 struct Token {
     leased: Leased,
     fingerprint: Option<u64>,
@@ -76,7 +77,7 @@ impl Token {
         Self::parse(&needed("token", args.text(0))?).ok_or_else(error::call_is_lost)
     }
 
-    /// The call with its execution, if the lease is this one still and the caller may have it.
+    /// The call and its execution. An error if the lease is not valid, or if the caller may not use the call.
     fn find(&self, spi: &Spi, registry: &mut Registry, caller: Caller, lock: TokenLock) -> Result<OfToken> {
         let may_all = identity::is_superuser(caller.role);
         if !may_all && !super::knows_roles()? {
@@ -87,7 +88,8 @@ impl Token {
     }
 }
 
-/// Whether the caller is a member of the worker's role. A copy does not know its roles before it is adopted.
+/// Whether the caller is a superuser or a member of the worker's role. A copy does not know its roles before it is
+/// adopted.
 pub(super) fn may_claim(caller: Caller, role: Option<&PullRole>) -> Result<bool> {
     let is_member = |role: &PullRole| identity::has_privileges_of(caller.role, role.oid);
     Ok(identity::is_superuser(caller.role) || role.is_some_and(is_member) && super::knows_roles()?)
@@ -130,10 +132,10 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
                 let until_behind = seen.behind_at.map_or(left, |at| at.saturating_duration_since(Instant::now()));
                 let left = left.min(until_behind).as_millis() as i64;
                 args.sleep(|| place.wait_for_calls(left + 1, until_look + 1));
-                // A statement that goes on has locked all that it uses, and hears nothing of grants that were revoked meanwhile.
+                // A running statement has all its locks, so nothing else makes it see revoked grants.
                 process::accept_invalidations();
             }
-            // In this order: what becomes due after the poll that follows wakes this session.
+            // The next poll comes after this. So a call that becomes due after that poll wakes this session.
             _ => place = Some(Registration::register_worker(seen.worker, poll.shards)),
         }
     }
@@ -146,7 +148,7 @@ fn at_most(number: Option<i32>) -> Result<usize> {
     }
 }
 
-/// A length of time that is neither negative nor longer than this.
+/// An argument that is a length of time, from zero to `most`.
 pub(super) fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
     match given {
         Some(length) if length <= most => Ok(length),
@@ -166,7 +168,7 @@ fn lease_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>> {
     argument.map(lease_length).transpose()
 }
 
-/// The first and the last one.
+/// The first and the last shard of the argument `shards`.
 #[allow(clippy::type_complexity)]
 fn shards(range: Option<Option<(Option<i32>, Option<i32>)>>) -> Result<(i16, i16)> {
     let wrong = || error::invalid_argument("shards", "it must be a range of numbers from 0 to 1023, and not empty");
@@ -198,8 +200,8 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Leaves alone for a while what the engine wants for calls that were repeated too often, as RPCs leave it: of what the call has loaded
-/// under locks, and before anything is locked.
+/// Waits while the engine has marks on attributes that the call loaded under locks, as RPCs do (`pg/shmem/marks.rs`).
+/// This happens before the session locks anything.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
     let (execution, seq) = token.leased.key;
     let (api, known) = caller.on_system_tables(|spi, registry| {
@@ -229,7 +231,7 @@ pub fn fail_call(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Nothing has happened: the next claim makes the same attempt.
+/// Gives the call back: the next claim makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
     caller.on_system_tables(|spi, registry| {
         let found = token.find(spi, registry, caller, TokenLock::Open)?;
@@ -254,7 +256,7 @@ pub fn extend_call(args: &Args) -> Result<Value> {
     Ok(Value::of(until))
 }
 
-/// A call that is under its lease, its execution locked.
+/// A call with a valid lease. Its execution is locked.
 struct Locked {
     executions: Executions,
     process_id: String,
@@ -262,7 +264,7 @@ struct Locked {
     without_arrivals: bool,
 }
 
-/// Locks the execution of a call whose lease is this one still, with the state that has made it.
+/// Locks the execution of a call, and loads the state that made the call. An error if the lease is not valid.
 fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
     let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::Step)?;
     let without_arrivals = pull::load_under_lease(spi, registry, &mut executions, token.leased)?;
@@ -271,8 +273,8 @@ fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Re
     Ok(Locked { executions, process_id, call: begun.record(token.leased.number), without_arrivals })
 }
 
-/// Applies what a worker says to a call: attributes are written as the process's owner, in the caller's transaction. `queues`: those
-/// that deciding about it looks into.
+/// Applies the answer or failure of a call in the caller's transaction. The application's tables are written as the
+/// process's owner. `queues`: the queues that the decision inspects, each with the most messages that it takes.
 fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queues: Vec<(String, usize)>) -> Result<()> {
     let Locked { executions, process_id, call, without_arrivals } = locked;
     let mut answering = Answering {
@@ -299,24 +301,24 @@ fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queue
     Ok(())
 }
 
-/// The application's tables, for the answer of a pull worker.
+/// How the answer of a pull worker uses the application's tables.
 struct WorkersTables<'a> {
     caller: Caller,
     call: &'a CallRecord,
-    /// Of the token.
+    /// The fingerprint of the token.
     fingerprint: Option<u64>,
     tables: Tables,
 }
 
 impl WorkersTables<'_> {
-    /// As the owner of the process.
+    /// Access as the owner of the process.
     fn owners(&self, loaded: &Loaded) -> Result<OwnersTables> {
         OwnersTables::of(self.caller, loaded.meta.owner, &loaded.meta.owner_name)
     }
 }
 
 impl TablesInSession for WorkersTables<'_> {
-    /// The fingerprint stands for what the call would load now under locks, which are taken here.
+    /// Loads under locks what the call would load now, and compares the fingerprints.
     fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
         let (meta, (id, seq)) = (&loaded.meta, self.call.key);
         let state = loaded.execution.states.get(&seq).ok_or_else(error::call_is_lost)?;

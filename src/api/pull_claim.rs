@@ -1,8 +1,10 @@
-//! One poll for calls of a pull worker: looks for calls, notes attempts whose leases have ended, leases due calls, and makes
-//! their requests. A poll that finds none is one statement. A poll that finds calls is four, and more for what they load.
+//! One poll for calls of a pull worker: looks for calls, records the failed attempts whose leases have ended, leases
+//! due calls, and makes their requests. A poll that finds no calls is one statement. A poll that finds calls is four,
+//! and more for what the calls load.
 //!
-//! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
-//! being closed meanwhile, as a publisher does. What another session has locked is passed over.
+//! A claim locks its tasks, as a turn does, and no step waits for these locks. The transaction of a claim may stay open
+//! for long. So the claim also takes a publisher's lock on the executions, which keeps them from being closed. A claim
+//! skips what another session has locked.
 
 use super::answering;
 use super::owners_tables::OwnersTables;
@@ -41,48 +43,48 @@ use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::room::Line;
 
-/// The most rounds of a claim, and the most calls that a later round looks for. A round that finds calls that can't be claimed is
-/// followed by one for twice as many. Found calls stay locked until the transaction ends, also those left out of the claim.
+/// The most rounds of a claim, and the most calls that a later round looks for. After a round with calls that can't be
+/// claimed, the next round looks for twice as many. The calls of all rounds stay locked until the transaction ends.
 const ROUNDS: u32 = 16;
 const IN_A_ROUND: usize = 64;
 
 /// How long a claim waits for the locks of an owner's tables.
 const TABLES_LOCKED: time::Duration = time::Duration::from_millis(100);
 
-/// Who takes longer to read one call's columns has the others read in another claim.
+/// If reading the columns for one call takes longer, this owner's other calls wait for another claim.
 const SLOW_TABLES: time::Duration = time::Duration::from_secs(1);
 
-/// A call that is not made, or that no worker has completed, and what follows from that.
+/// A call that is not made, or whose lease has ended, and what follows its failed attempt.
 type FailedCall = (Begun, Failure, Further);
 
-/// What is looked for.
+/// The arguments of `xdb.claim_calls`.
 pub(super) struct Poll {
     pub caller: Caller,
     pub worker: String,
     pub at_most: usize,
-    /// None: as long as each call may take.
+    /// The length of the leases. None: the timeout of each call.
     pub lease: Option<Duration>,
     pub shards: (i16, i16),
 }
 
-/// What was found.
+/// What a poll found.
 #[derive(Default)]
 pub(super) struct Seen {
     pub worker: WorkerId,
     pub calls: Vec<Claimed>,
-    /// Something was written but leases: it counts when the transaction commits.
+    /// The poll wrote more than leases. The caller returns, because this counts only when the transaction commits.
     pub wrote: bool,
     /// When the next call comes due.
     pub next_due: Option<Timestamp>,
-    /// When to look for what may stand behind the session's cursors.
+    /// When to look for calls behind the session's cursors.
     pub behind_at: Option<Instant>,
-    /// It met calls that it could not give, and keeps locks of them until the transaction ends.
+    /// The poll locked calls, perhaps more than it claimed. The locks last until the transaction ends.
     pub has_locks: bool,
-    /// Owners whose tables are locked or slow: a claim does not wait for them twice.
+    /// Owners whose tables are locked or slow. A claim waits for each of them once.
     busy: HashSet<pg_sys::Oid>,
 }
 
-/// A call that was claimed.
+/// A claimed call.
 pub(super) struct Claimed {
     token: String,
     call_id: String,
@@ -108,17 +110,18 @@ struct Round {
     aside: SetAside,
 }
 
-/// Calls of a round that this worker does not make now, and what is written of them.
+/// Calls of a round that this worker does not make now, by what is written about them.
 #[derive(Default)]
 struct SetAside {
     keys: HashSet<StateKey>,
+    /// Calls whose process types are now at other workers.
     moved: Vec<(StateKey, WorkerId)>,
     for_functions: Vec<StateKey>,
     of_processes: Vec<StateKey>,
     of_types: OfPausedTypes,
-    /// Attempts that fail before their calls are made.
+    /// Attempts that fail before the call is made.
     failed: Vec<FailedCall>,
-    /// The process of each execution, and why it ends.
+    /// Executions that are closed: the process and the reason.
     closed: BTreeMap<ExecutionId, (String, &'static str)>,
 }
 
@@ -131,7 +134,7 @@ struct Call<'r> {
     config: StateConfig,
 }
 
-/// What a call gets, and for how long.
+/// The request of a call, and the length of its lease.
 struct Made {
     request: String,
     call_id: String,
@@ -140,7 +143,8 @@ struct Made {
 }
 
 impl Poll {
-    /// `place`: where the session waits for calls. It is given up when there are some, because what follows may wait for tables of owners.
+    /// Polls once. `place` is where the session waits for calls. The session gives it up when it finds calls, because
+    /// what follows may wait for the application's tables.
     pub fn once(&self, place: &mut Option<Registration>) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut sight = self.look(&mut seen, place.is_some())?;
@@ -154,7 +158,7 @@ impl Poll {
         Ok(seen)
     }
 
-    /// Looks for calls that are due. Nothing is there while none may be made.
+    /// Looks for due calls, without locks. While the engine is paused, the result has none.
     fn look(&self, seen: &mut Seen, waits: bool) -> Result<Sight> {
         let key = (self.worker.clone(), self.shards);
         let mut again = false;
@@ -189,14 +193,14 @@ impl Poll {
                 if !sight.may_be_made {
                     (sight.lines, sight.leases_ended) = (Vec::new(), false);
                 }
-                // What has come due since then was not looked for.
                 seen.next_due = sight.lines.iter().filter_map(|line| line.next).min();
                 return Ok(sight);
             }
         }
     }
 
-    /// As the engine. What it writes needs no flush of its own while there are leases alone in the transaction.
+    /// Runs `body` as the engine. As long as the transaction has written only leases, its commit does not wait for a
+    /// flush of the WAL.
     fn on_system_tables<T>(
         &self,
         seen: &mut Seen,
@@ -208,7 +212,7 @@ impl Poll {
         })
     }
 
-    /// Notes the failed attempts of calls whose leases have ended. Says whether there were any.
+    /// Records the failed attempts of calls whose leases have ended. Returns whether it recorded any.
     fn note_over(&self, seen: &mut Seen) -> Result<bool> {
         self.on_system_tables(seen, |spi, registry, seen| {
             let over = store::over(spi, seen.worker, clock::now(), clock::real())?;
@@ -222,11 +226,11 @@ impl Poll {
         })
     }
 
-    /// Claims calls that are due.
+    /// Claims due calls.
     fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<()> {
         let key = (self.worker.clone(), self.shards);
         let mut due = Due::new(&sight.lines, self.at_most);
-        // These can't be claimed now, and stand in front of others.
+        // Calls of these executions can't be claimed now, and come before other calls.
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
@@ -249,7 +253,7 @@ impl Poll {
         Ok(())
     }
 
-    /// Locks due calls and loads what there is to know of them. Sets calls aside that can't be claimed.
+    /// Locks due calls and loads their executions and states. Sets aside calls that can't be claimed.
     fn find(
         &self,
         spi: &Spi,
@@ -281,8 +285,9 @@ impl Poll {
         Ok(round)
     }
 
-    /// Sets aside what this worker does not make now: calls follow their process types to other workers, and those of what is paused are
-    /// held as the scheduler holds them. A process whose owner no longer exists fails.
+    /// Sets aside the calls that this worker does not make now. Calls follow their process types to other workers.
+    /// Calls of paused processes and types are held, as the scheduler holds them. A process whose owner no longer
+    /// exists fails.
     fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
         for call in round.calls() {
@@ -292,7 +297,7 @@ impl Poll {
             let facts = Facts { owner: owner.as_ref(), ..calls::facts(call.loaded, called, now) };
             match eligible(Asker::PullWorker(seen.worker), &facts) {
                 (_, Verdict::MayBeMade) => continue,
-                // Until the type is registered again, its calls wait.
+                // The calls of a type that is not registered wait until it is.
                 (Maker::Unregistered, _) | (_, Verdict::Waits(_)) => {}
                 (maker, Verdict::Elsewhere) => {
                     aside.moved.push((key, meta.worker_of(maker)));
@@ -316,13 +321,13 @@ impl Poll {
         Ok(())
     }
 
-    /// Makes the requests of a round, leases their calls, and notes the attempts that fail before.
+    /// Makes the requests of a round, leases their calls, and records the attempts that failed before their calls.
     fn claim(&self, mut round: Round, seen: &mut Seen, bytes: &mut usize) -> Result<()> {
         let (mut made, mut failed) = (Vec::new(), std::mem::take(&mut round.aside.failed));
         let mut owners = HashMap::new();
         for call in round.calls() {
             if *bytes >= guc::max_request_bytes() || seen.calls.len() + made.len() >= self.at_most {
-                // In the next claim.
+                // The next claim takes the rest.
                 break;
             }
             match self.request(&round, &call, &mut owners, &mut seen.busy)? {
@@ -358,7 +363,7 @@ impl Poll {
         })
     }
 
-    /// The request of a call; None: not now.
+    /// The request of a call. None: another claim makes it.
     fn request(
         &self,
         round: &Round,
@@ -396,7 +401,7 @@ impl Poll {
         Ok(Some(Ok(Made { request, call_id: outgoing.id, fingerprint, lease })))
     }
 
-    /// Global attributes, as the owner; or why they can't be read.
+    /// Reads global attributes, as the owner. The inner error says why they can't be read.
     fn read(
         &self,
         meta: &loaded::Meta,
@@ -434,7 +439,7 @@ impl Poll {
 }
 
 impl SetAside {
-    /// Leaves rows that another session has locked.
+    /// Writes what was set aside. Skips rows that another session has locked.
     fn write(&self, spi: &Spi, registry: &mut Registry, seen: &mut Seen) -> Result<()> {
         claim::move_to_workers(spi, &self.moved)?;
         claim::move_to_lane(spi, &self.for_functions, RUNNERS_LANE)?;
@@ -460,11 +465,11 @@ impl SetAside {
     }
 }
 
-/// Whose tables a claim has read.
+/// The owners whose tables a claim has read.
 type Owners = HashMap<pg_sys::Oid, OwnersTables>;
 
 impl Round {
-    /// Its calls, as far as they may be made.
+    /// The calls that were not set aside.
     fn calls(&self) -> impl Iterator<Item = Call<'_>> {
         self.due.iter().filter(|due| !self.aside.keys.contains(&due.key)).filter_map(|due| {
             let loaded = self.executions.get(&due.key.0)?;
@@ -486,13 +491,14 @@ impl Call<'_> {
     }
 }
 
-/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. The call is left for another claim, and
-/// keeps no other call from this one.
+/// Whether the call is not the reason for the error: a lock, a conflict with another transaction, or a server without
+/// resources. Then the call waits for another claim, and this claim goes on with its other calls.
 fn is_passing(error: &PgError) -> bool {
     matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
-/// Notes the failed attempts of calls whose leases have ended, as far as no other session has locked them. Says whether it wrote anything.
+/// Records the failed attempts of calls whose leases have ended, but skips locked executions. Returns whether it wrote
+/// anything.
 fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<StateKey>) -> Result<bool> {
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
@@ -503,7 +509,7 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<Sta
     Ok(noted)
 }
 
-/// Applies failed attempts, as far as no other session has locked their executions. Says whether it wrote anything.
+/// Applies failed attempts, but skips locked executions. Returns whether it wrote anything.
 fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result<bool> {
     if attempts.is_empty() {
         return Ok(false);
@@ -519,7 +525,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             let command = begun.record(0).as_attempt().failed(failure, further);
             let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
             if matches!(outcome, Outcome::Closing { .. }) {
-                // Another session publishes to it: in a later claim.
+                // Another session publishes to the process. A later claim records this attempt.
                 loaded.remove(&id);
             }
         }
@@ -528,7 +534,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
     Ok(loaded.values().any(|entry| !entry.events.is_empty()))
 }
 
-/// An attempt of a call that has failed, of an execution that a claim has locked.
+/// Applies a failed attempt to an execution that the claim has locked.
 struct Failing<'a> {
     spi: &'a Spi,
     loaded: &'a mut BTreeMap<ExecutionId, Loaded>,
@@ -559,7 +565,7 @@ impl Driver for Failing<'_> {
 }
 
 impl Begun {
-    /// As the record of a call.
+    /// The record of the call.
     pub(super) fn record(&self, lease_number: i64) -> CallRecord {
         let first_attempt_at = self.first_attempt_at.unwrap_or_else(clock::now);
         CallRecord { lease_number, ..CallRecord::of(self.key, self.api, self.attempt, first_attempt_at) }

@@ -1,12 +1,13 @@
-//! Where a session looks for the calls of a worker, and how many of whose it claims.
+//! Where a session looks for the calls of a pull worker, and how many calls of each owner it claims.
 //!
-//! A look is one statement. From the head it finds all lines of the worker, and leases that have ended; from the cursors of this session
-//! it passes what was taken before, which an old snapshot keeps in the index, and the backlog of other shards (`xdb_sched::due_scan` says
-//! why nothing is lost). While a look from the head is cheap, nothing waits for one: it follows a look that has led to nothing, and a claim
-//! that comes after one with nothing begins there.
+//! A look is one statement. A look *from the head* reads each line of the worker from its first entry. It finds all
+//! lines, and leases that have ended. Other looks begin at this session's cursors. So they pass the entries of calls
+//! that are done, which an old snapshot keeps in the index, and the calls of other shards. `xdb_sched::due_scan`
+//! explains why no call is lost behind a cursor. As long as a look from the head is cheap, a session makes one after
+//! each look that found nothing.
 //!
-//! Owners take turns at a worker (`xdb_sched::turns`), in the order of their oids. A session goes on behind the owner that came last; its first
-//! claim begins anywhere. An owner's own calls come by priority, then by due time.
+//! Owners take turns at a worker, in the order of their oids (`xdb_sched::turns`). A session continues after the owner
+//! that it served last. Its first claim begins at a random owner. Priority and due time order the calls of one owner.
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
@@ -23,56 +24,56 @@ use xdb_sched::due_scan::DueScan;
 use xdb_sched::room::Owner;
 use xdb_sched::turns::shares;
 
-/// While one of the last two looks from the head took no longer, one is made whenever it may find something. (The first look of a session
-/// is planned.)
+/// Looks from the head are cheap if one of the last two took no longer. (The time of a session's first look includes
+/// planning.)
 const CHEAP: Duration = Duration::from_millis(10);
 
-/// While there are calls to claim, a session looks for leases that have ended once in this time: it walks over all due calls for that.
+/// How often a session with calls to claim looks for leases that have ended. Such a look reads all due calls.
 const LEASES_EVERY: Duration = Duration::from_secs(1);
 
-/// And it spends at most one part in ten of its time on that.
+/// The session spends at most one tenth of its time on such looks.
 const LEASES_SHARE: u32 = 10;
 
-/// Workers, with other shards, that a session remembers.
+/// The most pairs of worker and shards that a session remembers.
 const REMEMBERED: usize = 100;
 
 thread_local! {
     static LOOKS: RefCell<HashMap<Key, Looks>> = RefCell::default();
 }
 
-/// A worker's name, and the shards of which calls are claimed.
+/// A worker's name, and the shards whose calls are claimed.
 type Key = (String, (i16, i16));
 
-/// What a session remembers of its looks at a worker.
+/// What a session remembers about its looks at a worker.
 #[derive(Default)]
 pub(super) struct Looks {
     worker: WorkerId,
-    /// The lines that the last look from the head has found.
+    /// The lines that the last look from the head found.
     lines: Vec<PullLine>,
     scan: DueScan<PullLine, Timestamp>,
     was_slow: bool,
     is_expensive: bool,
     found_nothing: bool,
-    /// When leases that have ended are looked for though calls are due. At once, if never.
+    /// When to look for leases that have ended although calls are due. None: now.
     leases_at: Option<Instant>,
-    /// Who has got the last place.
+    /// The owner that was served last.
     last: Option<Owner>,
 }
 
 /// How a look is made.
 pub(super) struct Plan {
-    /// The lines, and since when their calls may be due. None: from the head.
+    /// The lines, each with its cursor. None: from the head.
     pub lines: Option<Vec<(PullLine, Timestamp)>>,
     pub leases: bool,
 }
 
-/// This session has given calls back: they stand behind its cursors.
+/// Makes the next looks begin at the head: this session gave calls back, which may be behind its cursors.
 pub(super) fn given_back() {
     LOOKS.with_borrow_mut(|all| all.values_mut().for_each(|looks| looks.scan.from_head_again()));
 }
 
 impl Looks {
-    /// Runs `body` on what the session remembers.
+    /// Runs `body` on what the session remembers about a worker.
     pub fn of<T>(key: &Key, body: impl FnOnce(&mut Self) -> T) -> T {
         LOOKS.with_borrow_mut(|all| {
             if all.len() >= REMEMBERED && !all.contains_key(key) {
@@ -82,19 +83,20 @@ impl Looks {
         })
     }
 
-    /// The next look. `again`: it is made once more. `waits`: a wake-up may have led to it, and something is there from the cursors on.
+    /// Plans the next look. `again`: the last look is repeated. `waits`: a commit may have woken the session, so there
+    /// may be a call after the cursors.
     pub fn plan(&self, again: bool, waits: bool) -> Plan {
         let now = Instant::now();
         let is_tried = !self.is_expensive && (again || self.found_nothing && !waits);
         let from_head = is_tried || self.scan.from_head(now);
         let since = |line: &PullLine| (*line, self.scan.from(line).unwrap_or(Timestamp::EARLIEST));
-        // A session that claims and works in one transaction keeps the locks of what it notes.
+        // In a transaction block, the locks for recording attempts would last as long as the session works.
         let leases = !is_in_transaction_block() && self.leases_at.is_none_or(|at| at <= now);
         Plan { lines: (!from_head).then(|| self.lines.iter().map(since).collect()), leases }
     }
 
-    /// A look has been made that began at `began`, and looked for what was due `now`. False: it is to be made again, because the worker is
-    /// another one, or because there may be something behind the cursors.
+    /// Takes in the result of a look that began at `began` and looked for calls due at `now`. False: the look must be
+    /// repeated, because the name belongs to another worker now, or because calls may be behind the cursors.
     pub fn seen(&mut self, plan: &Plan, sight: &Sight, (began, now): (Instant, Timestamp)) -> bool {
         let ended = Instant::now();
         let took = ended - began;
@@ -128,7 +130,7 @@ impl Looks {
         true
     }
 
-    /// When to look from the head for what may be behind the cursors.
+    /// When to look from the head for calls behind the cursors.
     pub fn behind_at(&self) -> Option<Instant> {
         self.scan.behind_at()
     }
@@ -142,14 +144,14 @@ pub(super) struct Due {
 
 struct DueLine {
     line: PullLine,
-    /// How many calls may be due.
+    /// An upper bound for the number of due calls.
     due: usize,
-    /// None is due before.
+    /// The first due time.
     since: Timestamp,
 }
 
 impl Due {
-    /// `counted`: up to how many calls of each line were.
+    /// `counted`: the number at which the look stopped counting the calls of a line.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };
         let of_line = |seen: &LineSeen| Some(DueLine { line: seen.line, due: due(seen), since: seen.first? });
@@ -158,7 +160,7 @@ impl Due {
         Self { lines }
     }
 
-    /// How many calls of which lines are claimed, of all but these owners.
+    /// Shares `places` among the lines. `except`: owners that get none.
     pub fn shared(&self, looks: &mut Looks, places: usize, except: impl Fn(Oid) -> bool) -> Vec<LineShare> {
         let mut owners: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for due in self.lines.iter().filter(|due| due.due > 0 && !except(due.line.owner)) {
@@ -184,7 +186,7 @@ impl Due {
         rooms
     }
 
-    /// These were found: of a line with fewer than were looked for there are no others.
+    /// Takes off the calls that were found. A line with fewer calls than its share has no more.
     pub fn taken(&mut self, rooms: &[LineShare], found: &[DueCall]) {
         for LineShare { lane, owner, room, .. } in rooms {
             let line = PullLine { lane: *lane, owner: *owner };
@@ -196,7 +198,8 @@ impl Due {
     }
 }
 
-/// Puts calls into the order in which they are given out: the first of each owner, then the second ones. `rooms` has the owners in turn.
+/// Sorts calls in the order in which they are claimed: the first call of each owner, then the second ones. `rooms` has
+/// the owners in their order.
 pub(super) fn in_turn(rooms: &[LineShare], calls: &mut Vec<DueCall>) {
     calls.sort_by_key(|call| (level(call.line.lane), call.due_at, call.key));
     let mut owners = HashMap::<_, usize>::new();

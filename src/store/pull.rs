@@ -1,8 +1,8 @@
-//! Calls that workers fetch with SQL: the rows of `task` of workers without URL.
+//! Calls of pull workers: the rows of `task` whose worker has no URL.
 //!
-//! Their leases have the epoch 0, which no process of the engine has, and a number that is half of the sequence `pull_lease`: they go by
-//! `lease_until` alone, and no start of a scheduler makes them void. A lease of any epoch at such a worker is void: it is of the time
-//! when the worker had a URL. A claim first notes the failed attempts whose leases have ended.
+//! A lease of a pull worker has the epoch 0, which no engine process has. So only `lease_until` decides whether it is
+//! valid, and a new scheduler does not make it void. A lease with another epoch is void: an engine process took it when
+//! the worker had a URL. Half of a lease's number comes from the sequence `pull_lease`, half is random.
 
 use super::StateKey;
 use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
@@ -21,37 +21,36 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
 
-/// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
-/// the worker had a URL.
+/// The lanes that may have calls of a pull worker. The runners' lane has calls from the time when the worker had a URL.
 fn lanes(spi: &Spi) -> Result<Vec<i16>> {
     let mut lanes = claim::levels(spi)?;
     lanes.extend([SCHEDULERS_LANE, RUNNERS_LANE]);
     Ok(lanes)
 }
 
-/// A task `t` is under the lease of a pull worker, or was until it ended.
+/// The condition that the task `t` has a lease of a pull worker, valid or ended.
 const PULLED: &str = "t.lease_epoch = 0 AND t.lease_until IS NOT NULL";
 
-/// The version of the row `y` of a process type, which may be missing, beside columns of other tables.
+/// The version of the row `y` of a process type. The row may be missing.
 const TYPE_NOW: &str = "y.type_id AS type_now, y.version, y.xmin::text AS xmin";
 
-/// It may be claimed.
+/// The condition that the task `t` has no lease of a pull worker.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
 record! {
-    /// How many calls of a line are wanted that are due since then.
+    /// How many calls of a line are claimed, and the due time to begin at.
     pub struct LineShare { lane: i16, owner: pg_sys::Oid, since: Timestamp, room: i64 }
 }
 
 record! {
-    /// A task and when the lease ends that it gets.
+    /// A task and the end of its new lease.
     struct PullLease { execution_id: ExecutionId, seq: StateSeq, lease_until: Timestamp }
 }
 
 statements! {
-    // In one statement, because an idle worker asks for nothing else.
+    // One statement, because it is all that an idle pull worker runs.
     LOOK = look_statement();
-    // Judged as it is when it is locked. A session that has locked its execution to close it keeps it.
+    // The conditions hold for the locked row. Skips executions that another session has locked for a close.
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t \
@@ -62,7 +61,7 @@ statements! {
         LEFT JOIN xdb.process_type y ON y.process_type = p.process_type \
         FOR KEY SHARE OF p SKIP LOCKED",
         execution::columns(), batch::<LineShare>(), of_line("v", "$5"));
-    // Half of a number is of the sequence. See `Leased`.
+    // `Leased` explains the number.
     LEASE = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), \
             waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, \
             lease_number = ((pg_catalog.nextval('xdb.pull_lease') & 2147483647) << 32) | $5 \
@@ -81,10 +80,10 @@ statements! {
         WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l")
         => fn leased_in(worker: WorkerId, lanes: &[i16], real: Timestamp) -> i64;
     LOOK_OF_TOKEN = under_token("");
-    // The lease is looked at again when the lock is there.
+    // The caller checks the lease again under the lock.
     STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
     OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
-    // In one statement, because every step begins with it.
+    // One statement, because each step begins with it.
     UNDER_LEASE = format!("SELECT {}, {TYPE_NOW}, \
             NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
         FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
@@ -92,7 +91,7 @@ statements! {
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
-    /// Notes when attempts begin that get no lease, because they fail before.
+    /// Records the begin of attempts that fail before they get a lease.
     BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>())
         => pub fn begin_attempts(keys: [StateKey], now: Timestamp) -> ();
@@ -100,7 +99,7 @@ statements! {
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
 }
 
-/// The call of the lease $3, and its execution, if the role $4 may have it: one that is of the worker's role, or with $5 any.
+/// The call with the lease $3, and its execution. The role $4 must be a member of the worker's role, unless $5.
 fn under_token(lock: &str) -> String {
     format!(
         "SELECT {}, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id \
@@ -123,14 +122,15 @@ fn lines() -> String {
         .to_owned()
 }
 
-/// The task `t` stands in this line of the worker.
+/// The condition that the task `t` is in this line of the worker.
 fn of_line(line: &str, worker: &str) -> String {
     format!("t.lane = {line}.lane AND t.worker_id = {worker} AND t.owner = {line}.owner")
 }
 
-/// The worker named $3, whether its calls may be claimed at all, and its lines: those of $4 to $6, or if $7 all that there are, each
-/// from its first call on. Of each how many calls are due for the shards $10 to $11, counted up to $12, the first of them, and when the next one
-/// comes due. From the head also whether a lease has ended, if $13 or if nothing is due.
+/// Reads the worker named $3, whether its calls may be claimed, and its lines. The lines are those of $4 to $6, or with
+/// $7 all lines from the head. For each line: the number of due calls in the shards $10 to $11, counted up to $12, the
+/// first due time, and when the next call comes due. From the head, also whether a lease has ended, if $13 or if no
+/// call is due.
 fn look_statement() -> String {
     let of_line = of_line("l", "w.worker_id");
     let in_lane = "t.lane = a.lane AND t.worker_id = w.worker_id";
@@ -163,11 +163,11 @@ fn look_statement() -> String {
     )
 }
 
-/// The role whose members may claim a worker's calls.
+/// The role whose members may claim the calls of a worker.
 #[derive(Clone, Debug)]
 pub struct PullRole {
     pub oid: pg_sys::Oid,
-    /// Its name when the worker was registered.
+    /// The role's name when the worker was registered.
     pub name: String,
 }
 
@@ -178,55 +178,55 @@ impl PullRole {
     }
 }
 
-/// A worker, as a session that claims its calls finds it.
+/// A worker, as a look finds it.
 pub struct PullWorker {
     pub id: WorkerId,
-    /// It has no URL.
+    /// The worker has no URL.
     pub pulls: bool,
     pub role: Option<PullRole>,
 }
 
-/// Calls of an owner that stand in the order of their due times.
+/// The calls of one lane and owner at a worker, ordered by due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PullLine {
     pub lane: i16,
     pub owner: pg_sys::Oid,
 }
 
-/// What is looked for.
+/// The parameters of a look.
 pub struct Wanted<'a> {
     pub worker: &'a str,
     pub at_most: usize,
-    /// The first and the last one, of 0 to 1023.
+    /// The first and the last shard, from 0 to 1023.
     pub shards: (i16, i16),
-    /// Lines, and since when their calls may be due. None: all lines, from the head.
+    /// Lines, each with the due time to begin at. None: all lines, from the head.
     pub lines: Option<&'a [(PullLine, Timestamp)]>,
-    /// Leases that have ended are looked for though calls are due.
+    /// Look for leases that have ended, although calls are due.
     pub leases: bool,
 }
 
-/// What a line has.
+/// What a look finds in a line.
 #[derive(Clone, Copy, Debug)]
 pub struct LineSeen {
     pub line: PullLine,
-    /// How many of its calls are due, counted up to as many as are wanted.
+    /// The number of due calls, counted up to `Wanted::at_most`.
     pub due: usize,
-    /// The first of them.
+    /// The first due time.
     pub first: Option<Timestamp>,
     /// When the next call comes due.
     pub next: Option<Timestamp>,
 }
 
-/// What there is of a worker.
+/// The result of a look.
 pub struct Sight {
     pub worker: PullWorker,
-    /// The engine is not paused, and the processes are this database's own.
+    /// The engine is not paused, and the database is not a copy that waits for `xdb.adopt()`.
     pub may_be_made: bool,
     pub lines: Vec<LineSeen>,
     pub leases_ended: bool,
 }
 
-/// Looks for due calls of a worker. Nothing is locked.
+/// Looks for due calls of a worker, without locks.
 pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> Result<Sight> {
     let ((system, database), lines) = (instance::here(), wanted.lines.unwrap_or_default());
     let mut params = vec![value(system), value(database), value(wanted.worker)];
@@ -258,20 +258,20 @@ fn read_line(row: &Row) -> Result<Option<LineSeen>> {
     Ok(Some(LineSeen { line, due: row.get::<i64>("due")? as usize, first, next }))
 }
 
-/// A due call that this transaction has locked.
+/// A due call whose task this transaction has locked.
 #[derive(Clone, Copy, Debug)]
 pub struct DueCall {
     pub key: StateKey,
     pub line: PullLine,
     pub due_at: Timestamp,
-    /// Attempts that were begun before.
+    /// The number of attempts that have begun.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
-    /// Its execution has local attributes.
+    /// The execution has local attributes.
     pub has_locals: bool,
 }
 
-/// What to claim: calls of these lines, but not those of these executions.
+/// The parameters of a claim. `except`: executions whose calls are left out.
 pub struct Shares<'a> {
     pub worker: WorkerId,
     pub shards: (i16, i16),
@@ -279,11 +279,11 @@ pub struct Shares<'a> {
     pub except: &'a [ExecutionId],
 }
 
-/// Locks due calls, and keeps their executions open until this transaction ends. A pull worker may keep the transaction open while it
-/// works. Where the engine would wait for the locks on the tasks, it passes the executions over, as if a session published to them. Steps
-/// go on. Calls that other sessions have locked are passed over, however many stand in front.
+/// Locks due calls, and takes a publisher's lock on their executions until this transaction ends. A pull worker may
+/// work in this transaction. Meanwhile other steps of the processes go on, and the engine defers what would need the
+/// locks. Skips calls that other sessions have locked, however many come first.
 ///
-/// The executions come with their types as they are registered now, and without states.
+/// The executions have the current registrations of their types, and no states.
 pub fn due(
     spi: &Spi,
     registry: &mut Registry,
@@ -329,11 +329,11 @@ fn read_due(row: &Row) -> Result<DueCall> {
     })
 }
 
-/// Leases calls that [`due`] has locked until then. Gives the numbers of the leases.
+/// Leases calls that [`due`] has locked, each until the given time. Returns the numbers of the leases.
 pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Result<HashMap<StateKey, i64>> {
     let elsewhere = calls.iter().filter(|(call, _)| call.line.lane == RUNNERS_LANE);
     let elsewhere: Vec<_> = elsewhere.map(|(call, _)| call.key).collect();
-    // Who takes calls back from the runners' lane makes its leases void.
+    // Whatever moves calls out of the runners' lane makes their leases void.
     claim::move_to_lane(spi, &elsewhere, SCHEDULERS_LANE)?;
     let leases = calls.iter().map(|(call, until)| {
         let (execution_id, seq) = call.key;
@@ -342,20 +342,20 @@ pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Resul
     lease_until(spi, &leases.collect::<Vec<_>>(), now, (random() * f64::from(u32::MAX)) as i64)
 }
 
-/// Calls under leases of this worker, counted up to a bound: for people.
+/// The number of calls with valid leases of this worker, counted up to 10,000. Only views show it.
 pub fn leased(spi: &Spi, worker: WorkerId, real: Timestamp) -> Result<i64> {
     leased_in(spi, worker, &lanes(spi)?, real)
 }
 
-/// Attempts whose leases have ended that are noted at one time.
+/// The most attempts whose leases have ended that one poll records.
 const OVER_AT_ONCE: i64 = 100;
 
-/// Calls whose leases have ended, the longest due first.
+/// Calls whose leases have ended, the earliest due first.
 pub fn over(spi: &Spi, worker: WorkerId, now: Timestamp, real: Timestamp) -> Result<Vec<StateKey>> {
     over_in(spi, worker, &lanes(spi)?, now, OVER_AT_ONCE, real)
 }
 
-/// An attempt that was begun.
+/// An attempt that has begun.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     pub key: StateKey,
@@ -374,30 +374,30 @@ fn read_begun(row: &Row) -> Result<Begun> {
     })
 }
 
-/// Those of these calls whose leases have ended still, their tasks locked. To be called under the locks of their executions.
+/// Locks the tasks of those calls whose leases have still ended. The caller has locked the executions.
 pub fn still_over(spi: &Spi, worker: WorkerId, keys: &[StateKey], real: Timestamp) -> Result<Vec<Begun>> {
     let mut params = StateKey::arrays(keys);
     params.extend([value(worker), value(real)]);
     spi.rows(&STILL_OVER, &params, read_begun)
 }
 
-/// A call and the lease that a token names. No other lease has its number. A crash may take back a lease together with the sequence's
-/// last numbers, while a session still has the token. So half of the number is drawn.
+/// The call and the lease that a token names. The number of each lease is unique. A crash may take back a lease and the
+/// last numbers of the sequence, while a session still has the token. So half of the number is random.
 #[derive(Clone, Copy, Debug)]
 pub struct Leased {
     pub key: StateKey,
     pub number: i64,
 }
 
-/// The role that has a token.
+/// The role that uses a token.
 #[derive(Clone, Copy)]
 pub struct Holder {
     pub role: pg_sys::Oid,
-    /// It may have every worker's calls.
+    /// The role may use the calls of all workers.
     pub may_all: bool,
 }
 
-/// What there is under a token.
+/// The call of a token, and its execution.
 pub struct OfToken {
     pub begun: Begun,
     pub worker: WorkerId,
@@ -408,13 +408,13 @@ pub struct OfToken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TokenLock {
     None,
-    /// No other session closes it.
+    /// No other session may close it.
     Open,
     Step,
 }
 
-/// The call of a token, if the lease is this one still and the role may have it, with its execution: in one statement, because no role
-/// may lock an execution whose call is not its own.
+/// The call of a token and its execution. None: the call has another lease now, or the role may not use the call. One
+/// statement, because a role may lock only the executions of its own calls.
 pub fn of_token(
     spi: &Spi,
     registry: &mut Registry,
@@ -436,8 +436,8 @@ pub fn of_token(
     Ok(Some(OfToken { begun, worker, executions: execution::with_types(spi, registry, vec![found])? }))
 }
 
-/// Loads the state of a call into its execution, which is locked, with its type as it is registered now, and says whether the inbox of
-/// the execution is empty. None: the lease is another one.
+/// Loads the state of a call, and the current registration of its type, into its locked execution. Returns whether the
+/// inbox of the execution is empty. None: the call has another lease now.
 pub fn load_under_lease(
     spi: &Spi,
     registry: &mut Registry,
@@ -456,12 +456,12 @@ pub fn load_under_lease(
     Ok(Some(without_arrivals))
 }
 
-/// Gives a call back: the same attempt is made again. Its shard; None if the lease is another one.
+/// Gives a call back, so that the same attempt is made again. Returns the shard. None: the call has another lease now.
 pub fn give_back(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> Result<Option<i16>> {
     spi.first(&GIVE_BACK, &[value(execution), value(seq), value(number)], |row| row.get("shard"))
 }
 
-/// Has a lease end later, or earlier. False if it is another one.
+/// Changes the end of a lease. False: the call has another lease now.
 pub fn extend(spi: &Spi, Leased { key: (execution, seq), number }: Leased, until: Timestamp) -> Result<bool> {
     Ok(spi.run(&EXTEND, &[value(execution), value(seq), value(number), value(until)])? > 0)
 }
