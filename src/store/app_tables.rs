@@ -41,7 +41,7 @@ struct KeyColumn {
     /// The column of `t`, cast to its base type: the operator may not accept a domain.
     operand: String,
     operator: String,
-    /// The type of the key's value. It has no length: a cast must not cut a key that is too long to the key of another
+    /// The type of the key's value, without a length. A cast must not cut a key that is too long to the key of another
     /// row.
     cast_to: String,
 }
