@@ -326,7 +326,7 @@ impl Drop for App {
     }
 }
 
-/// The application from the design documents, ready to sign up users.
+/// The application of the example `examples/signup`, ready to sign up users.
 pub struct SignupApp {
     app: App,
     /// Its worker.

@@ -1,4 +1,4 @@
-//! The process from the design documents: a user signs up, is reminded until the address is verified, and is welcomed.
+//! The process of the example `examples/signup`: a user signs up, is reminded until the address is verified, and is welcomed.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What calls load of attributes, and what their answers write.
+//! The attributes that calls load, and that their answers write.
 
 use xdb_cluster_tests::prelude::*;
 

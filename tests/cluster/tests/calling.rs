@@ -1,4 +1,5 @@
-//! What a worker gets: headers, context, results; and what it may leave out or add.
+//! The requests that a worker gets (headers, context, results), and the parts of an answer that are optional or
+//! ignored.
 
 use xdb_cluster_tests::prelude::*;
 
