@@ -1,4 +1,5 @@
-//! The process of the example `examples/signup`: a user signs up, is reminded until the address is verified, and is welcomed.
+//! The process of the example `examples/signup`. A user signs up, is reminded until the address is verified, and is
+//! welcomed.
 
 use serde_json::json;
 
