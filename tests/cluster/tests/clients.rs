@@ -1,4 +1,4 @@
-//! Guarantees for clients, poolers and backups.
+//! Clients behind poolers, databases of another encoding, and roles that make dumps.
 
 use xdb_cluster_tests::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Who publishes to global queues, how long messages live, and whom they belong to.
+//! Publishing to global queues: which roles may, how long messages live, and which role owns them.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `Send` publishes what its input says, `Read` completes with a message of `jobs`; the RPC publishes its input.
+/// `Send` publishes the messages in its input. `Read` completes with a message of `jobs`. The RPC publishes its input.
 fn sending(call: &Call) -> Reply {
     let publish = |decision: Answer| {
         let Value::Object(mut answer) = json!({"publishToGlobalQueue": call.input()}) else { unreachable!() };
@@ -104,7 +104,7 @@ fn a_message_id_is_one_message_of_its_publisher() {
     db.start("r", "ask").go();
     db.rpc("r", "send", twice);
     assert_eq!(left(&app), 0);
-    // A state waits for nobody's open transaction, and others do not wait for the state.
+    // A state does not wait for an open transaction of another session. Other processes do not wait for the state.
     let mut open = app.db();
     open.run(r#"BEGIN; SELECT xdb.publish_global('jobs', '"open"', message_id => 'o')"#);
     let state = json!([{"queueName": "jobs", "messageId": "o", "payload": "state o"}]);
@@ -112,7 +112,7 @@ fn a_message_id_is_one_message_of_its_publisher() {
     db.start("s4", "send").input(json!([{"queueName": "elsewhere", "payload": 1}])).go();
     db.completes("s4");
     assert_eq!(db.status("s3"), "RUNNING");
-    // Another role does not learn of it: it waits for nobody, and its message is its own.
+    // Another role learns nothing about the message id: it does not wait, and its message is a message of its own.
     let mut other = app.session("other");
     other.run("SET lock_timeout = '1 s'");
     other.run(r#"SELECT xdb.publish_global('own', '"other o"', message_id => 'o')"#);

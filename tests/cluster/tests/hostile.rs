@@ -1,11 +1,12 @@
-//! Databases whose settings and default privileges are as others have made them: the extension is the same there as anywhere.
+//! The extension in databases with the settings and default privileges of other owners. It works there as in any other
+//! database.
 
 use std::collections::BTreeSet;
 use xdb_cluster_tests::catalog::schema;
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// What the catalog has of privileges, those of the application's roles too.
+/// All privileges in the catalog, including those of the application's roles.
 fn privileges(db: &mut Db) -> BTreeSet<String> {
     db.run("SET search_path = pg_catalog");
     schema(db).into_iter().filter(|fact| fact.contains("privilege ")).collect()
@@ -114,8 +115,8 @@ fn a_start_finds_the_row_that_is_there_in_a_hostile_database() {
 const WAYS: [&str; 4] = ["http", "function", "rpc", "claimed"];
 const LOCKS: [&str; 3] = ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
 
-/// Has a state or RPC load the row `r` of a table under a lock and write this: over HTTP, by a function, and by a pull worker. Each way
-/// gives what was loaded, or the SQLSTATE of what refused it.
+/// Loads the row `r` of a table under a lock in a state or RPC, and writes these values: over HTTP, by a function, and
+/// by a pull worker. Checks that each way gives the loaded values, or the SQLSTATE of the error.
 fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &Result<Value, String>) {
     let mut db = app.db();
     for way in WAYS {
@@ -157,7 +158,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
     }
 }
 
-/// The token of the one call that is due, and what it has loaded. Claims need READ COMMITTED.
+/// The token of the only due call, and the values that it has loaded. Claims need READ COMMITTED.
 fn claimed(db: &mut Db) -> (String, Value) {
     db.refused("0A000", "SELECT FROM xdb.claim_calls('claims')");
     db.run("BEGIN ISOLATION LEVEL READ COMMITTED");

@@ -1,4 +1,4 @@
-//! How statements on the system tables are planned is no matter of a session's settings.
+//! The plans of statements on the system tables do not depend on a session's settings.
 
 use xdb_cluster_tests::prelude::*;
 

@@ -1,4 +1,5 @@
-//! No size of anything ends a process of the server, and memory that is not there is an error of whoever needs it.
+//! No size of any value ends a process of the server. Missing memory is an error of the statement that needs it. Tested
+//! under limits of memory.
 
 use xdb_cluster_tests::cluster::{limit_memory, limit_promised_memory, size};
 use xdb_cluster_tests::db::{jsonb, literal};
@@ -7,7 +8,7 @@ use xdb_cluster_tests::prelude::*;
 
 const MB: u64 = 1024 * 1024;
 
-/// A process has reached its worker with all of its local attributes.
+/// A process type whose call loads all local attributes.
 fn loading() -> Definition {
     Definition::starting_with("Only").step_with("Only", json!({"loadLocalAttributes": {"policy": "ALL"}}))
 }
@@ -332,8 +333,8 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     app.done(&["out of memory", "is left alone", "bytes were needed"]);
 }
 
-/// Gives registered types `large1` to `large{count}` definitions that nobody may register any more. Sessions that know them as they
-/// were find out.
+/// Gives registered types `large1` to `large{count}` definitions that are too large to be registered now. Sessions that
+/// have read the old definitions notice the change.
 fn enlarge(app: &App, count: usize, states: usize) {
     for number in 1..=count {
         app.register(&format!("large{number}"), &one_step());
@@ -370,7 +371,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
         let id = format!("p{number}");
         db.start(&id, "one").go();
         db.completes(&id);
-        // A registration has nobody read them all.
+        // A registration does not make sessions read all types.
         app.register("one", &one_step());
     }
     // A session needs those alone that it uses.

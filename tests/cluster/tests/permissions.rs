@@ -1,8 +1,8 @@
-//! Who may do what, and as whom the engine does what it does.
+//! Privileges: which role may call which function, and as which role the engine acts.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Processes of `mail` wait for a message; those of `writer` write what their input says.
+/// Processes of `mail` wait for a message. Processes of `writer` write their input.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -126,7 +126,7 @@ fn a_role_without_the_schema_is_told_who_grants_it() {
     let mut superuser = app.superuser();
     superuser.run("GRANT CREATE ON SCHEMA public TO stranger; CREATE TABLE told (id text PRIMARY KEY, n int)");
     superuser.run("GRANT SELECT, INSERT, UPDATE ON told TO app");
-    // As an application has it: a function with the rights of its owner, who was not granted the use of XDB.
+    // As in an application: a function with the rights of its owner. The owner has no grant for XDB.
     app.session("stranger").run(
         "CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
              BEGIN PERFORM xdb.publish_global('told', '1'); RETURN NEW; END $$;
@@ -330,7 +330,7 @@ fn nobody_sees_a_secret() {
     app.done(&[]);
 }
 
-/// Writes a row under a trigger, and answers what the worker was told about it.
+/// Writes a row under a trigger. Returns the error that the worker got.
 fn under_a_trigger(name: &str, body: &str) -> (App, Value) {
     let (app, _worker) = application(name);
     let mut db = app.db();

@@ -1,4 +1,5 @@
-//! What is slow is a runner's: a process beside the scheduler that makes calls of its own, and applies their answers one by one.
+//! Slow tables: a runner, a process beside the scheduler, makes their calls and applies their answers one by one. All
+//! other processes go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +9,11 @@ use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// Most calls of one owner that a runner has leases on: of its sixteen places one is left for somebody else.
+/// The most calls of one owner on which a runner has leases. One of its sixteen places is reserved for other owners.
 const CALLS: usize = 15;
 
-/// An application with the table `mine`, of a hundred rows, and the process types `mine`, which writes one of them, and `quick`,
-/// which needs no table. Each write is noted down, with its transaction and its process.
+/// An application with the table `mine` of a hundred rows. The process type `mine` writes one of them, and `quick`
+/// needs no table. Each write is recorded with its transaction and its process.
 struct Slow {
     app: App,
     worker: Worker,
@@ -54,7 +55,7 @@ impl Slow {
         Slow::new(App::alone(name, options))
     }
 
-    /// Each write takes so long from now on.
+    /// Makes each write take this time from now on.
     fn takes(&self, seconds: f64) {
         self.app.db().run(&format!(
             "CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT {seconds:.3}::float8'"
@@ -80,7 +81,7 @@ impl Slow {
         }
     }
 
-    /// Twenty quick processes complete one after the other.
+    /// Checks that twenty quick processes complete one after the other.
     fn others_go_on(&self, round: &str) {
         let mut db = self.app.db();
         let (took, ()) = timed(|| {
@@ -93,7 +94,7 @@ impl Slow {
         assert!(took < Duration::from_secs(20), "twenty processes without the table took {took:?}");
     }
 
-    /// All of these complete, and each has written its row once.
+    /// Checks that all of these complete, and that each has written its row once.
     fn complete(&self, count: usize) {
         let mut db = self.app.db();
         wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == count as i64);
