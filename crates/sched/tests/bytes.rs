@@ -1,4 +1,4 @@
-//! Large things wait, small things go.
+//! Large things wait for bytes of the turn, and small things always go.
 
 use xdb_sched::bytes::*;
 

@@ -1,4 +1,4 @@
-//! What is dropped when there is too much.
+//! Which values the cache removes when their weights exceed the limit.
 
 use xdb_sched::kept::Kept;
 

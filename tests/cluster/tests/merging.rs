@@ -57,7 +57,8 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     app.done(&[]);
 }
 
-/// Seed 4: `Merge` "determines whether the new instance should be dropped, merged with the existing one, or created as a separate one".
+/// Seed 4: `Merge` "determines whether the new instance should be dropped, merged with the existing one, or created as
+/// a separate one".
 #[test]
 fn the_new_instance_is_dropped_merged_with_the_existing_one_or_created_as_a_separate_one() {
     let (app, worker) = application("merge_decides", ClusterOptions::default());

@@ -1,4 +1,4 @@
-//! What is known of a host at the registration of its worker.
+//! The checks of a host when its worker is registered.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
@@ -43,7 +43,7 @@ fn a_name_is_judged_by_what_it_leads_to() {
     assert_eq!(checked("10.1.2.4", "10.0.0.0/8"), None);
 }
 
-/// Who asks is not held up, and is told when there is an answer.
+/// The caller does not wait, and is notified when there is a result.
 #[test]
 fn nobody_waits_for_a_name_server() {
     let (go_on, gate) = channel::<()>();

@@ -1,4 +1,4 @@
-//! Which hosts and URLs are permitted.
+//! The hosts, addresses and URLs that the policy permits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -276,7 +276,7 @@ proptest! {
         prop_assert!(!policy.permits("a.example", outside.into(), 80));
     }
 
-    /// With a port an entry permits there what it permits everywhere without, and nothing elsewhere.
+    /// An entry with a port permits at that port what it permits everywhere without a port, and nothing at other ports.
     #[test]
     fn a_port_bounds_an_entry(
         entry in prop_oneof![

@@ -1,4 +1,4 @@
-//! The threads themselves.
+//! The threads of `src/http`: their names, and that they block signals.
 
 use std::collections::HashSet;
 use std::fs;
