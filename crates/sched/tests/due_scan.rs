@@ -1,4 +1,4 @@
-//! Where scans begin. Also that no row is missed for long, with random writes, locks and scans.
+//! Where scans begin, and that no row is missed for long. Tested with random writes, locks and scans.
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};

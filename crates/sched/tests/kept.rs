@@ -1,4 +1,4 @@
-//! Which values the cache removes when their weights exceed the limit.
+//! The cache: which values it removes when their weights exceed the limit.
 
 use xdb_sched::kept::Kept;
 

@@ -4,8 +4,9 @@
 use xdb_cluster_tests::log::{self, AFTER_A_CRASH};
 use xdb_cluster_tests::prelude::*;
 
-/// An engine process is killed when it reads the row of a call or writes the row of an answer, as `faults` says. `kill
-/// -9` stands for a system without memory or a broken library. With `once`, a directory remembers that it has happened.
+/// An engine process is killed when it reads the row of a call or writes the row of an answer, as `faults` says. The
+/// signal stands for a system without memory or a broken library. With `once`, a directory remembers that it has
+/// happened.
 const FAULTS: &str = "
     CREATE TABLE faults (id text, doing text, once bool);
     CREATE FUNCTION fault(id text, doing text) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER AS $$

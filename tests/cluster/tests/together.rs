@@ -148,7 +148,7 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
     app.done(&[]);
 }
 
-/// That holds however many of these calls were due before.
+/// Locked tables do not block other owners' calls, however many of these calls were due before.
 #[test]
 fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
     const MANY: i64 = 1200;

@@ -23,7 +23,7 @@ pub struct Given {
     sent: Instant,
     /// The delay of the timer that it asks for.
     delay: Option<Duration>,
-    /// It was the second answer to its request, and must have no effect.
+    /// The answer was the second one to its request, and must have no effect.
     surplus: bool,
 }
 
@@ -182,7 +182,7 @@ impl Ledger {
         self.state().complaints.clone()
     }
 
-    /// The numbers of calls that the engine made, of those that were repeated, and of claimed calls.
+    /// The numbers of calls that the engine made, of calls that it repeated, and of claimed calls.
     pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
         (state.count, state.repeated, state.fetched)

@@ -224,7 +224,7 @@ impl Rack {
         })
     }
 
-    /// Whether all processes have come to their ends.
+    /// Whether all processes have ended.
     fn work_and_drain(
         &self,
         planned: &[Planned],

@@ -14,7 +14,7 @@ use crate::shapes::Shape;
 /// The result of an operation, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was committed, and the client got the answer.
+    /// The operation was committed, and the client got the answer.
     Acknowledged,
     /// Its transaction was rolled back.
     RolledBack,
