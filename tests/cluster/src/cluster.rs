@@ -45,7 +45,8 @@ impl ClusterOptions {
         self
     }
 
-    /// The server's clock can be set. Lookups of names below `silent.test` never end, and names below `absent.test` do not exist.
+    /// The server's clock can be set. Lookups of names below `silent.test` never end. Names below `absent.test` do not
+    /// exist.
     pub fn own_clock(mut self) -> Self {
         self.own_clock = true;
         self
