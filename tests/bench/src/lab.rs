@@ -71,7 +71,7 @@ impl Lab {
         let settings = own.chain(given).fold(ClusterOptions::default(), |all, (name, value)| all.set(name, value));
         let cluster = Cluster::start(settings);
         let mut observer = cluster.superuser();
-        // Which is not as all the others: calls are prepared apart from their leases.
+        // In the first minute the engine prepares calls apart from their leases.
         let is_over = "SELECT clock_timestamp() > backend_start + interval '61 s' FROM pg_stat_activity
             WHERE backend_type = 'xdb launcher'";
         wait_until("the first minute of the server is over", 120, || observer.one(is_over));

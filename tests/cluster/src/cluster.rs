@@ -475,7 +475,8 @@ impl Cluster {
     /// Waits until a process has reached the armed point, and the server has recovered.
     pub fn wait_for_crash(&self, point: &str) {
         wait_until(&format!("a process comes by {point}"), 30, || !self.is_armed());
-        // It is about to die; once the others have gone too, connections are refused until all is recovered.
+        // The process is about to die. Then the postmaster ends the other processes, and refuses connections until it
+        // has recovered.
         let recovering = || log::crashes(&self.log()) > self.crashes.load(Ordering::Relaxed);
         wait_until(&format!("the server notices the crash at {point}"), 30, recovering);
         self.crashes.store(log::crashes(&self.log()), Ordering::Relaxed);

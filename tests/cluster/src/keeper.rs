@@ -29,7 +29,7 @@ pub fn spawn(mut command: Command) -> std::io::Result<Child> {
         let (requests, inbox) = channel::<Spawn>();
         let body = move || {
             for (mut command, answer) in inbox {
-                // The one who asked waits for the answer, so the channel is open.
+                // The caller waits for the answer, so the channel is open.
                 answer.send(command.spawn()).expect("whoever asked is waiting");
             }
         };

@@ -311,7 +311,7 @@ fn a_column_that_others_write_all_the_time_repeats_no_call() {
         let mut db = app.db();
         db.start("p", "count").key("r").go();
         worker.wait_for("the call", 20, |_| true);
-        // A heartbeat, one that writes what is there, one that changes it and changes it back.
+        // A heartbeat, an update that writes the present values, and one that changes a value and changes it back.
         db.run("UPDATE parent SET beat = 7");
         db.run("UPDATE parent SET n = n, m = m");
         db.run("UPDATE parent SET n = 5");
@@ -367,7 +367,8 @@ fn an_exclusive_lock_waits_for_no_transaction_that_refers_to_the_row() {
     assert_eq!(db.completes("p").result(), 1);
     child.run("COMMIT");
 
-    // Two that refer to the row, and then call an RPC that excludes others, are a line and no ring.
+    // Two sessions refer to the row, and then call an RPC that excludes other RPCs. They queue up, and make no
+    // deadlock.
     app.db()
         .run("CREATE FUNCTION one(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{\"output\": 1}'::jsonb $$");
     let exclusive = json!({"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"});

@@ -369,7 +369,7 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     }
     assert_eq!(db.count("strict"), 1);
     assert_eq!(db.text("SELECT v FROM strict"), "old");
-    // Generated columns are read; one that is an identity only by default can be written.
+    // Generated columns can be read. A column that is an identity only by default can be written.
     db.start("fine", "strict").key("k").input(json!({"v": "ab", "d": 77, "n": 1.25})).go();
     let read = db.completes("fine").result().clone();
     assert_eq!((&read["g"], &read["i"]), (&json!(3), &json!(1)));

@@ -262,7 +262,7 @@ fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
     superuser.run("DROP ROLE app; CREATE ROLE app LOGIN");
     cluster.restore("copy_roles", &dump);
     views::waits_for_adopt(cluster, "copy_roles", &worker);
-    // A role that is still there keeps what it has, whatever it is called.
+    // A role that still exists keeps its processes, even under another name.
     superuser.run("ALTER ROLE other RENAME TO renamed; ALTER ROLE app RENAME TO mislaid");
     let error = app.session("boss").refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
     assert!(error.detail.contains("Missing roles: app.") && !error.detail.contains("other"), "{error:?}");

@@ -188,7 +188,7 @@ fn while_a_close_waits_for_a_publisher() {
     let story = Story::new("turn-closing");
     story.worker.misbehave(|call: &Call| Reply::hang(handler(call)));
     story.start("f", "sleeper");
-    // The worker is let go when a publisher holds the process.
+    // The worker is released when a publisher holds the process.
     story.worker.wait_for("its first call", 10, |call| call.process_id() == "f");
     story.worker.heal();
     story.worker.misbehave(|call: &Call| match call.api {
@@ -301,7 +301,7 @@ fn after_the_commit_and_before_the_caller_knows() {
     story.start("m", "mail");
     story.waits("m");
     story.crash_at("caller-committed", |db| db.try_run("SELECT xdb.publish('m', 'inbox', '7', 'once')"));
-    // It is there already: the process may be over by now.
+    // The message was committed, so the process may have ended by now.
     let again = story.app.db().try_run("SELECT xdb.publish('m', 'inbox', '7', 'once')");
     assert!(again.is_ok() || again.as_ref().is_err_and(|error| error.code == codes::NOT_RUNNING), "{again:?}");
     story.completes("m", 1);

@@ -148,7 +148,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
             format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
         }
         2 => {
-            // An id that others use too, once in a process.
+            // An id that other sessions use too. Each process gets it once.
             let id = LOOPING[dice.below(LOOPING.len())];
             publish(id, &format!("one of {id}-{number}"));
             format!("SELECT xdb.publish('{id}', 'inbox', '\"one of {id}-{number}\"', 'once-{number}')")

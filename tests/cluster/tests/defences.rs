@@ -284,7 +284,7 @@ fn a_trigger_by_whose_word_an_error_would_end_the_engine() {
         other.completes(&beside);
     }
     assert_eq!(app.scheduler(), scheduler, "the engine goes on");
-    // Nor by a word of the database's owner, who needs no privilege for it.
+    // The database's owner, who needs no privilege for it, can't do it either.
     superuser.run("ALTER DATABASE defence_exit SET exit_on_error = on");
     superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));
     wait_until("another scheduler is there", 20, || {
@@ -488,7 +488,7 @@ fn a_value_of_another_type_than_expected_is_an_error() {
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
     let mut superuser = app.superuser();
-    // As a schema has it that this library is not made for.
+    // As in a schema that does not fit this library.
     superuser.run(
         "CREATE FUNCTION public.publish(int, int, jsonb, text, uuid) RETURNS void LANGUAGE c AS '$libdir/xdb', 'xdb_publish';
          CREATE FUNCTION public.version() RETURNS int LANGUAGE c AS '$libdir/xdb', 'xdb_library_version'",

@@ -508,7 +508,7 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     };
     let told = says("5 calls wait for a place at worker \"stub\"");
     assert!(told.contains("its max_concurrency is 3: raise it") && told.contains("a worker of their own"), "{told}");
-    // A worker of others shows nothing of it.
+    // Another role sees nothing of it.
     let seen = app.session("other").text("SELECT coalesce(waiting::text, 'null') FROM xdb.workers WHERE name = 'stub'");
     assert_eq!(seen, "null");
 

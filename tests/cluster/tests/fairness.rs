@@ -140,7 +140,7 @@ fn each_fills_a_turn(name: &str, decision: Value) {
     for number in 1..=4 {
         db.publish(&format!("wide-{number}"), "full", json!(number));
     }
-    // Whichever comes first, the others are there when the engine looks again.
+    // Whichever answer comes first, the others are in the backlog at the engine's next turn.
     worker.release();
     let mut superuser = app.superuser();
     let begun = "xdb.state_execution WHERE state_id = 'Leaf'";

@@ -199,7 +199,7 @@ fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
     db.start("p", "Items").key("r").go();
     wait_until("it waits", 30, || views::waits(&mut db, "p").len() == 1);
     db.publish("p", "inbox", json!({"letter": 7}));
-    // What an earlier step of the same transaction has written is there for the next one.
+    // A step sees what an earlier step of the same transaction has written.
     assert_eq!(db.completes("p").result(), &json!({"n": 2, "local": {"asked": true, "got": {"letter": 7}}}));
     assert_eq!(db.one::<i32>("SELECT n FROM item"), 2);
     views::assert_history_is_whole(&mut db, "p");

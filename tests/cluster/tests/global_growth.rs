@@ -77,7 +77,7 @@ fn a_crowd_that_wants_more_than_there_is_holds_up_nobody() {
     make_waiters(&mut superuser, "crowd", 5000, 5000);
     db.run("SELECT count(xdb.publish_global('crowd', '1')) FROM generate_series(1, 2000)");
     one_takes(&mut db, "p", "few", "NULL");
-    // One who wants what there is comes after the crowd, and before it is served.
+    // A process that needs only the present messages begins to wait after the crowd, and is served before it.
     db.start("q", "take").input(json!({"queue": "crowd", "count": 1500})).go();
     assert_eq!(db.completes("q").result(), &json!(1500));
     superuser.run("DELETE FROM xdb.global_waiter WHERE at_least = 5000");

@@ -174,7 +174,7 @@ fn a_message_lives_as_long_as_its_ttl_and_not_while_it_is_taken() {
     assert_eq!(app.superuser().count("xdb.global_message"), 0);
     app.superuser().run("UPDATE xdb.global_message_key SET published_at = published_at - interval '40 days'");
     db.run("SELECT xdb.publish_global('jobs', '7', message_id => 'kept')");
-    // The clock of processes alone forgets nothing.
+    // A shift of the clock of processes is not enough to forget ids.
     app.cluster().set("xdb.now", "-1 days");
     wait_until("old ids are forgotten", 10, || app.superuser().count("xdb.global_message_key") == 1);
     db.run("SELECT xdb.publish_global('jobs', '8', message_id => 'two')");
@@ -242,7 +242,7 @@ fn without_a_word_a_definition_uses_no_global_queue() {
     db.start("s", "send").input(json!([{"queueName": "jobs", "payload": 1}])).go();
     wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \\\"jobs\\\""]));
     assert_eq!(left(&app), 0);
-    // As a dump of a release before 0.3.0 has it: all names are allowed, and no call sees a change.
+    // As in a dump of a release before 0.3.0: all names are allowed, and calls behave as before.
     app.superuser().run(
         "UPDATE xdb.process_type SET definition = definition - 'globalQueues', version = version + 1 WHERE process_type = 'send';
          UPDATE xdb.registry SET generation = generation + 1",

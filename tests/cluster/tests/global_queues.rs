@@ -255,7 +255,7 @@ fn who_waited_longer_gets_what_is_given_back() {
     }
     db.run("BEGIN; SELECT xdb.stop_process('p')");
     publish(&mut app.db(), json!(3));
-    // Not before the commit: q takes what is there.
+    // Until the commit, q takes the present messages.
     assert_eq!(app.db().completes("q").result(), &json!([3]));
     db.run("COMMIT");
     assert_eq!(db.completes("r").result(), &json!([1]));
@@ -283,7 +283,7 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
     holder.run("ROLLBACK");
     assert_eq!(db.completes("p").result(), &json!([2]));
 
-    // If the one who holds it closes it, the message is for the next.
+    // If the session that holds p closes it, the next process gets the message.
     waits(&mut db, "p", json!({}));
     holder.run("BEGIN; SELECT xdb.stop_process('p')");
     publish(&mut db, json!(4));

@@ -46,7 +46,7 @@ fn a_process_that_loops_stays_small() {
             assert!(superuser.count(&format!("xdb.state_execution WHERE {OWN}")) <= 20);
         }
     }
-    // Sixty ids were used, each once: the others were ignored.
+    // Sixty ids were used, each once. The repeated ones were ignored.
     wait_until("all messages are taken", 30, || {
         superuser.one(&format!(
             "SELECT EXISTS (SELECT FROM xdb.state_execution WHERE {OWN} AND number = 61 AND status = 'WAITING')"

@@ -248,7 +248,7 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
     assert_eq!(db.json("SELECT xdb.get_local_attributes('a')"), json!({"deposited": true, "withdrawn": true}));
     assert_eq!(db.all::<String>("SELECT what FROM public.moved"), ["deposit", "withdraw"]);
 
-    // Of sessions that use a key at once, one has it called.
+    // If several sessions use a key at once, only one of them calls the worker.
     at_once(4, |_| {
         let told = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
         assert_eq!(told, Ok(json!("deposited")));
@@ -296,7 +296,7 @@ fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
     register(&app, "called", &Definition::without_start().rpc("look", look).maps("public.parent", "id", &["n"]));
     let (mut db, mut holder) = (app.db(), app.db());
 
-    // A row that another session has written, and one whose key it keeps.
+    // A row that another session has written, and a row whose key it has locked.
     for (number, (statement, input)) in [
         ("SELECT FROM public.parent FOR UPDATE", json!({"n": 1})),
         ("INSERT INTO public.child VALUES ('r')", json!({"code": "d"})),
@@ -322,7 +322,8 @@ fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
     db.completes("free");
     holder.run("COMMIT");
 
-    // Two that refer to the row, and then call an RPC that excludes others, are a line and no ring.
+    // Two sessions refer to the row, and then call an RPC that excludes other RPCs. They queue up, and make no
+    // deadlock.
     let mut sessions = [app.db(), app.db()];
     for (process, session) in ["a", "b"].into_iter().zip(&mut sessions) {
         db.start(process, "called").key("r").go();

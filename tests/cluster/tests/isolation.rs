@@ -107,7 +107,7 @@ fn a_table_locked_by_an_open_alter_table() {
     }
     std::thread::scope(|scope| {
         let alter = scope.spawn(|| ddl.run("BEGIN; ALTER TABLE troubled ADD COLUMN later text"));
-        // It stands in the queue for the lock, so it has the lock before the engine sees the ten.
+        // The ALTER TABLE queues up for the lock, so it gets the lock before the engine sees the ten processes.
         let mut superuser = app.superuser();
         wait_until("the ALTER TABLE is next", 10, || {
             superuser.count("pg_stat_activity WHERE query LIKE '%ADD COLUMN%' AND pid <> pg_backend_pid()") == 1
@@ -200,7 +200,7 @@ fn a_stop_that_is_not_committed() {
 
 #[test]
 fn a_stop_of_many_that_is_not_committed() {
-    // More answers are held up than the engine keeps. One owner alone has sixteen of eighteen places.
+    // More answers are blocked than the engine keeps. A single owner has sixteen of eighteen places.
     let app = App::alone("isolation_stops", ClusterOptions::default().set("xdb.max_in_flight", "18"));
     let worker = app.worker(|call: &Call| match call.process_id().starts_with("held") {
         true => Reply::hang(force_complete(json!(null))),
@@ -295,7 +295,7 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
     const MOST_UNREAD: usize = 300;
     let app = App::new("isolation_lost");
     let all_read = Arc::new(AtomicUsize::new(0));
-    // Reads what is there and asks to close at once if nothing is left: every answer races with the publishers.
+    // Reads the present messages and asks to close at once if none is left. So every answer races with the publishers.
     let worker = app.worker({
         let all_read = Arc::clone(&all_read);
         move |call: &Call| match call.api {
@@ -445,7 +445,8 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     let mut db = app.db();
     db.start("p", "drain").go();
     worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute);
-    // The close finds this one, who then commits: so the condition fails, the message is read, and the process goes on.
+    // The close finds this publisher, which then commits. So the condition fails, the message is read, and the process
+    // goes on.
     let mut publisher = app.db();
     publisher.run("BEGIN");
     publisher.publish("p", "inbox", json!("just in time"));
@@ -466,7 +467,7 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
 
 #[test]
 fn nobody_waits_for_a_close_whose_answer_was_given_up() {
-    // With two calls at a time, one answer may wait for those who hold its process up; more are given up.
+    // With two calls at a time, one answer may wait for sessions that block its process. Further answers are given up.
     let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.max_in_flight", "2"));
     let worker = app.worker(|_: &Call| Reply::hang(close_if_empty("inbox", "Close")));
     app.register(

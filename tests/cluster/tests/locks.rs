@@ -524,7 +524,7 @@ fn a_slow_table_loses_no_update() {
         db.completes(&format!("p{number}"));
     }
     assert!(views::engine(&mut app.superuser()).contains("public.mine: "), "the steps were not those of a slow table");
-    // Runners do not stand in line: one who comes too late makes its call again.
+    // Runners do not queue up for locks: a call that comes too late is made again.
     assert_eq!(db.one::<i32>("SELECT n FROM mine"), 4);
     nothing_waits(&app);
     app.done(&[]);

@@ -136,7 +136,7 @@ fn whoever_calls_without_a_pause_starves_no_state() {
                 }
             });
         }
-        // However this ends, the others end too.
+        // However this thread ends, the other threads end too.
         let _stop = Stop(&stop);
         worker.wait_for_count("all of them call", 20, 50, |call| call.api == Api::Rpc);
         for number in 0..STATES {
@@ -245,7 +245,7 @@ fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&enough);
-        // Who asks before the row is left to the answer waits for the row itself.
+        // An RPC that begins before the row is marked waits for the row itself.
         scope.spawn(|| {
             let mut asking = app.db();
             asking.run("SET statement_timeout = '500 ms'");

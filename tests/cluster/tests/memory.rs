@@ -41,7 +41,7 @@ fn an_execution_gets_no_more_local_attributes_than_it_may() {
     db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b0": 1, "b1": 2})));
     db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b": "x".repeat(200_000)})));
     db.run(&set(json!({"b": 1})));
-    // In place of what is there: as many, and fewer bytes in all than the limit.
+    // Replaces an attribute: their number stays, and all bytes together stay below the limit.
     db.run(&set(json!({"a0": "x".repeat(100_000)})));
 
     worker.wait_for_count("the call", 10, 1, |call| call.api == Api::Execute);
@@ -374,7 +374,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
         // A registration does not make sessions read all types.
         app.register("one", &one_step());
     }
-    // A session needs those alone that it uses.
+    // A session reads only the types that it uses.
     let mut other = app.db();
     let pid: i32 = other.one("SELECT pg_backend_pid()");
     other.run("SELECT * FROM xdb.get_local_attributes('waits')");

@@ -37,7 +37,7 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     at_once(64, |n| {
         let mut db = sessions[n].lock().expect("nobody else has it");
         for round in 0..each {
-            // Some are due at once, so that they are claimed while others are merged into them.
+            // Some starts are due at once, so they are claimed while other starts are merged into them.
             let options =
                 json!({"correlationKey": format!("key-{}", (n + round) % 3), "merge": {"input": "public.app_add"}});
             let start_at = if round % 3 == 0 { "NULL" } else { "clock_timestamp() + interval '30 ms'" };

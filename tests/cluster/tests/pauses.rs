@@ -377,7 +377,7 @@ fn a_pause_and_a_claim() {
     pauser.run("COMMIT");
     wait_until("its answer is applied, and the next call held", 10, || held(&app) == 1);
     assert_eq!(calls_of(&worker, "p"), 1);
-    // One that is paused when it comes due is held, and one whose pause was taken back goes out.
+    // A process that is paused when its call comes due is held. A process whose pause was rolled back is called.
     db.run("BEGIN; SELECT xdb.start_process('q', 'steps'); SELECT xdb.pause_process('q'); COMMIT");
     pauser.run("BEGIN; SELECT xdb.pause_process('p', reason => 'no other'); ROLLBACK");
     wait_until("both are held", 10, || held(&app) == 2);

@@ -532,7 +532,7 @@ fn what_is_reassigned_goes_on_as_its_new_owner() {
          INSERT INTO counters VALUES ('c', 0);
          GRANT SELECT, UPDATE ON counters TO other; GRANT INSERT ON witness TO other;",
     );
-    // One that waits, and one whose call is under way.
+    // One process that waits, and one whose call is under way.
     let hung =
         app.worker_named("hung", |_: &Call| Reply::hang(force_complete(json!("written")).globals(json!({"n": 1}))));
     app.register_with("hung", "hangs", &one_step().maps("public.counters", "id", &["n"]));
@@ -601,7 +601,7 @@ fn a_role_of_the_same_name_is_another_one() {
 
 #[test]
 fn the_policies_let_a_query_be_parallel() {
-    // With a cluster of its own, whose engine can be switched off.
+    // In a cluster of its own, so that its engine can be switched off.
     let app = App::alone("permissions_parallel", ClusterOptions::default());
     let _worker = app.worker(|_: &Call| any_of(&[local_queue("m", "inbox", 1)]));
     app.register("mail", &mailbox());
@@ -612,7 +612,7 @@ fn the_policies_let_a_query_be_parallel() {
     } else {
         "debug_parallel_query"
     };
-    // With an engine it is known from shared memory whose roles these are, and without one from a table.
+    // With an engine, shared memory says whether the oids of owners are valid. Without one, a table says so.
     for engine in ["runs", "stands still"] {
         if engine == "stands still" {
             app.cluster().set("xdb.enabled", "off");

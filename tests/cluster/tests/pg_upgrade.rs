@@ -32,7 +32,7 @@ fn handler(call: &Call) -> Reply {
 
 fn application() -> (App, Worker) {
     let app = App::alone("upgraded", ClusterOptions::default());
-    // Every write of a row is noted down.
+    // Every write of a row is recorded.
     app.db().run(
         "CREATE TABLE audit (id text, n int);
          CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS

@@ -86,7 +86,7 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     let mut db = app.db();
     // It has a call, which is due much later.
     db.run("SELECT xdb.start_process('later', 'todo', start_at => now() + interval '1 day', options => '{\"priority\": 5}')");
-    // These come after all others.
+    // These processes start after all others.
     app.pause();
     start(&mut db, "low", "two", Some(-5));
     for id in ["a", "b", "c", "d"] {

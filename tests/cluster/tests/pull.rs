@@ -149,7 +149,7 @@ fn a_commit_of_claims_alone_waits_for_nothing() {
         db.start(&format!("c{n}"), "counter").key(&format!("c{n}")).globals(json!({"n": 0})).go();
     }
     db.start("watched", "watched").key("w").globals(json!({"n": 0})).go();
-    // Who reads the catalog after changes of it may write there too.
+    // Before this, a session that reads the changed catalog might also write there.
     superuser.run("VACUUM");
     app.cluster().set("synchronous_standby_names", "nobody");
     let insert = "INSERT INTO ledger VALUES ('x', 1)";
@@ -333,7 +333,7 @@ fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
     db.start("until", "plain").go();
     held(&mut superuser, &mut db);
     complete(&gets_soon(&app, "the end of a pause", &mut |_| {}), "until");
-    // Who ends the pause keeps others from holding calls.
+    // While a transaction that ends the pause is open, no process holds calls.
     superuser.run("SELECT xdb.pause_process_type('plain')");
     db.start("between", "plain").go();
     superuser.run("BEGIN; SELECT xdb.resume_process_type('plain')");
@@ -449,7 +449,7 @@ fn each_worker_fetches_its_own_calls_whosever_processes_they_are() {
     db.run("BEGIN");
     let order: Vec<String> = db.all(in_order);
     db.run("ROLLBACK");
-    // Owners take turns; who begins is open.
+    // Owners take turns. Either of them may begin.
     let (first, second) = if order[0] == "pull-app-0" { ("app", "other") } else { ("other", "app") };
     let expected: Vec<_> =
         (0..count).flat_map(|n| [format!("pull-{first}-{n}"), format!("pull-{second}-{n}")]).collect();
@@ -500,7 +500,7 @@ fn calls_are_claimed_under_an_old_snapshot() {
         let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
-    // Who finds nothing has found that all others were claimed.
+    // A session that finds no call has seen that all others are claimed.
     assert_eq!(claimed.iter().sum::<i64>(), count, "{claimed:?}");
     assert_eq!(db.count("xdb.processes WHERE status = 'COMPLETED'"), count);
     old.run("COMMIT");
@@ -612,7 +612,7 @@ fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_star
         .maps("public.counters", "id", &["n"]);
     app.register_with("pull", "fetched", &locking);
     let _worker = app.worker(|call: &Call| {
-        // Long enough for others to come between.
+        // Long enough for other calls to come between.
         std::thread::sleep(Duration::from_millis(30));
         let n = json!(call.global("n").as_i64().unwrap_or_default() + 1);
         force_complete(n.clone()).globals(json!({"n": n}))
@@ -815,7 +815,7 @@ fn nobody_finds_what_the_other_has_left_in_the_session() {
     assert!(refused.message.contains("left temporary objects"), "{refused:?}");
     assert_eq!(app.superuser().count("pg_proc WHERE proname = 'trap'"), 0);
     assert_eq!(db.status("c"), "RUNNING");
-    // Whose rights the client has anyway needs no such care.
+    // If the client has the owner's rights, no such protection is needed.
     db.run("DROP TRIGGER leaving ON counters");
     app.superuser().run("GRANT app TO other");
     other.run(&format!("CREATE TEMPORARY TABLE trap (a int); {complete}"));

@@ -341,7 +341,7 @@ fn hears_nothing(app: App) {
     // Messages of its own code still reach the worker.
     other.run("DO 'BEGIN RAISE NOTICE ''a secret of its own''; END'");
     assert_eq!(said(&other).len(), 1);
-    // Who has the owner's rights hears the owner's code.
+    // A worker with the owner's rights gets the messages of the owner's code.
     app.superuser().run("GRANT app TO other");
     start(&mut db, "d");
     other.run("RESET ALL");

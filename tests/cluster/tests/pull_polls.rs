@@ -77,7 +77,7 @@ fn a_call_wakes_one_of_the_sessions_that_wait() {
                 wait_until("it is fetched", 20, || superuser.count(waiting) == SESSIONS - number - 1);
             }
         });
-        // The one that watches looks once in a second, and those that were woken.
+        // The session that watches looks once a second. Woken sessions look too.
         let looks: i64 = superuser.one(
             "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE NOT toplevel AND query LIKE 'WITH RECURSIVE worker AS%'",
         );

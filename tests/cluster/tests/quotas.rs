@@ -110,7 +110,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
     // Others have their own.
     db.start("q", "wide").go();
     wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "q", &words));
-    // One that brings less has room, and as soon as the others are over the wait has it too.
+    // A wait with two timers fits. The larger wait fits once other timers are over.
     worker.misbehave(|_| any_of(&[timer("a", 3600.0), timer("b", 3600.0)]));
     db.run("SELECT xdb.retry_now('p')");
     wait_until("it waits", 20, || views::timers(&mut db, "p") == 5);
@@ -364,7 +364,7 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     assert_eq!(error.detail, "It is processes[0], process \"p3\".");
     // A start that was made before has its answer.
     db.start("p1", "mail").options(json!({"requestId": "r"})).go();
-    // It is the role's, whatever the session has set or was before.
+    // The role's limit holds, whatever the session has set, and whatever role it had before.
     let mut another = app.superuser();
     another.run("SET xdb.max_running_processes = 100; SET ROLE app");
     another.refused(codes::OVER_QUOTA, &start("p3"));

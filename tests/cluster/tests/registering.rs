@@ -330,7 +330,7 @@ fn a_registration_has_nobody_read_the_other_types() {
     let read = "SELECT (seq_tup_read + COALESCE(idx_tup_fetch, 0))::int8 FROM pg_stat_all_tables WHERE relid = 'xdb.process_type'::regclass";
     let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname = 'engine'";
     let mut at_rest = || {
-        // A process tells what it has read when it has been idle for a while.
+        // A process reports its statistics of reads after it has been idle for a while.
         let before: i64 = superuser.one(turns);
         wait_until("turns were made", 30, || {
             superuser.run("SELECT pg_stat_clear_snapshot()");

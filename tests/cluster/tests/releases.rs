@@ -112,7 +112,8 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
         let app = App::alone(&format!("released_{number}"), ClusterOptions::default());
         let half_way = HalfWay::start(&app);
         installation.install("now");
-        // The old library goes on as long as the server runs, whatever is on disk, and refuses what is too early.
+        // The old library stays loaded while the server runs, whatever is on disk. It refuses statements that come too
+        // early.
         for (mut db, statement) in
             [(app.superuser(), "ALTER EXTENSION xdb UPDATE"), (app.cluster().superuser(), "CREATE EXTENSION xdb")]
         {
@@ -135,7 +136,7 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
         half_way.worker.wait_for_count("calls are made again", 20, calls + 1, |_| true);
         half_way.start_more(&mut app.db(), "new");
-        // An older library leaves the schema alone.
+        // An older library changes nothing in the schema.
         installation.install(&release);
         restart(&app);
         waits_saying(&app, "restart the server");

@@ -31,7 +31,7 @@ fn application(name: &str, definition: Definition) -> (App, Worker) {
     app.register("by", &one_step());
     app.db().start("p", "asked").go();
     if definition.json()["startingState"] == "Held" {
-        // A call that comes after a release is not let go by it.
+        // A release does not release calls that come after it.
         worker.wait_for("the step's call", 10, |call| call.executes("Held"));
     }
     (app, worker)
@@ -268,7 +268,7 @@ fn a_key_whose_answer_is_deleted_while_it_is_read_is_claimed_anew() {
     let ask = "SELECT xdb.invoke_rpc('p', 'ask', idempotency_key => 'k')::text";
     assert_eq!(db.text(ask), "\"answer\"");
 
-    // Holds a session up between its attempt to claim a key and its look at the answer that is there.
+    // Delays a session between its attempt to claim a key and its read of the stored answer.
     superuser.run(
         "CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock_shared(14); RETURN NULL; END $$;

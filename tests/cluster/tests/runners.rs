@@ -153,12 +153,12 @@ fn one_that_failed_before_makes_no_other_guarded() {
     holder.run("BEGIN; UPDATE mine SET n = 0 WHERE id = 'p300'");
     slow.start(300..=300);
     slow.worker.wait_for("its call", 10, |call| call.process_id() == "p300");
-    // Turns in which it has failed alone.
+    // Makes turns in which only this call has failed.
     slow.others_go_on("first");
     slow.start(1..=200);
     let mut db = slow.app.db();
     wait_until("its neighbours complete", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 200);
-    // A guard is a subtransaction, whose number the row has then.
+    // A guard is a subtransaction, and the row has its number.
     let guarded = db.count("mine JOIN written USING (id) WHERE mine.xmin::text <> written.txid::text AND id <> 'p300'");
     assert_eq!(guarded, 0, "rows were written in subtransactions");
     holder.run("ROLLBACK");

@@ -203,7 +203,7 @@ fn with_two_secrets_calls_carry_the_signatures_of_both() {
     called("meanwhile", &["old", "new"]);
     set.run("SELECT xdb.set_worker_secret('stub', 'new')");
     called("after", &["new"]);
-    // What is in the server's environment, as it is there.
+    // The value of a variable in the server's environment, unchanged.
     set.run("CREATE TEMP TABLE environment (value text); COPY environment FROM PROGRAM 'printenv PATH'");
     let path = set.text("SELECT value FROM environment");
     set.run("SELECT xdb.set_worker_secret('stub', 'env:PATH', 'new')");
@@ -226,7 +226,7 @@ fn superusers_alone_name_and_read_what_is_in_the_server() {
     let worker = Worker::start(answer);
     let (mut superuser, mut boss) = (app.superuser(), app.session("boss"));
     boss.run(&registration(&worker, "plain"));
-    // Whether there is such a variable is not told either.
+    // The error does not reveal whether such a variable exists either.
     for name in ["env:PATH", "env:XDB_IS_NOT_SET", "file:any"] {
         for sql in [registration(&worker, name), format!("SELECT xdb.set_worker_secret('stub', 'plain', '{name}')")] {
             let error = boss.refused(codes::INSUFFICIENT_PRIVILEGE, &sql);

@@ -362,7 +362,7 @@ fn authorities_of_a_file_are_trusted_as_the_file_is_at_the_last_reload() {
     assert!(superuser.text("SELECT last_error FROM xdb.status()").contains(unreadable));
     assert_eq!(views::failures(&mut db, "q"), Vec::<Value>::new());
 
-    // The file is there; that it is, is seen at the next reload.
+    // The file exists now. The engine sees that at the next reload.
     app.cluster().write_file("ours.pem", &format!("{}{}", others.pem, ours.pem));
     superuser.run("SELECT pg_reload_conf()");
     for id in ["p", "q"] {

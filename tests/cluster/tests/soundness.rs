@@ -518,7 +518,7 @@ fn what_no_event_tells_is_compared_too() {
 fn what_else_is_changed_by_hand_is_found() {
     let (app, _worker) = application("sound_else");
     start(&app, "p", "full");
-    // Whose row it is, in every table that has more than one row for an execution.
+    // The execution of a row is changed, in every table with several rows for an execution.
     let moved = |table: &str| format!("UPDATE xdb.{table} SET execution_id = gen_random_uuid() WHERE $OURS");
     let changes = [
         (format!("{OWN} process_id = 'q' WHERE $OURS"), "process_id"),

@@ -54,7 +54,7 @@ fn what_people_have_set_is_named() {
     superuser.run("SELECT xdb.resume_engine()");
     says(&mut superuser, "running", "");
 
-    // The engine is a superuser, for whom no limit holds.
+    // The engine is a superuser, and connection limits do not hold for superusers.
     elsewhere.run("ALTER DATABASE reasons_set CONNECTION LIMIT 0");
     let scheduler = app.scheduler();
     superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));

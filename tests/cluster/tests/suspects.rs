@@ -279,7 +279,7 @@ fn many_that_were_in_hand_are_made_again_and_leave_time_for_others() {
     story.start(&ids, Fault::Once("read"));
     story.worker.wait_for_count("all are made again", 60, ids.len(), |_| true);
     assert_eq!(story.tasks("t.crashes = 1").map(|suspects| suspects.len()), Some(ids.len()));
-    // As it is with a standby that is waited for at each commit.
+    // As with a standby for which each commit waits.
     let mut superuser = story.app.superuser();
     superuser.run(
         "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN old; END $$;

@@ -195,7 +195,7 @@ fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
     assert_eq!(refused(&mut other), at_rest, "locks of others can be told");
     db.run("ROLLBACK");
     assert_eq!(other.count("xdb.processes"), 0);
-    // Who may drive the owner's processes may start after them.
+    // A role that may drive the owner's processes may start after them.
     app.session("boss").start("closed", "one").go();
     // What was started once has its answer, though the id is another's now.
     assert_eq!(
@@ -212,7 +212,8 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     let app = App::new("tenant_cursors");
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
-    // A policy's function opens both in the first of its calls in a use, and writes down what it finds there of others.
+    // A policy's function opens a cursor and a large object at its first call in a use. It records those of other roles
+    // that it finds.
     superuser.run(
         "CREATE TABLE found (who text, what text);
          CREATE TABLE looked (who text, drawn float8);

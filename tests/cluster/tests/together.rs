@@ -75,11 +75,11 @@ fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
         fetched(&app, process_type, &one_step());
         db.start(process_type, process_type).go();
         db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
-        // Held, and let go after the type has moved.
+        // The call is held, and released after the type has moved.
         db.start(&format!("{process_type}_paused"), process_type).go();
         db.run(&format!("SELECT xdb.pause_process('{process_type}_paused')"));
     }
-    // It finds the paused ones, and gives the others back.
+    // The claim finds the paused calls, and gives the others back.
     db.run("SELECT xdb.fail_call(token) FROM xdb.claim_calls('pull', 10) AS c");
     app.register("to_url", &one_step());
     let function =
@@ -141,7 +141,7 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
     let (took, none) = timed(|| db.all::<String>("SELECT token FROM xdb.claim_calls('pull', wait => '1 hour')"));
     assert!(none.is_empty() && took < Duration::from_secs(10), "{none:?} after {took:?}");
     other.run("COMMIT");
-    // What passes was no attempt, and is there as soon as it has passed.
+    // A passing error costs no attempt, and the call can be claimed as soon as the error has passed.
     assert_eq!(claimed(&mut db, 1), ["theirs_55P03"]);
     let failed: Vec<String> = other.all("SELECT process_id FROM xdb.failures ORDER BY 1");
     assert_eq!(failed, ["theirs_40003", "theirs_55000", "theirs_57014", "theirs_57P01"]);

@@ -217,7 +217,7 @@ fn exactly_enough_suffices_whoever_sends_the_last_one() {
     assert_eq!(gets(&mut db, "by a client"), numbers(1..=200));
     left(&mut db, 10 + 61);
 
-    // What is there when the wait begins is read at once.
+    // Messages that exist when the wait begins are read at once.
     fork(&mut db, "Join", [json!({"name": "the rest", "least": 10, "most": 1000})]);
     assert_eq!(gets(&mut db, "the rest"), numbers(201..=210));
     app.done(&[]);

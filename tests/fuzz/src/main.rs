@@ -154,7 +154,7 @@ fn session(
     let mut violations = Vec::new();
     let mut db = connect(app, role, number % 2 == 1);
     let mut in_transaction = 0;
-    // A session that has used its memory up for good tells nothing more.
+    // A session that has used up its memory for good finds nothing more.
     let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
         let sql = if in_transaction == 0 && random.permille(150) {

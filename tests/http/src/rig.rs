@@ -82,7 +82,7 @@ impl Rig {
     /// Whether the descriptor becomes readable in this time.
     pub fn readable_within(&self, time: Duration) -> bool {
         let mut entry = libc::pollfd { fd: self.notifier.raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry is passed, as told.
+        // SAFETY: one entry is passed, and the count says so.
         unsafe { libc::poll(&mut entry, 1, time.as_millis() as i32) == 1 }
     }
 

@@ -80,7 +80,7 @@ pub fn closed_port() -> SocketAddr {
 /// An address that accepts no connection, and the objects that keep it so.
 pub fn never_accepting() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    // SAFETY: the descriptor is open. A listening socket may be told a smaller backlog.
+    // SAFETY: the descriptor is open. The backlog of a listening socket may be lowered.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let address = listener.local_addr().expect("an address");
     let mut queued = Vec::new();

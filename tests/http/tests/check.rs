@@ -31,7 +31,7 @@ fn checked(host: &str, entries: &str) -> Option<FailureKind> {
 
 fn readable(notifier: &Notifier, milliseconds: i32) -> bool {
     let mut entry = libc::pollfd { fd: notifier.raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry is passed, as told.
+    // SAFETY: one entry is passed, and the count says so.
     unsafe { libc::poll(&mut entry, 1, milliseconds) == 1 }
 }
 

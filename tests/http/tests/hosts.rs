@@ -187,7 +187,7 @@ fn a_refusal_says_what_was_refused() {
     );
     let kept = policy("10.0.0.0/8").filter("db.example", &addresses, 80);
     assert_eq!(kept, Ok(vec!["10.0.0.1".parse().unwrap()]));
-    // Where the port alone is why.
+    // Only the port is refused here.
     let elsewhere = policy("10.0.0.0/8:443").filter("db.example", &addresses[..1], 80).unwrap_err();
     assert_eq!(
         elsewhere,

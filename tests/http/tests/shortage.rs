@@ -61,7 +61,7 @@ fn without_descriptors() {
     let before = set_limit(libc::RLIMIT_NOFILE, next_descriptor());
     rig.reactor.submit((0..10).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
     rig.reactor.submit(vec![call(10, stub.url("/"), Duration::from_millis(300))]);
-    // The one with little time was not tried, and the others have not failed.
+    // The call with little time was not tried, and the other calls have not failed.
     let late = rig.collect(1).remove(0);
     assert_eq!(late.tag, 10, "{:?}", late.outcome);
     failure(late.outcome, FailureKind::NotTried);

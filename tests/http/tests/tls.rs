@@ -212,7 +212,7 @@ fn whom_nobody_trusted_has_certified_is_refused() {
     let echo = Echo::start(Authority::new().certify("localhost", |_| {}));
     // Two authorities that have the same name are still two.
     echo.is_refused(&Authority::new().rig(), "BadSignature");
-    // The engine itself trusts those whom browsers trust.
+    // The engine itself trusts the authorities that browsers trust.
     echo.is_refused(&Rig::new(1), "UnknownIssuer");
 }
 

@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
         let fate = self.fate("publish", &uid, &outcome);
         self.world.record.message(&uid, Message { process_id: process_id.to_owned(), fate, place });
         if fate == Fate::Acknowledged && self.random.permille(250) {
-            // Whatever becomes of the second one, the message is there once; the process may be closed meanwhile.
+            // Whatever the result of the repeat, the message was published once. The process may have closed meanwhile.
             let again = self.session.settle_run(&format!("message {uid} again"), &sql);
             self.fate("publish", &uid, &again);
         }
@@ -333,7 +333,7 @@ impl<'a> Client<'a> {
         let Some(plan) = self.started(Shape::Stop) else { return };
         let sql = format!("SELECT xdb.stop_process({}, 'TERMINATE', 'as planned')", literal(&plan.process_id));
         let outcome = self.session.settle_run(&format!("the stop of {}", plan.process_id), &sql);
-        // Refused is a stop that was done before, by an attempt whose answer was lost.
+        // A refusal means that an earlier attempt, whose answer was lost, has stopped the process.
         self.fate("stop", &plan.process_id, &outcome);
     }
 

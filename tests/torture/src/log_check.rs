@@ -13,13 +13,13 @@ const OURS: &[&str] = &[
     "terminating autovacuum process due to administrator command",
     "terminating logical replication worker due to administrator command",
     "postmaster exited during a parallel transaction",
-    // A start while the children of a killed postmaster have not gone yet.
+    // A start before all children of a killed postmaster have ended.
     "pre-existing shared memory block",
     "lock file \"postmaster.pid\" already exists",
     "connection to client lost",
     "could not send data to client",
     "canceling authentication due to timeout",
-    // The statement timeout that the rack sets for all comes over whatever is none of the engine's processes.
+    // The rack's statement timeout for all roles also ends processes that are not the engine's.
     STATEMENT_TIMEOUT,
 ];
 

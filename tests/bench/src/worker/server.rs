@@ -290,7 +290,7 @@ impl<'a> Server<'a> {
         while self.later.peek().is_some_and(|Reverse(next)| next.due <= now) {
             let Some(Reverse(later)) = self.later.pop() else { return };
             let place = later.descriptor as usize;
-            // The caller may have given up and gone.
+            // The caller may have closed the connection meanwhile.
             let Some(mut connection) = self.connections[place].take() else { continue };
             if connection.number == later.connection {
                 enclose(&later.body, &mut connection.outbox);

@@ -368,7 +368,7 @@ fn waiters(stage: &Stage<'_>) -> Result<Run, String> {
             let run = quick_ones(stage, &quick, |elapsed| {
                 Ok(at_least(elapsed)? && published.load(Ordering::Relaxed) >= messages)
             });
-            // Whatever has come of it, the waiters have to be told.
+            // Even after an error, the waiting threads must be notified.
             published.fetch_max(messages, Ordering::Relaxed);
             let stopped = stop(stage);
             let ended = waiters.into_iter().all(|waiter| waiter.join().is_ok());

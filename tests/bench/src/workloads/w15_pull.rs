@@ -83,7 +83,7 @@ pub fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, process
     let begun = Instant::now();
     let worked =
         at_once(connections, |_| one_connection(stage, completed)).into_iter().collect::<Result<Vec<_>, String>>()?;
-    // Until the last completion: who finds nothing looks for a while longer.
+    // Until the last completion: a session that finds no call scans a little longer.
     let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("nobody worked")?;
     let seconds = ended.saturating_duration_since(begun).as_secs_f64();
     let latencies = worked.into_iter().flat_map(|(latencies, _)| latencies).collect();

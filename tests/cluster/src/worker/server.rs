@@ -248,7 +248,7 @@ impl Drop for Worker {
 fn keep_port() -> (SocketAddr, Socket) {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let place = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    // As the listener's socket has it, which shares the port with this one.
+    // The listener's socket has the same option, and shares the port with this socket.
     place.set_reuse_address(true).expect("a socket that is not bound yet");
     place.bind(&any.into()).expect("a free port");
     let address = place.local_addr().expect("a bound socket").as_socket().expect("an address of the internet");
