@@ -3,8 +3,8 @@
 //! It exists only if the library is preloaded. Memory of zeros is the valid empty state.
 //!
 //! Commit callbacks, exit callbacks and wake-ups of other processes read only atomics. So none of these paths can wait
-//! or fail. One lock protects the rest: error texts, the allocation of call statistics, and the places of locks that
-//! block processes.
+//! or fail. One lock protects the rest: error texts, the allocation of call statistics, the places of locks that block
+//! processes, and which runners call functions.
 //!
 //! Limitations, if an array is full:
 //! - A database gets no slot. The launcher logs this and retries.
