@@ -103,7 +103,8 @@ impl<T: TablesInSession> Answering<'_, T> {
             }
             queue::queues(spi, loaded, &queue::QueueDemand::from([(id, demand)]))?;
         }
-        inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())
+        inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())?;
+        self.entry()?.prepare(spi, command)
     }
 
     fn entry(&mut self) -> Result<&mut Loaded> {
@@ -117,10 +118,8 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
     type Later = Infallible;
 
     fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
-        let (caller, now) = (self.caller, self.now);
-        let entry = self.entry()?;
-        caller.on_system_tables(|spi, _| entry.prepare(spi, command))?;
-        Ok(entry.decide(command, now, random()))
+        let now = self.now;
+        Ok(self.entry()?.decide(command, now, random()))
     }
 
     fn is_strict(&self) -> bool {
@@ -137,7 +136,8 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
             execution::executions(spi, registry, &[id], Lock::Close)?;
             state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
             take_in(spi, loaded, id, now)?;
-            refuse_unseen_in(spi, id, queues, command)
+            refuse_unseen_in(spi, id, queues, command)?;
+            loaded.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))
         })?;
         self.lock = Lock::Close;
         Ok(CloseLock::Taken)
@@ -145,6 +145,9 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
 
     fn too_large(&mut self, events: &[Event]) -> Result<Option<String>> {
         let Self { caller, id, local_size, .. } = *self;
+        if !events.iter().any(|event| matches!(event, Event::LocalAttributesWritten { .. })) {
+            return Ok(None);
+        }
         match caller.on_system_tables(|spi, _| attribute::refusal_of(spi, id, local_size, events))? {
             Some(refusal) => Err(refusal),
             None => Ok(None),

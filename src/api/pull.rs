@@ -4,7 +4,7 @@
 //! stands for what the call loaded under locks. A token is no secret: only roles that may claim the worker's calls can
 //! use it.
 
-use super::answering::{self, Answering, Executions, TablesInSession};
+use super::answering::{self, Answering, TablesInSession};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
@@ -24,9 +24,9 @@ use crate::store::app_tables::Tables;
 use crate::store::attribute;
 use crate::store::execution::Lock;
 use crate::store::loaded::Loaded;
-use crate::store::pull::{self, Holder, Leased, OfToken, PullRole, TokenLock};
-use crate::store::registry::Registry;
-use crate::store::{locks, state};
+use crate::store::locks;
+use crate::store::pull::{self, Holder, Leased, OfToken, PullRole};
+use crate::store::registry::{Registry, WorkerId};
 use crate::{clock, error, guc};
 use std::time::Instant;
 use xdb_calls::{Outcome, Written, decode_answer};
@@ -78,13 +78,23 @@ impl Token {
     }
 
     /// The call and its execution. An error if the lease is not valid, or if the caller may not use the call.
-    fn find(&self, spi: &Spi, registry: &mut Registry, caller: Caller, lock: TokenLock) -> Result<OfToken> {
-        let may_all = identity::is_superuser(caller.role);
-        if !may_all && !super::knows_roles()? {
-            return Err(error::call_is_lost());
-        }
-        let found = pull::of_token(spi, registry, self.leased, Holder { role: caller.role, may_all }, lock)?;
+    fn find(&self, spi: &Spi, registry: &mut Registry, caller: Caller, lock: bool) -> Result<OfToken> {
+        let found = pull::of_token(spi, registry, self.leased, holder(caller)?, lock)?;
         found.ok_or_else(error::call_is_lost)
+    }
+
+    /// Keeps the execution from being closed, and returns the worker of the call. Errors as for [`Self::find`].
+    fn keep_open(&self, spi: &Spi, caller: Caller) -> Result<WorkerId> {
+        pull::keep_open(spi, self.leased, holder(caller)?)?.ok_or_else(error::call_is_lost)
+    }
+}
+
+fn holder(caller: Caller) -> Result<Holder> {
+    let may_all = identity::is_superuser(caller.role);
+    if may_all || super::knows_roles()? {
+        Ok(Holder { role: caller.role, may_all })
+    } else {
+        Err(error::call_is_lost())
     }
 }
 
@@ -188,13 +198,14 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     if token.fingerprint.is_some() && marks::are_any(process::database()) {
         leave_marked(caller, &token)?;
     }
-    let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
-    let process_id = locked.process_id.clone();
-    let answered = decode_answer(locked.call.api, text.as_bytes(), &calls::limits());
-    let answered = answered.map_err(|what| error::call_not_applied(&process_id, invalid_answer(what)))?;
-    let command = answered.command(locked.call.as_attempt());
-    apply(caller, locked, &token, &command, answered.queues())?;
-    for warning in answered.warnings() {
+    let mut warnings = Vec::new();
+    let process_id = apply(caller, &token, |locked| {
+        let answered = decode_answer(locked.call.api, text.as_bytes(), &calls::limits());
+        let answered = answered.map_err(|what| error::call_not_applied(&locked.process_id, invalid_answer(what)))?;
+        warnings = answered.warnings().to_vec();
+        Ok((answered.command(locked.call.as_attempt()), answered.queues()))
+    })?;
+    for warning in warnings {
         pgrx::notice!("xdb: answer to a call of process \"{process_id}\": {warning}");
     }
     Ok(Value::Void)
@@ -204,12 +215,8 @@ pub fn complete_call(args: &Args) -> Result<Value> {
 /// This happens before the session locks anything.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
     let (execution, seq) = token.leased.key;
-    let (api, known) = caller.on_system_tables(|spi, registry| {
-        let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::None)?;
-        state::states(spi, &mut executions, &[token.leased.key])?;
-        Ok((begun.api, executions))
-    })?;
-    let loaded = known.get(&execution).ok_or_else(error::call_is_lost)?;
+    let known = caller.on_system_tables(|spi, registry| token.find(spi, registry, caller, false))?;
+    let (api, loaded) = (known.begun.api, known.executions.get(&execution).ok_or_else(error::call_is_lost)?);
     let Some(state) = loaded.execution.states.get(&seq) else { return Ok(()) };
     let config = loaded.meta.options_of(state);
     let (global, local) = (config.load_global(api), config.load_local(api));
@@ -225,20 +232,18 @@ pub fn fail_call(args: &Args) -> Result<Value> {
         return give_back(caller, &token);
     };
     let (failure, further) = decode_failure(&text).map_err(|what| error::invalid_argument("failure", what))?;
-    let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
-    let command = locked.call.as_attempt().failed(failure, further);
-    apply(caller, locked, &token, &command, Vec::new())?;
+    apply(caller, &token, |locked| Ok((locked.call.as_attempt().failed(failure, further), Vec::new())))?;
     Ok(Value::Void)
 }
 
 /// Gives the call back: the next claim makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
-    caller.on_system_tables(|spi, registry| {
-        let found = token.find(spi, registry, caller, TokenLock::Open)?;
+    caller.on_system_tables(|spi, _| {
+        let worker = token.keep_open(spi, caller)?;
         let shard = pull::give_back(spi, token.leased)?.ok_or_else(error::call_is_lost)?;
         crash::point("pull-give-back");
         let (execution, seq) = token.leased.key;
-        wake::new_call_at_commit(found.worker, NewCall { shard, is_due: true }, (execution.0, seq.0));
+        wake::new_call_at_commit(worker, NewCall { shard, is_due: true }, (execution.0, seq.0));
         pull_look::given_back();
         Ok(Value::Void)
     })
@@ -249,8 +254,8 @@ pub fn extend_call(args: &Args) -> Result<Value> {
     let token = Token::of(args)?;
     let lease = lease_length(needed("lease", args.interval(1))?)?;
     let until = clock::real() + lease;
-    caller.on_system_tables(|spi, registry| {
-        token.find(spi, registry, caller, TokenLock::Open)?;
+    caller.on_system_tables(|spi, _| {
+        token.keep_open(spi, caller)?;
         if pull::extend(spi, token.leased, until)? { Ok(()) } else { Err(error::call_is_lost()) }
     })?;
     Ok(Value::of(until))
@@ -258,37 +263,40 @@ pub fn extend_call(args: &Args) -> Result<Value> {
 
 /// A call with a valid lease. Its execution is locked.
 struct Locked {
-    executions: Executions,
     process_id: String,
     call: CallRecord,
-    without_arrivals: bool,
 }
 
-/// Locks the execution of a call, and loads the state that made the call. An error if the lease is not valid.
-fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
-    let OfToken { begun, mut executions, .. } = token.find(spi, registry, caller, TokenLock::Step)?;
-    let without_arrivals = pull::load_under_lease(spi, registry, &mut executions, token.leased)?;
-    let without_arrivals = without_arrivals.ok_or_else(error::call_is_lost)?;
-    let process_id = executions.values().map(|entry| entry.before.process_id.clone()).collect();
-    Ok(Locked { executions, process_id, call: begun.record(token.leased.number), without_arrivals })
-}
-
-/// Applies the answer or failure of a call in the caller's transaction. The application's tables are written as the
-/// process's owner. `queues`: the queues that the decision inspects, each with the most messages that it takes.
-fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queues: Vec<(String, usize)>) -> Result<()> {
-    let Locked { executions, process_id, call, without_arrivals } = locked;
-    let mut answering = Answering {
-        caller,
-        id: token.leased.key.0,
-        loaded: executions,
-        command,
-        queues,
-        lock: Lock::Step,
-        local_size: None,
-        now: clock::now(),
-        tables: WorkersTables { caller, call: &call, fingerprint: token.fingerprint, tables: Tables::default() },
-    };
-    caller.on_system_tables(|spi, _| answering.load(spi, without_arrivals))?;
+/// Locks the execution of a call, and applies an answer or a failure in the caller's transaction. The application's tables
+/// are written as the process's owner. `answer` gives the command, and the queues that its decision inspects, each with
+/// the most messages that it takes. Returns the process.
+fn apply(
+    caller: Caller,
+    token: &Token,
+    answer: impl FnOnce(&Locked) -> Result<(Command, Vec<(String, usize)>)>,
+) -> Result<String> {
+    let mut given = None;
+    let (mut answering, process_id) = caller.on_system_tables(|spi, registry| {
+        let OfToken { begun, executions, without_arrivals } = token.find(spi, registry, caller, true)?;
+        let process_id = executions.values().map(|entry| entry.before.process_id.clone()).collect();
+        let locked = Locked { process_id, call: begun.record(token.leased.number) };
+        let (command, queues) = answer(&locked)?;
+        let Locked { process_id, call } = locked;
+        let mut answering = Answering {
+            caller,
+            id: token.leased.key.0,
+            loaded: executions,
+            command: given.insert(command),
+            queues,
+            lock: Lock::Step,
+            local_size: None,
+            now: clock::now(),
+            tables: WorkersTables { caller, call, fingerprint: token.fingerprint, tables: Tables::default() },
+        };
+        answering.load(spi, without_arrivals)?;
+        Ok((answering, process_id))
+    })?;
+    let command = answering.command;
     match xdb_calls::apply(&mut answering, command)? {
         Outcome::Applied => {}
         Outcome::Repeat => return Err(error::call_has_changed(&process_id)),
@@ -298,26 +306,26 @@ fn apply(caller: Caller, locked: Locked, token: &Token, command: &Command, queue
     }
     caller.on_system_tables(|spi, _| answering::save_fetched(spi, &answering.loaded, answering.now))?;
     crash::point("pull-answer");
-    Ok(())
+    Ok(process_id)
 }
 
 /// How the answer of a pull worker uses the application's tables.
-struct WorkersTables<'a> {
+struct WorkersTables {
     caller: Caller,
-    call: &'a CallRecord,
+    call: CallRecord,
     /// The fingerprint of the token.
     fingerprint: Option<u64>,
     tables: Tables,
 }
 
-impl WorkersTables<'_> {
+impl WorkersTables {
     /// Access as the owner of the process.
     fn owners(&self, loaded: &Loaded) -> Result<OwnersTables> {
         OwnersTables::of(self.caller, loaded.meta.owner, &loaded.meta.owner_name)
     }
 }
 
-impl TablesInSession for WorkersTables<'_> {
+impl TablesInSession for WorkersTables {
     /// Loads under locks what the call would load now, and compares the fingerprints.
     fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
         let (meta, (id, seq)) = (&loaded.meta, self.call.key);
@@ -342,7 +350,7 @@ impl TablesInSession for WorkersTables<'_> {
         let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
         let of_owner = Caller { role: meta.owner };
         of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
-        let context = || calls::function_context(loaded, self.call);
+        let context = || calls::function_context(loaded, &self.call);
         let look_up = || Calls::look_up(&meta.definition(), functions, context);
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
         self.owners(loaded)?.write(|spi| {

@@ -6,20 +6,20 @@
 
 use super::StateKey;
 use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Meta};
 use super::registry::{Registry, RowVersion, WorkerId};
 use super::table::{Record, batch, record, statements};
 use super::{claim, execution, instance, state};
 use crate::error;
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
+use crate::pg::param::{Param, array, value};
 use crate::pg::process::random;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
+use xdb_engine::{Api, Execution, ExecutionId, StateSeq, Timestamp};
 
 /// The lanes that may have calls of a pull worker. The runners' lane has calls from the time when the worker had a URL.
 fn lanes(spi: &Spi) -> Result<Vec<i16>> {
@@ -79,16 +79,11 @@ statements! {
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
         WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l")
         => fn leased_in(worker: WorkerId, lanes: &[i16], real: Timestamp) -> i64;
-    LOOK_OF_TOKEN = under_token("");
-    // The caller checks the lease again under the lock.
-    STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
-    OPEN_OF_TOKEN = under_token(" FOR KEY SHARE OF p");
-    // One statement, because each step begins with it.
-    UNDER_LEASE = format!("SELECT {}, {TYPE_NOW}, \
-            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
-        FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
-            LEFT JOIN xdb.process_type y ON y.process_type = $4 \
-        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
+    LOOK_OF_TOKEN = of_token_with("");
+    // After a wait for a lock, the statement goes on with the latest version of each locked row. So all rows that belong
+    // to the call are locked.
+    LOCK_OF_TOKEN = of_token_with(" FOR NO KEY UPDATE OF p, t, s");
+    KEEP_OPEN = format!("SELECT t.worker_id {} FOR KEY SHARE OF p", under_token(""));
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
     /// Records the begin of attempts that fail before they get a lease.
@@ -99,15 +94,27 @@ statements! {
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
 }
 
-/// The call with the lease $3, and its execution. The role $4 must be a member of the worker's role, unless $5.
-fn under_token(lock: &str) -> String {
+/// The task `t` with the lease $3, and its execution `p`. The role $4 must be a member of the worker's role, unless $5.
+fn under_token(further: &str) -> String {
     format!(
-        "SELECT {}, t.seq, t.api, t.attempt, t.first_attempt_at, t.worker_id \
-        FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
-            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
+        "FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
+            JOIN xdb.process_execution p ON p.execution_id = t.execution_id{further} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} AND w.url IS NULL \
-            AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE')){lock}",
-        execution::columns()
+            AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE'))"
+    )
+}
+
+/// All that a step begins with, in one statement. The columns of each record are read in this order, because some names
+/// come twice.
+fn of_token_with(lock: &str) -> String {
+    let further = " JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+            LEFT JOIN xdb.process_type y ON y.process_type = p.process_type";
+    format!(
+        "SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, {}, {}, {TYPE_NOW}, \
+            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals {}{lock}",
+        execution::columns(),
+        state::columns(),
+        under_token(further)
     )
 }
 
@@ -300,17 +307,27 @@ pub fn due(
     ]);
     let read = |row: &Row| Ok((read_due(row)?, execution::read_execution(row)?, read_type_now(row)?));
     let (mut calls, mut executions) = (Vec::new(), BTreeMap::new());
-    for (call, (mut meta, execution), version) in spi.rows(&DUE, &params, read)? {
+    for (call, execution, version) in spi.rows(&DUE, &params, read)? {
         calls.push(call);
-        let id = execution.id;
+        let id = execution.1.id;
         wake::note_locked(id.0);
         if let Entry::Vacant(new) = executions.entry(id) {
-            meta.process_type = registry.process_type_of(spi, &execution.process_type, version)?;
-            meta.mapping = registry.mapping(spi, meta.mapping_id)?;
-            new.insert(Loaded::new(meta, execution));
+            new.insert(with_type_now(spi, registry, execution, version)?);
         }
     }
     Ok((calls, executions))
+}
+
+/// An execution with this version of its type.
+fn with_type_now(
+    spi: &Spi,
+    registry: &mut Registry,
+    (mut meta, execution): (Meta, Execution),
+    version: Option<RowVersion>,
+) -> Result<Loaded> {
+    meta.process_type = registry.process_type_of(spi, &execution.process_type, version)?;
+    meta.mapping = registry.mapping(spi, meta.mapping_id)?;
+    Ok(Loaded::new(meta, execution))
 }
 
 fn read_type_now(row: &Row) -> Result<Option<RowVersion>> {
@@ -397,63 +414,52 @@ pub struct Holder {
     pub may_all: bool,
 }
 
-/// The call of a token, and its execution.
+impl Holder {
+    fn params(self, Leased { key: (execution, seq), number }: Leased) -> [Param; 5] {
+        [value(execution), value(seq), value(number), value(self.role), value(self.may_all)]
+    }
+}
+
+/// The call of a token, and its execution with the state that made the call.
 pub struct OfToken {
     pub begun: Begun,
-    pub worker: WorkerId,
     pub executions: BTreeMap<ExecutionId, Loaded>,
+    /// The inbox of the execution is empty.
+    pub without_arrivals: bool,
 }
 
-/// How the execution of a token is locked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum TokenLock {
-    None,
-    /// No other session may close it.
-    Open,
-    Step,
-}
-
-/// The call of a token and its execution. None: the call has another lease now, or the role may not use the call. One
-/// statement, because a role may lock only the executions of its own calls.
+/// The call of a token, with the current registration of its type. `lock`: waits for the lock of a step. None: the call
+/// has another lease now, or the role may not use the call.
 pub fn of_token(
     spi: &Spi,
     registry: &mut Registry,
-    Leased { key: (execution, seq), number }: Leased,
+    leased: Leased,
     holder: Holder,
-    lock: TokenLock,
+    lock: bool,
 ) -> Result<Option<OfToken>> {
-    let statement = match lock {
-        TokenLock::None => &LOOK_OF_TOKEN,
-        TokenLock::Open => &OPEN_OF_TOKEN,
-        TokenLock::Step => &STEP_OF_TOKEN,
+    let read = |row: &Row| {
+        let (begun, execution, state) = (read_begun(row)?, execution::read_execution(row)?, state::read_state(row)?);
+        Ok((begun, execution, state, read_type_now(row)?, row.get("without_arrivals")?))
     };
-    let params = [value(execution), value(seq), value(number), value(holder.role), value(holder.may_all)];
-    let read = |row: &Row| Ok((read_begun(row)?, row.get("worker_id")?, execution::read_execution(row)?));
-    let Some((begun, worker, found)) = spi.first(statement, &params, read)? else { return Ok(None) };
-    if lock != TokenLock::None {
-        wake::note_locked(execution.0);
+    let statement = if lock { &LOCK_OF_TOKEN } else { &LOOK_OF_TOKEN };
+    let found = spi.first(statement, &holder.params(leased), read)?;
+    let Some((begun, execution, (id, state), version, without_arrivals)) = found else { return Ok(None) };
+    if lock {
+        wake::note_locked(id.0);
     }
-    Ok(Some(OfToken { begun, worker, executions: execution::with_types(spi, registry, vec![found])? }))
+    let mut executions = BTreeMap::from([(id, with_type_now(spi, registry, execution, version)?)]);
+    state::put_in(&mut executions, id, state);
+    Ok(Some(OfToken { begun, executions, without_arrivals }))
 }
 
-/// Loads the state of a call, and the current registration of its type, into its locked execution. Returns whether the
-/// inbox of the execution is empty. None: the call has another lease now.
-pub fn load_under_lease(
-    spi: &Spi,
-    registry: &mut Registry,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    Leased { key: (execution, seq), number }: Leased,
-) -> Result<Option<bool>> {
-    let Some(entry) = loaded.get_mut(&execution) else { return Ok(None) };
-    let name = entry.before.process_type.clone();
-    let read = |row: &Row| Ok((state::read_state(row)?, read_type_now(row)?, row.get("without_arrivals")?));
-    let params = [value(execution), value(seq), value(number), value(&*name)];
-    let Some(((id, state), version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
-        return Ok(None);
-    };
-    entry.meta.process_type = registry.process_type_of(spi, &name, version)?;
-    state::put_in(loaded, id, state);
-    Ok(Some(without_arrivals))
+/// Takes a publisher's lock on the execution of a call, and returns the worker of the call. None as for [`of_token`]. The
+/// lock and the check are one statement, because a role may lock only the executions of its own calls.
+pub fn keep_open(spi: &Spi, leased: Leased, holder: Holder) -> Result<Option<WorkerId>> {
+    let worker = spi.first(&KEEP_OPEN, &holder.params(leased), |row| row.get("worker_id"))?;
+    if worker.is_some() {
+        wake::note_locked(leased.key.0.0);
+    }
+    Ok(worker)
 }
 
 /// Gives a call back, so that the same attempt is made again. Returns the shard. None: the call has another lease now.
