@@ -109,7 +109,7 @@ use std::collections::BTreeSet;
 use table::{Column, Record};
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
-/// The key of a state execution: also that of its task and its timers.
+/// The key of a state execution, and of its task and its timers.
 pub type StateKey = (ExecutionId, StateSeq);
 
 impl Record for StateKey {

@@ -58,7 +58,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// A length of time in microseconds; never negative.
+/// A length of time in microseconds. Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(pub i64);
 

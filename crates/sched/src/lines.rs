@@ -1,7 +1,7 @@
 //! Which lines of calls exist, and in which of them a due call may wait.
 //!
 //! A line ([`crate::room::Line`]) has a [`Level`] for each priority of its calls. A level exists while the tables have a
-//! call in it. A scan from the head finds the levels; the other scans use what that one has found. An empty level is
+//! call in it. A scan from the head finds the levels. The other scans use the levels that it found. An empty level is
 //! remembered for a while: its owner may come back, and its cursor stays valid.
 //!
 //! Limitations: a new level is known only after the next scan from the head.
