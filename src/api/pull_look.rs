@@ -136,7 +136,7 @@ impl Looks {
 
 /// Due calls of a worker, by line.
 #[derive(Default)]
-pub(super) struct Due {
+pub(super) struct DueLines {
     lines: Vec<DueLine>,
 }
 
@@ -148,7 +148,7 @@ struct DueLine {
     since: Timestamp,
 }
 
-impl Due {
+impl DueLines {
     /// `counted`: up to how many calls of each line were.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };
