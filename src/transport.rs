@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call to a worker. The code that makes the call writes it; the transport reads it.
+/// A call to a worker. The code that makes the call writes it, and the transport reads it.
 #[derive(Clone)]
 pub struct Request {
     /// Chosen by the caller. The reply has the same tag.
@@ -25,7 +25,7 @@ pub struct Request {
     pub secrets: Arc<[String]>,
 }
 
-/// The end of a call. The transport writes it; the code that made the call reads it.
+/// The end of a call. The transport writes it, and the code that made the call reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The tag of the request.

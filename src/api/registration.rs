@@ -1,6 +1,6 @@
 //! Registers and unregisters workers and process types.
 //!
-//! Limitations: a registration checks functions and tables as they are now. They may change later; then steps that use
+//! Limitations: a registration checks functions and tables as they are now. If they change later, the steps that use
 //! them fail.
 
 use super::answering;

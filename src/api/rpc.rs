@@ -114,7 +114,7 @@ fn digest(rpc_name: &str, input: Option<&Json>) -> String {
     request.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What to call, unless the idempotency key already has its answer.
+/// The process and the RPC, or the answer that the idempotency key already has.
 fn find(
     caller: Caller,
     process_id: &str,
@@ -143,8 +143,8 @@ fn find(
     })
 }
 
-/// Locks the process for an RPC that excludes other changes. It is locked before the call, so that the process does not
-/// change during the call.
+/// Locks the process for an RPC that excludes other changes. The lock is taken before the call, so that the process
+/// does not change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
     if locking.is_wanted() {
         // The other half of the time is for the locks and the call.
@@ -186,7 +186,7 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
     }
 }
 
-/// The present versions of what an RPC has loaded under locks.
+/// The present versions of the values that an RPC has loaded under locks.
 fn versions_now(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Versions> {
     let versions = attribute::versions(spi, &[id])?.remove(&id).unwrap_or_default();
     Ok(locks::versions_of(loading, versions.iter()))

@@ -10,7 +10,7 @@
 //!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────── CallOutcome
 //! ```
 //!
-//! [`decode`] turns every outcome of a request into an answer or a failed attempt; there is nothing else.
+//! [`decode`] turns every outcome of a request into an answer or a failed attempt.
 //!
 //! | file | what it is for |
 //! |---|---|
@@ -46,7 +46,7 @@ pub fn facts<'a>(loaded: &'a Loaded, called: CallOf<'a>, now: Timestamp) -> Fact
     Facts::new(&loaded.execution, called, loaded.meta.process_type.as_deref().map(ProcessType::facts), now)
 }
 
-/// What requests say about an execution. Called in a transaction.
+/// The part of requests that describes an execution. Called in a transaction.
 pub fn origin(loaded: &Loaded) -> Result<CallOrigin<'_>> {
     Ok(CallOrigin {
         execution: &loaded.execution,

@@ -1,10 +1,11 @@
-//! Records which calls an engine process has in hand: those that it prepares, or whose answers it applies, in the open
-//! transaction.
+//! Records which calls an engine process has in hand: the calls that the open transaction prepares, or whose answers it
+//! applies.
 //!
 //! When a process is killed by a signal, the server resets its transactions and shared memory. So each engine process
 //! records its calls in a file. The first scheduler after a crash reads the files of its database. A process that ends
-//! otherwise deletes its file, so there is none after a shutdown. The files are next to that of `pg_stat_statements`,
-//! in a directory that backups and standbys leave out. They are not synced: written data outlives the process.
+//! otherwise deletes its file, so there is none after a shutdown. The files are next to the file of
+//! `pg_stat_statements`, in a directory that backups and standbys leave out. They are not synced: written data outlives
+//! the process.
 //!
 //! A call that was in hand at a crash is a *suspect*. All engine processes of a database together have at most one
 //! suspect in hand. So the next crash counts against this call alone. The lock for it is on the scheduler's file, and

@@ -198,7 +198,7 @@ impl<'r> FromColumn<'r> for &'r str {
     }
 }
 
-/// The text of a `jsonb`. The value is sent and read as text; the server converts it.
+/// The text of a `jsonb`. The value is sent and read as text, and the server converts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jsonb<'a>(pub Cow<'a, str>);
 

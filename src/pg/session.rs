@@ -188,7 +188,7 @@ impl Session {
         waited
     }
 
-    /// Asks the launcher for the missing ones of these runners, and wakes those with fewer than `at_once` calls in
+    /// Asks the launcher for the missing ones of these runners. Wakes the runners with fewer than `at_once` calls in
     /// flight. Call it in each turn of the scheduler.
     pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
         let mut missing = 0;

@@ -617,14 +617,14 @@ mod xdb_tests {
 
     // --- memory ------------------------------------------------------------------------------------------------------
 
-    /// What this process has allocated, by Postgres or by Rust, in bytes.
+    /// The bytes that this process has allocated, by Postgres or by Rust.
     fn allocated() -> usize {
         // SAFETY: figures of the C library's allocator, which both use.
         let info = unsafe { libc::mallinfo2() };
         info.uordblks + info.hblkhd
     }
 
-    /// The first rounds may allocate what is kept once; later rounds may not.
+    /// The first rounds may allocate memory that is kept once. Later rounds may not.
     fn does_not_grow(what: &str, mut body: impl FnMut(u32)) {
         (0..200).for_each(&mut body);
         let before = allocated();

@@ -1,9 +1,9 @@
 //! The launcher: one process without a database. It keeps a scheduler running for each database with the extension, and
 //! starts the runners that schedulers ask for.
 //!
-//! The launcher can't read whether a database has the extension. So it starts a scheduler once in each database;
-//! without the extension that scheduler ends. When a session creates the extension there, it starts one again. Shared
-//! memory holds everything that running schedulers need, so a new launcher continues with them.
+//! The launcher can't read whether a database has the extension. So it starts a scheduler once in each database.
+//! Without the extension that scheduler ends. When a session creates the extension there, the launcher starts one
+//! again. Shared memory holds everything that running schedulers need, so a new launcher continues with them.
 //!
 //! Limitations: a new database is found within 5 seconds if no session wakes the launcher. It starts up to 4 processes
 //! at a time.

@@ -192,7 +192,7 @@ fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
-/// This many connections are reserved beyond those in use, so that the reservation changes rarely.
+/// This many connections are reserved beyond the ones in use, so that the reservation changes rarely.
 const SPARE: usize = 16;
 
 /// Descriptors for the connections of the reactor, reserved as needed.

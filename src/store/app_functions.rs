@@ -1,5 +1,5 @@
-//! The application's functions: those that starts and answers call, those that answer in place of workers, and those
-//! that merge inputs.
+//! The application's functions. Starts and answers call them, some answer calls in place of workers, and some merge
+//! inputs.
 //!
 //! A definition has their names, not oids. Each call looks the function up by its name and the types of its arguments.
 //! So a function that was dropped and created again, or restored from a dump, is found. A function that was renamed is

@@ -41,7 +41,7 @@ struct KeyColumn {
     /// The column of `t`, cast to its base type: the operator may not accept a domain.
     operand: String,
     operator: String,
-    /// The type of the key's value. It has no length: a cast must not cut a key that is too long to the key of another
+    /// The type of the key's value, without a length. A cast must not cut a key that is too long to the key of another
     /// row.
     cast_to: String,
 }
@@ -297,9 +297,9 @@ impl Tables {
         Ok(())
     }
 
-    /// If the row exists, updates, ignores or refuses it, as the mode says. Otherwise inserts it. An `INSERT ... ON
-    /// CONFLICT DO UPDATE` would apply the rules for new rows to an existing row: NOT NULL, policies and privileges for
-    /// `INSERT`, triggers, sequences.
+    /// If the row exists, updates, ignores or refuses it, as the mode says. Otherwise inserts it. An upsert (`ON
+    /// CONFLICT DO UPDATE`) would apply the rules for new rows to an existing row: NOT NULL, policies and privileges
+    /// for `INSERT`, triggers, sequences.
     fn start_row(&self, spi: &Spi, part: &TableValues, mode: ConflictMode) -> Result<()> {
         let table = self.enter(part.mapping)?;
         for tries_left in (0..TRIES).rev() {

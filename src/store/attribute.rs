@@ -1,8 +1,8 @@
 //! Local attributes: the table `local_attribute`.
 //!
 //! Limitations: an execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see
-//! [`Size`]. Attributes that were stored before that setting was lowered stay. They can be read one by one and made
-//! smaller, but no call gets them.
+//! [`Size`]. Attributes that were stored before that setting was lowered stay. Sessions can read them one by one and
+//! make them smaller, but no call gets them.
 
 use super::table::{insert, statements, table};
 use crate::error;
@@ -182,7 +182,7 @@ pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> R
     AttributeReader::within(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
 }
 
-/// The same with versions, read in one statement.
+/// Like [`local_attributes`], with versions. One statement reads both.
 pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<Versioned>> {
     AttributeReader::within(budget)
         .read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
@@ -204,7 +204,7 @@ pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, B
 /// values are stored outside of the row.
 const ROWS: usize = 10_000;
 
-/// Reads values one by one, and stops reading those of an execution that has too many bytes.
+/// Reads values one by one. Stops reading the values of an execution that has too many bytes.
 struct AttributeReader<V> {
     budget: ByteBudget,
     /// The execution of the current row. The rows of one execution come together, in the order of the ids.

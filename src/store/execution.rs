@@ -78,7 +78,7 @@ table! {
     }
 }
 
-/// Columns of a pause. They are written seldom, by a statement of their own.
+/// Columns of a pause. A statement of their own writes them, and seldom.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
 /// Further columns that a step does not change.
@@ -160,8 +160,8 @@ statements! {
     /// Which of these executions exist, locked or not.
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn existing(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    /// Locks those of these executions that can be closed now, because no other transaction has a lock. The decision
-    /// must be made in a later statement. In the same statement it would be made from an old row.
+    /// Locks the given executions that can be closed now, because no other transaction has a lock. The decision must be
+    /// made in a later statement. In the same statement it would be made from an old row.
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED"
         => pub fn lock_for_close(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
@@ -172,7 +172,7 @@ statements! {
     /// Removes closing marks that a scheduler left when it ended. Its calls are made again. A row that another
     /// transaction has locked keeps its mark until that transaction saves the execution.
     UNMARK_ALL = unmark("") => pub fn unmark_all() -> ();
-    /// The same for these executions, whose closes are given up for now.
+    /// Removes the closing marks of these executions, whose closes are given up for now.
     UNMARK_THESE = unmark("execution_id = ANY ($1) AND") => pub fn unmark_closing(ids: &[ExecutionId]) -> ();
 }
 

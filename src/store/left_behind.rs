@@ -1,8 +1,8 @@
 //! Finds what another role's code may leave in a client's session: cursors and temporary objects. Both are dangerous.
 //! Names are looked up in `pg_temp` first, and FETCH from a cursor runs the functions of its query.
 //!
-//! Limitations: it finds cursors and temporary objects only. It closes cursors; temporary objects are an error of the
-//! caller.
+//! Limitations: this file finds cursors and temporary objects only. It closes the cursors. The caller raises an error
+//! about temporary objects.
 
 use super::catalog::quote;
 use super::table::statements;

@@ -124,7 +124,7 @@ statements! {
     /// The owner of a running execution, and the owner's name.
     RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'"
         => pub fn running_owner(id: ExecutionId) -> Option<(pg_sys::Oid, String)>;
-    /// The owners of those of these executions that exist.
+    /// The owners of these executions. Executions that do not exist are left out.
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn owners(ids: &[ExecutionId]) -> HashMap<ExecutionId, pg_sys::Oid>;
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
@@ -214,7 +214,7 @@ pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Resu
     find_as(spi, process_id, execution)
 }
 
-/// The same, read as any type that these columns fit.
+/// Like [`find`], read as any type that these columns fit.
 pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
     match execution {
         Some(id) => Gives::of(spi, &FIND_EXECUTION, &[value(id), value(process_id)]),

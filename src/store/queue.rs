@@ -130,7 +130,7 @@ const READ_UNCOUNTED: usize = 100;
 /// Reads only as many messages as can be taken. If every waiting state needs more than there are, [`Loaded::prepare`]
 /// reads the messages when they may suffice.
 ///
-/// A loaded state may also wait for queues that are not loaded. That changes nothing: those queues served the state
+/// A loaded state may also wait for queues that are not loaded. These queues need not be loaded: they served the state
 /// when their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     look_further(spi, loaded, demand)?;

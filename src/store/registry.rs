@@ -113,8 +113,8 @@ struct CachedType {
     checked: u64,
 }
 
-/// The definitions that one turn reads. Any role that may register can make them large. So a turn reads a limited
-/// amount, and no owner waits long for the definitions of others.
+/// The definitions that one turn reads. Any role that may register can make its definitions large. So a turn reads a
+/// limited amount, and no owner waits long for other owners' definitions.
 #[derive(Default)]
 struct TurnsPart {
     /// The weight of the definitions read in this turn.
@@ -149,8 +149,8 @@ const KEPT_BY_SESSION: usize = 16 * 1024 * 1024;
 /// The number of attributes of all mappings that are kept.
 const MAPPED: usize = 100_000;
 
-/// The weight of definitions that one turn reads; the last one may exceed it. Reading this much takes tens of
-/// milliseconds. One definition per owner is always read, so that no owner waits for others.
+/// The weight of definitions that one turn reads. The last definition may exceed it. Reading this much takes tens of
+/// milliseconds. One definition per owner is always read, so no owner waits for another.
 const OF_ONE_TURN: usize = 32 * 1024 * 1024;
 
 /// A definition of at most this many stored bytes is always read.
@@ -509,7 +509,7 @@ impl Registry {
         self.process_type_of(spi, name, current)
     }
 
-    /// The same, for a version that was read a moment ago.
+    /// Like [`Registry::process_type_by_name`], for a version that was read a moment ago.
     pub(super) fn process_type_of(
         &mut self,
         spi: &Spi,
@@ -640,8 +640,8 @@ impl TurnsPart {
     }
 }
 
-/// Locks a process type: a start excludes the type's removal. It is not a row lock, because a thousand starts at once
-/// must not queue up at one row.
+/// Locks a process type: a start excludes the type's removal. The lock is not a row lock, because a thousand starts at
+/// once must not queue up at one row.
 pub fn lock_type(id: TypeId, mode: u32) -> Result<()> {
     lock_extension_object(id as u32, TYPE_LOCK, mode)
 }

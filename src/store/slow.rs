@@ -1,4 +1,7 @@
-//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory: [`crate::pg::shmem::slow`].
+//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory:
+//! [`crate::pg::shmem::slow`].
+//!
+//! Limitations: only reads. `pg/shmem/slow.rs` sets and ends the marks.
 
 use super::table::statements;
 use crate::pg::catch::Result;
@@ -14,7 +17,7 @@ statements! {
         ELSE $1::oid::regclass::text END AS name" => fn name_of(oid: pg_sys::Oid, is_role: bool) -> Option<String>;
 }
 
-/// Everything that is marked in this database.
+/// One line for each mark of this database: the object's name and the reason.
 pub fn names(spi: &Spi) -> Result<Vec<String>> {
     marks(database()).map(|mark| describe(spi, mark)).collect()
 }

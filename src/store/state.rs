@@ -192,12 +192,12 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
 
-/// The same without inputs: inputs may be large, and no update writes them.
+/// Like [`states`], without inputs. Inputs may be large, and no update writes them.
 pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), false)).map(drop)
 }
 
-/// The same, but large states only within the budget. Returns the states that were left out.
+/// Like [`states`], but large states only within the budget. Returns the states that were left out.
 pub fn states_in(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,

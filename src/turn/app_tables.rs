@@ -2,7 +2,7 @@
 //! never waits for a table. Functions that answers call count as tables.
 //!
 //! A use of a table is a statement or two that read, lock or write rows. All uses of one turn together take at most
-//! `xdb.apply_timeout`; later uses are deferred to the next turn. The first use of a turn may take all of the time. If
+//! `xdb.apply_timeout`. Later uses are deferred to the next turn. The first use of a turn may take all of the time. If
 //! the time is too short, the part of the turn that comes first changes from turn to turn: see [`xdb_sched::budget`].
 //!
 //! Limitations: a process whose table is slow for the scheduler waits for a runner.
@@ -36,7 +36,7 @@ use xdb_sched::table_health::{Access, Relation, TableHealth};
 /// The result of using the application's tables.
 pub enum TableOutcome<T> {
     Done(T),
-    /// The table is locked, slow or in trouble, or was a moment ago. It is used again later.
+    /// The table is locked, slow or in trouble, or was a moment ago. A later turn uses it again.
     Busy(u32),
     /// Another session has locked the row in this table, or a row that the use needs. Only this process is retried
     /// later.
@@ -102,7 +102,7 @@ pub struct AppTables<'a> {
     slow: &'a mut SlowTables,
     parts: &'a mut Parts,
     settings: &'a mut OwnerSettings,
-    /// What the catalog says of the used tables. They are locked, so it stays true for the transaction.
+    /// The catalog's description of the used tables. The tables are locked, so it stays true for the transaction.
     tables: Tables,
     budget: Budget,
     /// The current item is the first one in this turn that uses tables.

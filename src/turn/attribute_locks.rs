@@ -11,7 +11,7 @@
 //! from which it was computed. So the table may be lost: the leases of the previous scheduler are void, and its calls
 //! request their locks again.
 //!
-//! Limitations: sessions and runners take no part; they see only marks, and respect them for a bounded time.
+//! Limitations: sessions and runners take no part. They see only marks, and respect them for a bounded time.
 
 use crate::pg::catch::Result;
 use crate::pg::process::database;

@@ -27,7 +27,7 @@ struct Entry {
     breaker: Breaker,
     /// The registration for which the breaker counts.
     registered_at: Option<Timestamp>,
-    /// What shared memory shows of the breaker.
+    /// The breaker as shared memory shows it.
     shown: Option<Open>,
     /// How far the waiting calls were checked for process types that have another worker by now.
     looked_through: ScanPosition,

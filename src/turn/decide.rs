@@ -271,9 +271,9 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decide(number, item, command, false)
     }
 
-    /// Whether this turn writes what follows from an item. An item counts for its rows: those of the answer, the
-    /// commands of a waiting state, and the threads that end with their execution. A second check of the same item
-    /// gives the same result.
+    /// Whether this turn writes the results of an item. An item counts for its rows: those of the answer, the commands
+    /// of a waiting state, and the threads that end with their execution. A second check of the same item gives the
+    /// same result.
     fn may_go(&mut self, number: usize, item: &Item, closes: bool) -> bool {
         let Budgets { answers, others, goes } = &mut self.budgets;
         let Some(loaded) = self.decided.executions.get(&item.execution()).filter(|_| *goes != Some(number)) else {
@@ -552,7 +552,8 @@ fn closes_for_sure(answered: &Answered) -> bool {
     matches!(&answer.decision, Decision::Close { close_type: CloseType::ForceComplete | CloseType::ForceFail, .. })
 }
 
-/// What another answer of the same turn has written is not in the tables yet.
+/// Whether an event writes attributes that a call has read. The tables do not show yet what another answer of the same
+/// turn has written.
 fn writes(event: &Event, reads: &ReadSet) -> bool {
     matches!(event, Event::LocalAttributesWritten { attributes } if attributes.keys().any(|key| reads.local.wants(key)))
 }

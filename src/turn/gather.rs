@@ -28,7 +28,7 @@ use xdb_sched::room::Owner;
 /// How often calls of unregistered workers are adopted, besides after each change of registrations.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
 
-/// What gathering has found. The later phases read it.
+/// The work that gathering has found. The later phases read it.
 #[derive(Default)]
 pub struct Work {
     /// How far the scans came.
@@ -47,7 +47,7 @@ pub struct Work {
     pub workers: Vec<WorkerId>,
 }
 
-/// What followed registrations and pauses in this turn. It counts once the turn has committed.
+/// Progress of the work after registrations and pauses in this turn. It counts once the turn has committed.
 #[derive(Default)]
 pub struct Moved {
     /// Calls of unregistered workers were adopted. True: none are left.
@@ -56,7 +56,7 @@ pub struct Moved {
     pub held: Option<Walk>,
     /// How far the calls of each worker that can't be reached were checked for a new worker. None: to the end.
     pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
-    /// The same for the pull worker that is the last of [`Scans::fetched`].
+    /// How far the calls of the last pull worker of [`Scans::fetched`] were checked. None: to the end.
     pub fetched: Option<Option<TaskPlace>>,
 }
 

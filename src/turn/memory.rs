@@ -1,6 +1,6 @@
 //! What an engine process keeps between its turns.
 //!
-//! Limitations: all of it may be lost at any moment; the tables hold everything.
+//! Limitations: all of it may be lost at any moment. The tables hold everything.
 
 use super::app_tables::KnownTables;
 use super::attribute_locks::AttributeLocks;
@@ -64,7 +64,7 @@ pub(super) struct OpenCalls {
     pub useless: Vec<u64>,
     pub breakers: Breakers,
     /// Which lines of calls there are. If the last scan of a worker's lines left due calls, a call that becomes due
-    /// must not go before those.
+    /// must not overtake them.
     pub lines: Lines,
 }
 

@@ -1,6 +1,6 @@
 //! Makes the requests of the leased calls, with the attributes that they load.
 //!
-//! Limitations: if a table is busy, the lease is given back. The same holds for a large request that exceeds the free
+//! Limitations: the lease is given back if a table is busy. It is also given back if a large request exceeds the free
 //! places or the turn's bytes.
 
 use super::app_tables::{AppTables, TableOutcome, refused};
@@ -90,7 +90,7 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
-    /// The free places before these calls were claimed. Claiming counts one place for each call; here the size of the
+    /// The free places before these calls were claimed. Claiming counts one place for each call. Here the size of the
     /// request counts.
     room: Room,
     max_calls: usize,
@@ -251,7 +251,7 @@ impl Preparing<'_, '_> {
 }
 
 impl LocalValues {
-    /// Reads one call of each owner in turn, so that many large values of one owner leave rows for the others.
+    /// Reads one call of each owner in turn. Then many large values of one owner leave rows for other owners.
     fn read(turn: &Turn, calls: &[LoadedCall]) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
         let mut seen = BTreeSet::new();

@@ -64,8 +64,9 @@ impl Claiming<'_, '_> {
         Ok(scanning.found)
     }
 
-    /// Leaves of calls in the order in which they get places those for which there are none, even if some of the others need none. Without
-    /// levels no more were looked for.
+    /// Drops calls that can't get a place, from the end of the candidates. Keeps twice as many as a worker has places,
+    /// because some candidates need none. Without levels there is nothing to drop: the scan found no more than there
+    /// are places.
     pub(super) fn leave_the_rest(
         &self,
         candidates: &mut Vec<(claim::Due, bool)>,

@@ -32,7 +32,7 @@ pub struct Scans {
     pub messages: ScanByOwner<i64>,
     /// The only call that is being claimed. If the claim fails, the call is deferred.
     pub claimed_alone: Option<StateKey>,
-    /// The last calls that a runner claimed were those of functions.
+    /// Whether the last claim of a runner was for functions.
     pub claimed_functions: bool,
     /// The owner of the functions that a runner claimed last.
     pub functions_of: Option<Owner>,
@@ -54,12 +54,12 @@ pub struct Fetched {
     pub to_the_end: bool,
 }
 
-/// What pauses of process types leave to do.
+/// The work that pauses of process types leave.
 #[derive(Default)]
 pub struct Pauses {
     /// When the next pause ends by itself. Some(None): none does. None: not read yet.
     pub next_end: Option<Option<Timestamp>>,
-    /// The walk through held calls, for those whose pause is over.
+    /// The walk through held calls, for calls whose pause is over.
     pub walk: Walk,
 }
 
@@ -159,7 +159,7 @@ impl Scans {
         self.messages.due.may_be_behind();
     }
 
-    /// Whether a scan would find nothing. It ends with time, or when the process is woken.
+    /// Whether a scan would find nothing. This ends with time, or when the process is woken.
     pub fn are_idle(&self) -> bool {
         self.quiet_until.is_some_and(|until| Instant::now() < until)
     }

@@ -31,8 +31,8 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
 
-/// Answers for which a turn had no time rest for one part in `REST` of the turn's time for tables. That is enough time
-/// to make another call and get its answer.
+/// Answers for which a turn had no time rest for one part in `REST` of the turn's time for tables. In this time another
+/// call can be made and answered.
 const REST: u32 = 10;
 
 /// What a transaction did. [`Memory::settle`] reads it after the commit.

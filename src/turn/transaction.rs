@@ -45,7 +45,7 @@ enum Transacted {
     Not(Progress),
 }
 
-/// Makes a turn. `submit` hands requests to the transport; it is called after the commit.
+/// Makes a turn. `submit` hands requests to the transport, after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     // When the deferral of an execution has ended, the scans look for it again, from the head.
     if memory.backlog.executions.next(memory.seen.began_at).is_some_and(|until| until <= Instant::now()) {
@@ -152,7 +152,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
     Ok(Next::retry())
 }
 
-/// A transaction has failed with at most one item in it. The item's attempt fails; an item that is no attempt is
+/// A transaction has failed with at most one item in it. The item's attempt fails. An item that is no attempt is
 /// deferred.
 fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
     session.slot.record_error(&error.to_string());

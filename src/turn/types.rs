@@ -1,4 +1,4 @@
-//! What all phases of a turn know: its settings and what it read at its begin.
+//! The facts that all phases of a turn know: its settings, and what it read at its begin.
 
 use crate::pg::catch::Result;
 use crate::pg::shmem::Role;
@@ -52,7 +52,7 @@ pub(super) struct Turn<'a> {
     pub has_slow_steps: bool,
     /// The number of the turn, and of the leases that it gives.
     pub number: i64,
-    /// What this transaction does besides applying its items.
+    /// The work of this transaction besides applying its items.
     pub scope: Scope,
     /// No new work is taken up.
     pub paused: bool,
@@ -60,7 +60,7 @@ pub(super) struct Turn<'a> {
     pub takes_large: bool,
     /// When the turn began, by the clock of processes.
     pub began: Timestamp,
-    /// The same by a monotonic clock.
+    /// When the turn began, by a monotonic clock.
     pub began_at: Instant,
     /// The real time, for leases.
     pub real: Timestamp,

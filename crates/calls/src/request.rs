@@ -175,7 +175,7 @@ fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
 #[derive(Debug)]
 pub struct CallRequest<'a> {
     body: RequestBody<'a>,
-    /// The bytes of payloads and attributes; the rest is short.
+    /// The bytes of payloads and attributes. The rest of the body is short.
     pub bytes: usize,
     /// The path after the worker's URL.
     pub path: &'static str,

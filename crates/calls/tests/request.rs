@@ -1,4 +1,4 @@
-//! Requests: the identity of a call, its attributes, and the limit of its size.
+//! Tests requests: the identity of a call, its attributes, and the limit on its size. Executions are made in memory.
 
 use serde_json::{Value, json};
 use std::sync::Arc;

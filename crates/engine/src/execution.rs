@@ -149,9 +149,9 @@ impl Execution {
 words! {
     /// What happens to requests of callers during a pause.
     PauseMode {
-        /// They are accepted, and the work that follows waits for the end of the pause.
+        /// Requests are accepted. The work that follows waits for the end of the pause.
         Wait = "WAIT",
-        /// They are rejected.
+        /// Requests are rejected.
         Reject = "REJECT",
     }
 }
@@ -161,7 +161,7 @@ words! {
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
     pub mode: PauseMode,
-    /// When the pause ends by itself; None: never.
+    /// When the pause ends by itself. None: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -376,7 +376,7 @@ pub struct EndedCall {
 pub struct CallState {
     /// When the call may be made: a start in the future, or the end of backoff.
     pub not_before: Timestamp,
-    /// Number of the last failed attempt; attempts count from 1.
+    /// Number of the last failed attempt. Attempts count from 1.
     pub failed_attempts: u32,
     /// Attempts up to this number are in the history. The first [`RECORDED_ATTEMPTS`] are there anyway.
     #[serde(skip_serializing_if = "is_default")]
@@ -412,7 +412,7 @@ impl CallState {
         self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
     }
 
-    /// Since when the answers to the current attempt have named something that is not registered. That attempt has not
+    /// Since when the answers to the current attempt have named something that is not registered. The attempt has not
     /// failed yet.
     pub fn unregistered_since(&self) -> Option<Timestamp> {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
@@ -430,7 +430,7 @@ pub struct Failure {
     /// The worker's name for the kind of its error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
-    /// What went wrong, for a person.
+    /// The problem in words, for a person.
     pub detail: String,
     /// The functions of the database that ran, innermost first, with their lines. Shown to the owner of the process,
     /// never sent to workers.

@@ -58,7 +58,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// A length of time in microseconds; never negative.
+/// A length of time in microseconds. Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(pub i64);
 
@@ -117,7 +117,7 @@ impl fmt::Debug for ExecutionId {
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
 
-/// The key of a state execution: also that of its call, its task and its timers.
+/// The key of a state execution, and of its call, its task and its timers.
 pub type StateKey = (ExecutionId, StateSeq);
 
 /// The name of a state execution for people and workers: `<stateId>-<number>`.

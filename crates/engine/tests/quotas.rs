@@ -1,4 +1,5 @@
-//! Limits of one process. An answer that exceeds one can't be applied. What was stored under other limits goes on.
+//! Limits of one process. An answer that exceeds one can't be applied. Things that were stored under other limits stay
+//! valid.
 
 mod common;
 

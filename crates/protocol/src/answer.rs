@@ -33,7 +33,7 @@ const TAKES_NO_CALL: [u16; 2] = [429, 503];
 /// An answer may be nested deeper than a payload, because the protocol adds levels around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-/// The keys of an answer: the given ones, and those of its effects.
+/// The keys of an answer: the given ones, and the keys of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
         &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]
@@ -142,7 +142,7 @@ struct ToldFailure {
     further: Further,
     /// The object has a field about further attempts, valid or not.
     says_further: bool,
-    /// What is wrong with those fields.
+    /// The problems of these fields.
     warnings: Vec<String>,
 }
 
@@ -255,8 +255,8 @@ pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
 }
 
-/// What follows an answer that the engine rejects: a failed attempt, or a repeat if a registration could make the
-/// answer valid.
+/// Decides what follows an answer that the engine rejects: a failed attempt, or a repeat if a registration could make
+/// the answer valid.
 pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     let invalid = invalid_answer(rejection.to_string());
     if !rejection.is_unregistered() {
@@ -266,12 +266,12 @@ pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     (Failure { status: invalid.status, ..failure }, further)
 }
 
-/// What follows a call of a state that the current registration does not list.
+/// Decides what follows a call of a state that the current registration does not list.
 pub fn unlisted_state(state_id: &str) -> (Failure, Further) {
     unregistered(format!("unknown state \"{state_id}\": the process type does not list it"))
 }
 
-/// What follows a call that needs something that is not registered, before or after the worker answered.
+/// Decides what follows a call that needs something that is not registered, before or after the worker answered.
 pub fn unregistered(what: String) -> (Failure, Further) {
     (Failure::of(NOT_REGISTERED, what), Further::WhenRegistered)
 }

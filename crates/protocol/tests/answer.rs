@@ -1,4 +1,4 @@
-//! Answers of workers: valid, invalid, and absurd ones.
+//! Answers of workers: valid, invalid, and absurd ones, with the message about each.
 
 use proptest::prelude::*;
 use xdb_engine::*;

@@ -1,4 +1,5 @@
-//! Accepted options are stored, and must be the same when they are read again.
+//! Accepted options are stored, and must be the same when they are read again. Tested with nested options and random
+//! numbers.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,15 +1,16 @@
 //! The breaker of one worker. It stops calls to a worker that can't be reached, and finds out when the worker can be
 //! reached again.
 //!
-//! It counts requests that did not get through, not calls that failed: an error from a worker is an answer. It reads no
-//! clock; every moment is a parameter.
+//! The breaker counts requests that did not get through, not calls that failed: an error from a worker is an answer.
+//! The breaker reads no clock. Every moment is a parameter.
 //!
 //! Limitations: a worker that accepts connections and never answers does not open the breaker.
 
 use std::time::{Duration, Instant};
 
-/// The breaker opens after this many requests in a row that did not get through. It is few enough to save attempts
-/// while a worker is down. It is enough for a process with quick retries to use all attempts of its policy.
+/// The breaker opens after this many requests in a row that did not get through. The number is small enough to save
+/// attempts while a worker is down. It is large enough for a process with quick retries to use all attempts of its
+/// policy.
 pub const FAILURES: u32 = 20;
 /// How long the breaker stays open before the first probe.
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ pub enum Admission {
     None,
 }
 
-/// Goes with a call from its begin to its end.
+/// Links the end of a call to its begin. The caller keeps it while the call is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
     round: u64,
@@ -78,7 +79,7 @@ enum Probe {
     },
 }
 
-/// See the module.
+/// The breaker of one worker: see the head of this file.
 #[derive(Debug)]
 pub struct Breaker {
     state: BreakerState,

@@ -1,7 +1,7 @@
 //! Which lines of calls exist, and in which of them a due call may wait.
 //!
-//! A line ([`crate::room::Line`]) exists while the tables have a call in it. A scan from the head finds the lines; the
-//! other scans use what that one has found. An empty line is remembered for a while: its owner may come back, and its
+//! A line ([`crate::room::Line`]) exists while the tables have a call in it. A scan from the head finds the lines. The
+//! other scans use the lines that it found. An empty line is remembered for a while: its owner may come back, and its
 //! cursor stays valid.
 //!
 //! Limitations: a new line is known only after the next scan from the head.

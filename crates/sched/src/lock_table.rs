@@ -25,10 +25,10 @@
 //! The changes of a turn are undone if its transaction fails: see [`LockTable::undo`].
 //!
 //! **Cost.** Each waiting request is noted at one object where it is blocked. When a request leaves an object, only the
-//! requests noted there that are not blocked there any more are checked. So a release costs as many steps as there are
-//! requests that it lets go on, however many wait.
+//! requests noted there that are not blocked there any more are checked. So the cost of a release depends on how many
+//! requests can then go on, and not on how many wait.
 //!
-//! Limitations: at most [`CAPACITY`] requests wait. There is no timeout; calls that end release their locks.
+//! Limitations: at most [`CAPACITY`] requests wait. There is no timeout. Calls that end release their locks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -166,7 +166,7 @@ pub struct LockTable<K> {
     ready: BTreeSet<LinePlace<K>>,
     /// Requests that have stepped aside.
     aside: BTreeSet<LinePlace<K>>,
-    /// What this turn has changed, as it was before.
+    /// The values from before this turn, of everything that the turn has changed.
     before: Vec<(K, Option<LockRequest<K>>)>,
 }
 

@@ -4,11 +4,11 @@
 //! shared buffers call this a dynamic threshold.) So every owner gets places, and none gets all of them:
 //!
 //! - A single owner gets `SHARE` of `SHARE + 1` places. Of `SHARE` places or fewer, it gets all.
-//! - With more places, one stays free for an owner without calls, however long the other calls take.
-//! - Owners that want more than there is get fair shares: an owner with more calls than the others waits until they
-//!   have as many.
+//! - With more places, one place stays free for an owner without calls, even if the other calls take very long.
+//! - Owners that want more than there is get fair shares: an owner with more calls than another waits until they are
+//!   equal.
 //!
-//! The same rule applies to all calls of an owner together, so that an owner with many workers does not get all places
+//! The same rule applies to all calls of an owner together. So an owner with many workers does not get all places
 //! either.
 //!
 //! A free place goes to the owner with the fewest calls at that worker. Of owners with equally few, it goes to the one
@@ -58,7 +58,7 @@ fn fair(calls: usize, free: usize) -> usize {
 }
 
 /// The most calls of a worker at a time. If there are several workers, none gets more than half of the calls or
-/// connections. So a slow or dead worker does not delay the others.
+/// connections. So a slow or dead worker does not delay calls to other workers.
 pub fn places(max_concurrency: usize, max_calls: usize, max_connections: usize, workers: usize) -> usize {
     let share = if workers > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
     share.min(max_concurrency)
@@ -204,7 +204,7 @@ struct Places {
 pub struct LinesToScan {
     /// Lines, each with the most due calls to read.
     pub lines: Vec<(Line, usize)>,
-    /// Lines that have places too, but come after the others.
+    /// Lines that have places too, but come after the lines above.
     pub passed_over: Vec<Line>,
 }
 
@@ -272,7 +272,8 @@ impl Room {
         self.take_places(line, 1)
     }
 
-    /// The same for a call with several places. If one place is free, the call gets it and takes as many as are free.
+    /// Like [`Room::take`], for a call with several places. If one place is free, the call gets it and takes as many as
+    /// are free.
     pub fn take_places(&mut self, line: Line, taken: usize) -> bool {
         if !self.has(line) {
             return false;

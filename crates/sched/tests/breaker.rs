@@ -1,4 +1,4 @@
-//! When the breaker of a worker opens, probes and closes.
+//! The breaker of a worker: when it opens, probes and closes. Tested with a clock of its own and random steps.
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! How much time a turn may spend in the application's tables.
+//! The budget of a turn for the application's tables, with examples and random turns.
 
 use proptest::prelude::*;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which lines of calls are known, and in which lines a call may wait.
+//! Lines of calls: which lines are known, and in which lines a call may wait.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which calls hold locks, and which calls wait for them.
+//! The lock table: which calls hold locks, and which calls wait. Random requests are compared with a simple model.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;

@@ -258,8 +258,8 @@ proptest! {
         }
     }
 
-    /// However the calls were distributed before: after all of them have ended once, waiting owners have equal shares,
-    /// and no owner lacks a place that another owner could give.
+    /// Whatever the distribution of calls was before, all of them end once. Then waiting owners have equal shares, and
+    /// no owner lacks a place that another owner could give.
     #[test]
     fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
         let mut bench = Bench::new(places);

@@ -1,4 +1,6 @@
-//! The application's tables: rows of JSON values. Limitations: no types, no constraints; keys are compared as text.
+//! The application's tables: rows of JSON values.
+//!
+//! Limitations: no types, no constraints. Keys are compared as text.
 
 use crate::run::Run;
 use std::collections::BTreeMap;

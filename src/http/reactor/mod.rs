@@ -61,7 +61,7 @@ impl Means {
 /// How many connections a reactor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Existing connections, including idle ones and those being made.
+    /// Existing connections, including idle ones and connections that are being made.
     pub open: usize,
     /// Calls that wait until another connection is allowed.
     pub waiting: usize,
@@ -175,7 +175,7 @@ impl Reactor {
         Ok(Reactor { shared })
     }
 
-    /// Submits calls. Never blocks; failures come back through [`drain`](Reactor::drain).
+    /// Submits calls. Never blocks. Failures come back through [`drain`](Reactor::drain).
     pub fn submit(&self, requests: Vec<Request>) {
         let now = Instant::now();
         let shared = &self.shared;

@@ -25,7 +25,7 @@ use crate::http::{HEADER_LIMIT, HttpFailure};
 use crate::transport::{CallOutcome, FailureKind};
 
 const EVENTS: usize = 1024;
-/// Bytes read at once; the buffer is shared by all connections.
+/// Bytes read at once. All connections share the buffer.
 const READ: usize = 64 * 1024;
 /// Pause before new connections after a shortage of resources on this machine.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
@@ -118,7 +118,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// How long the loop may sleep; None: until an event.
+    /// How long the loop may sleep. None: until an event.
     fn idle_for(&mut self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);

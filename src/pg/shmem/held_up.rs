@@ -1,5 +1,5 @@
-//! Locks of other sessions that blocked executions when the engine last tried. Written by the engine, read by functions
-//! that describe processes; nothing else depends on it.
+//! Locks of other sessions that blocked executions when the engine last tried. Written by the engine. Read only by
+//! functions that describe processes.
 //!
 //! A place belongs to an execution and a lock. Limitations: if no place is free, the newest entry replaces the oldest.
 use super::shared;
@@ -13,7 +13,7 @@ const SHOWN_FOR: i64 = 3_000_000;
 /// A lock held for a shorter time than this, in microseconds, is not shown.
 const SHOWN_AFTER: i64 = 100_000;
 
-/// What another session has locked. The first variant is the value in new shared memory.
+/// The thing that another session has locked. The first variant is the value in new shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LockOn {

@@ -6,20 +6,21 @@
 //!   process uses the table.
 //! - [`MarkKind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
 //!
-//! A runner is the first process that uses a deadly table again. If the table ends the runner, both marks are set
-//! again. So one role ends the scheduler at most once, however many such tables it has, and no process waits for its
-//! tables.
+//! A runner is the first process that uses a deadly table again. If the table ends the runner, the runner sets both
+//! marks again. So each role ends the scheduler at most once, even with several such tables. No process has to wait for
+//! the tables of a role.
 //!
 //! The marks are in shared memory, by the slot of the database's scheduler. They outlive the process that sets them.
-//! Limitations: marks may be lost at any moment; then the scheduler has to find out again.
+//!
+//! Limitations: marks may be lost at any moment. Then the scheduler has to find the slow tables again.
 use super::slot::{Role, Slot};
 use super::{clock_offset, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Most marks of one database. If all are in use, a new mark replaces the oldest one of the first [`MarkKind`] that has
-/// any. So slow tables never replace marks of what ends processes.
+/// Most marks of one database. If all are in use, a new mark replaces the oldest mark of the first [`MarkKind`] that has
+/// one. So marks of slow tables never replace the other kinds.
 pub const PLACES: usize = 64;
 
 const MINUTE: i64 = 60_000_000;
@@ -44,7 +45,7 @@ impl MarkKind {
     }
 }
 
-/// A mark of a table, a function or a role. Limitation: tables and functions may have the same oid; then both are
+/// A mark of a table, a function or a role. Limitation: a table and a function may have the same oid. Then both are
 /// marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlowMark {
@@ -57,9 +58,9 @@ pub(super) struct SlowMarks([MarkPlace; PLACES]);
 
 #[repr(C)]
 struct MarkPlace {
-    /// Kind and oid; zero: free. Written last.
+    /// Kind and oid. Zero: free. Written last.
     mark: AtomicU64,
-    /// Process time, which `xdb.now` may shift; zero: free.
+    /// Process time, which `xdb.now` may shift. Zero: free.
     since: AtomicI64,
 }
 
@@ -82,7 +83,7 @@ fn places(database: pg_sys::Oid) -> Option<&'static [MarkPlace]> {
     Some(&shared()?.slow[slot.index()].0)
 }
 
-/// Marks something in this database. Can't fail.
+/// Sets a mark in this database. Can't fail.
 pub fn mark(database: pg_sys::Oid, mark: SlowMark) {
     let Some(places) = places(database) else { return };
     let now = now();
@@ -96,8 +97,8 @@ pub fn mark(database: pg_sys::Oid, mark: SlowMark) {
     }
 }
 
-/// Records that this process ends because it can't be cancelled in this table, in a step of this role. A zero role: the
-/// scheduler never runs such a step. Called by a signal handler.
+/// Records that this process ends because it can't be cancelled in this table, in a step of this role. `owner` is zero
+/// if the scheduler never runs such a step. Called by a signal handler.
 pub fn ends_process(table: u32, owner: u32) {
     let Some(slot) = Slot::mine() else { return };
     mark(slot.database(), SlowMark { kind: MarkKind::Deadly, oid: table });

@@ -33,8 +33,8 @@ const IN_ONE_TRANSACTION: usize = 16;
 const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 
 /// While other calls wait, more functions are called in a transaction only until this time after its begin. That saves
-/// more time than it costs the others. A function of another process than the first one's may wait for locks no longer
-/// than this; else it is called alone. So its waits do not prolong the locks of the functions before it.
+/// more time than it costs the waiting calls. A function of another process than the first one's may wait for locks no
+/// longer than this. Else it is called alone. So its waits do not prolong the locks of the functions before it.
 const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
 /// Why a call is undone: its attempt failed, or it is made again later, or nothing is left to call.
