@@ -23,7 +23,7 @@ use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
-use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
@@ -39,7 +39,7 @@ use xdb_calls::{CloseLock, Driver, Outcome};
 use xdb_engine::*;
 use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
-use xdb_sched::room::Line;
+use xdb_sched::lines::Level;
 
 /// The most rounds of a claim, and the most calls that a later round looks for. A round that finds calls that can't be claimed is
 /// followed by one for twice as many. Found calls stay locked until the transaction ends, also those left out of the claim.
@@ -301,7 +301,10 @@ impl Poll {
                 (_, Verdict::Held(Paused::Process(_))) => aside.of_processes.push(key),
                 (_, Verdict::Held(Paused::Type(_))) => {
                     aside.of_types.types.insert(meta.type_id);
-                    aside.of_types.lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+                    aside
+                        .of_types
+                        .levels
+                        .insert(Level { line: meta.line_at(seen.worker), priority: call.due.line.priority });
                     aside.of_types.found.push(key);
                 }
                 (_, Verdict::Fails(failure, further)) => aside.failed.push((call.begun(), failure, further)),
@@ -444,14 +447,8 @@ impl SetAside {
             seen.wrote = true;
             wake::call_scheduler_at_commit();
         }
-        let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &self.of_processes)?.is_empty();
-        if !self.of_types.types.is_empty() {
-            let mut lanes = claim::levels(spi)?;
-            lanes.push(RUNNERS_LANE);
-            seen.wrote |=
-                !held::hold_of_types(spi, lane, &lanes, &self.of_types, clock::now(), clock::real())?.is_empty();
-        }
+        seen.wrote |= !held::hold_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
         for (id, (process_id, why)) in &self.closed {
             if !execution::lock_for_close(spi, &[*id])?.is_empty() {
                 process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;

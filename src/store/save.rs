@@ -8,7 +8,7 @@ use super::claim::{self, Lease, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
-use super::lanes::{SCHEDULERS_LANE, lane_of_functions, lane_of_priority};
+use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
@@ -260,16 +260,13 @@ impl<'a> BatchChanges<'a> {
             }
             return;
         };
-        let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
+        let mut row = Task::of(execution, state.seq, meta.shard, meta.owner, api, call.not_before);
         // A process type that is not registered has no worker. Its tasks wait until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };
-        if row.lane == SCHEDULERS_LANE {
-            row.lane = lane_of_priority(execution.priority);
-        }
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);

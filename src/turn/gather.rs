@@ -79,8 +79,7 @@ impl Gathering<'_> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work = Work { workers, ..Work::default() };
-        let may_be_idle =
-            turn.scope.gather && !started.has_global_work && !started.has_work_for_runners && turn.levels.is_empty();
+        let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
         if turn.scope.gather && !work.nothing_due && !turn.paused {
@@ -229,9 +228,7 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // A call may be committed for a worker that was unregistered meanwhile.
                 let mut registered = self.registry.registered_workers();
-                for lane in turn.levels.iter().copied().chain([SCHEDULERS_LANE]) {
-                    more |= claim::adopt_orphans(turn.spi, lane, &registered)?;
-                }
+                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
                 registered.push(NO_WORKER);
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
             }
@@ -251,31 +248,21 @@ impl Gathering<'_> {
         }
         // While the breaker of a worker is open, its calls are not claimed. So a call whose process type has moved
         // would not be found.
+        let lane = turn.lane.number;
         for (worker, after) in self.calls.breakers.to_look_through() {
-            let up_to = self.follow_types(turn, worker, after)?;
+            let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(up_to.is_some(), Why::Registrations);
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
         // The same holds for calls of a pull worker that claims none any more.
         if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
-            let up_to = self.follow_types(turn, worker, after)?;
+            let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(true, Why::Registrations);
             self.scans.reset();
             work.moved.fetched = Some(up_to);
         }
         Ok(())
-    }
-
-    /// Moves a slice of a worker's calls whose process types have another worker by now. Returns how far it came; None:
-    /// to the end.
-    fn follow_types(&self, turn: &Turn, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
-        for level in &turn.levels {
-            // Of these lanes only the first slice is moved: they are few. After that slice has moved, the next one is
-            // first.
-            claim::follow_types(turn.spi, *level, worker, None, turn.real)?;
-        }
-        claim::follow_types(turn.spi, turn.lane.number, worker, after, turn.real)
     }
 
     /// Resumes held calls whose pause is over, slice by slice. A scheduler also does so at its start.

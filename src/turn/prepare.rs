@@ -28,13 +28,14 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::budget::TurnPart;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::due_owners::in_turns;
+use xdb_sched::lines::Level;
 use xdb_sched::room::{Line, Room, places_of_request};
 
 /// What is submitted after the commit.
 pub struct Prepared {
     pub requests: Requests,
     /// Lines without a due call that has no lease. None: this turn has not scanned.
-    pub drained: Option<BTreeSet<Line>>,
+    pub drained: Option<BTreeSet<Level>>,
     /// How far the scans came, without calls that were given back.
     pub ends: ScanEnds,
     /// When this phase wants the next turn.

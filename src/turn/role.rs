@@ -3,7 +3,7 @@
 //!
 //! | | the scheduler | a runner |
 //! |---|---|---|
-//! | claims calls of the lanes | 0, and those of priorities | 1, and those of priorities for functions |
+//! | claims calls of the lane | 0 | 1 |
 //! | calls functions | no | yes, of one owner at a time |
 //! | items in one transaction | up to 256, and due work | one, or several quick functions |
 //! | new leases in one transaction | up to 256 | one call of a worker, or several functions |

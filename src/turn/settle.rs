@@ -75,11 +75,7 @@ impl TurnOutcome {
             true => Next::default(),
             false if idle => seen.due.min(Next::due(saved.earliest, Why::Calls)),
             false => {
-                let lines = || lines.iter().map(|(line, _)| line);
-                let mut next = lines::next_due(turn.spi, turn.role.lane(), lines(), saved.now)?;
-                for level in &turn.levels {
-                    next = next.into_iter().chain(lines::next_due(turn.spi, *level, lines(), saved.now)?).min();
-                }
+                let next = lines::next_due(turn.spi, turn.role.lane(), lines.levels(), saved.now)?;
                 Next::due(next, Why::Calls)
             }
         };
@@ -87,7 +83,7 @@ impl TurnOutcome {
         let waiting = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
             true => {
                 let workers: Vec<_> = work.workers.iter().copied().chain([NO_WORKER]).collect();
-                lines::for_runners(turn.spi, &workers, &started.runners_levels, (saved.now, turn.real), most)?
+                lines::for_runners(turn.spi, &workers, (saved.now, turn.real), most)?
             }
             false => ForRunners::default(),
         };

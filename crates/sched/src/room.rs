@@ -29,7 +29,8 @@ pub type WorkerId = i32;
 /// The oid of a role that owns processes.
 pub type Owner = u32;
 
-/// The calls of one owner's processes to one worker, in the order of their due times.
+/// The calls of one owner's processes to one worker: by priority, then by due time. Owners share places whatever their
+/// priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line {
     pub worker: WorkerId,

@@ -116,7 +116,7 @@ pub fn expected(
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
     // A state at a call has a task, unless it has an incident. No other state has a task.
     let task = |state: &StateExecution| {
-        state.open_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
+        state.open_call().map(|(api, call)| Task::of(execution, state.seq, shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,

@@ -95,14 +95,15 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(made(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
-    // A process with a priority starts while a process without one is at its first call.
+    // A process with a priority starts while a process without one is at its first call. The engine knows since `later`
+    // that there are calls with this priority. Without that it might look for them only after the answer.
     worker.misbehave(|call| match call.process_id() {
         "e" if call.target() == "First" => Reply::hang(next("Only", json!(null))),
         _ => force_complete(json!("done")).into(),
     });
     start(&mut db, "e", "two", None);
     worker.wait_for("its first call", 20, |call| call.process_id() == "e");
-    start(&mut db, "urgent", "todo", Some(1));
+    start(&mut db, "urgent", "todo", Some(5));
     worker.heal();
     db.completes("e");
     assert_eq!(made(&worker)[10..], ["e", "urgent", "e"]);

@@ -575,6 +575,7 @@ fn what_no_constraint_holds_is_found() {
             (state("Wait", "call = '{}'"), "state_execution {\"seq\": 2}: call does not fit its status"),
             (state("Wait", "wait = NULL"), "state_execution {\"seq\": 2}: it waits, and wait is null"),
             (task("lane = 9"), "task {\"seq\": 3}: its lane is unknown"),
+            (task("priority = 3"), "task {\"seq\": 3}: priority is 3 and should be 0"),
             (task("api = 'ODD'"), "task {\"seq\": 3}: api is \"ODD\""),
             (task("attempt = -1"), "task {\"seq\": 3}: attempt is -1, and more attempts than that have failed"),
             (timer("kind = 'ODD'"), "timer {\"seq\": 0, \"command\": 0}: kind is \"ODD\""),
