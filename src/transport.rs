@@ -31,14 +31,14 @@ pub struct Reply {
     /// The tag of the request.
     pub tag: u64,
     /// The answer, or why there is none.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// Time since the transport began the call. Zero if it never began.
     pub elapsed: Duration,
 }
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The worker answered, with any status.
     Answer {
         /// The HTTP status. 200 means success.

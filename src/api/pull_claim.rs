@@ -8,7 +8,7 @@
 
 use super::answering;
 use super::owners_tables::OwnersTables;
-use super::pull_look::{Due, Looks, in_turn};
+use super::pull_look::{DueLines, Looks, in_turn};
 use super::{Caller, process, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
@@ -21,7 +21,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_tables::Tables;
-use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
+use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
@@ -229,7 +229,7 @@ impl Poll {
     /// Claims due calls.
     fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<()> {
         let key = (self.worker.clone(), self.shards);
-        let mut due = Due::new(&sight.lines, self.at_most);
+        let mut due = DueLines::new(&sight.lines, self.at_most);
         // Calls of these executions can't be claimed now, and come before other calls.
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
         for round in 0..ROUNDS {
@@ -379,9 +379,11 @@ impl Poll {
         let nothing = BTreeMap::new();
         let local = match round.local.as_ref().map(|local| local.of(id)) {
             _ if !call.wants_local() => &nothing,
-            Some(Found::All(_, all)) => all,
-            Some(Found::TooLarge(size)) => return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message)))),
-            Some(Found::LeftOut) | None => return Ok(None),
+            Some(LoadedLocals::All(_, all)) => all,
+            Some(LoadedLocals::TooLarge(size)) => {
+                return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message))));
+            }
+            Some(LoadedLocals::LeftOut) | None => return Ok(None),
         };
         let global = match self.read(meta, &loads.global, owners, busy)? {
             Ok(global) => global,

@@ -138,7 +138,7 @@ impl Looks {
 
 /// Due calls of a worker, by line.
 #[derive(Default)]
-pub(super) struct Due {
+pub(super) struct DueLines {
     lines: Vec<DueLine>,
 }
 
@@ -150,7 +150,7 @@ struct DueLine {
     since: Timestamp,
 }
 
-impl Due {
+impl DueLines {
     /// `counted`: the number at which the look stopped counting the calls of a line.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };

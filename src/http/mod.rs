@@ -59,7 +59,7 @@ pub use signature::{Signature, check_secret, sign};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::transport::{FailureKind, Outcome};
+use crate::transport::{CallOutcome, FailureKind};
 
 /// Limit in bytes on all headers of an answer together, and on each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
@@ -77,9 +77,9 @@ impl HttpFailure {
     }
 }
 
-impl From<HttpFailure> for Outcome {
+impl From<HttpFailure> for CallOutcome {
     fn from(HttpFailure { kind, message }: HttpFailure) -> Self {
-        Outcome::Failed { kind, message }
+        CallOutcome::Failed { kind, message }
     }
 }
 

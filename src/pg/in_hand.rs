@@ -19,10 +19,7 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use xdb_engine::{ExecutionId, StateSeq};
-
-/// Identifies a call.
-pub type Call = (ExecutionId, StateSeq);
+use xdb_engine::{ExecutionId, StateKey, StateSeq};
 
 /// Bytes of a call in the file, after the number of calls.
 const BYTES: usize = 20;
@@ -63,7 +60,7 @@ pub fn begin(database: pg_sys::Oid, role: Role) {
 }
 
 /// Adds calls that this process has in hand until [`release`].
-pub fn take(calls: impl IntoIterator<Item = Call>) {
+pub fn take(calls: impl IntoIterator<Item = StateKey>) {
     mine(|mine| {
         let before = mine.noted.len();
         for (execution, seq) in calls {
@@ -108,7 +105,7 @@ pub fn end() {
 }
 
 /// The calls that engine processes of a database had in hand when the server crashed. None: no process left a file.
-pub fn at_crash(database: pg_sys::Oid) -> Option<Vec<Call>> {
+pub fn at_crash(database: pg_sys::Oid) -> Option<Vec<StateKey>> {
     let files: Vec<_> = roles().filter_map(|role| fs::read(path(database, role)).ok()).collect();
     (!files.is_empty()).then(|| files.iter().flat_map(|file| calls(file)).collect())
 }
@@ -125,7 +122,7 @@ fn roles() -> impl Iterator<Item = Role> {
 }
 
 /// Reads a file, which may be truncated or empty.
-fn calls(file: &[u8]) -> impl Iterator<Item = Call> {
+fn calls(file: &[u8]) -> impl Iterator<Item = StateKey> {
     let (count, calls) = file.split_first_chunk().unwrap_or((&[0; 4], &[]));
     let read = |call: &[u8]| {
         let (execution, seq) = (*call.first_chunk()?, *call.last_chunk()?);

@@ -59,7 +59,7 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
 
 /// What the launcher knows of a database besides its slots. A new launcher starts without it.
 #[derive(Default)]
-struct Known {
+struct KnownDatabase {
     /// A scheduler ran there and found no extension.
     absent: bool,
     /// A session has created the extension since the last start.
@@ -79,7 +79,7 @@ struct KnownProcess {
 struct Launcher {
     databases: Vec<Database>,
     scanned_at: Option<Instant>,
-    known: HashMap<pg_sys::Oid, Known>,
+    known: HashMap<pg_sys::Oid, KnownDatabase>,
     /// Until this moment no process is started, because all worker processes were in use. With the length of that
     /// pause.
     workers_used_up: Option<(Instant, Duration)>,

@@ -12,7 +12,7 @@ use crate::pg::catch::{
     INTERNAL_ERROR, NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate,
 };
 use crate::pg::memory;
-use crate::pg::param::{Param, Relation, value};
+use crate::pg::param::{Param, Regclass, value};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
@@ -209,7 +209,7 @@ impl Tables {
         if let Some(found) = lock()? {
             return Ok(Some(found));
         }
-        match catalog::has_active_policies(spi, Relation(mapping.relation))? {
+        match catalog::has_active_policies(spi, Regclass(mapping.relation))? {
             true => Err(not_to_be_locked(mapping, key)),
             false => Err(replaced(mapping, key)),
         }
@@ -223,7 +223,7 @@ impl Tables {
                 return Err(gone(
                     part.mapping,
                     part.key,
-                    catalog::has_active_policies(spi, Relation(part.mapping.relation))?,
+                    catalog::has_active_policies(spi, Regclass(part.mapping.relation))?,
                 ));
             }
         }
@@ -319,7 +319,7 @@ impl Tables {
                 // A policy may hide the conflicting row.
                 0 if mode == ConflictMode::Ignore
                     && (self.is_there(spi, part.mapping, part.key)?
-                        || catalog::has_active_policies(spi, Relation(part.mapping.relation))?) =>
+                        || catalog::has_active_policies(spi, Regclass(part.mapping.relation))?) =>
                 {
                     return Ok(());
                 }

@@ -184,7 +184,7 @@ impl<'a> NewKey<'a> {
 
 /// The changes of executions in global queues.
 #[derive(Default)]
-pub(super) struct Changes<'a> {
+pub(super) struct GlobalQueueChanges<'a> {
     published: Vec<NewGlobalMessage<'a>>,
     taken: Vec<Taken>,
     used_up: Vec<StateKey>,
@@ -195,7 +195,7 @@ pub(super) struct Changes<'a> {
     passed_over: Vec<StateKey>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> GlobalQueueChanges<'a> {
     pub fn collect(&mut self, loaded: &'a Loaded, closes: bool, now: Timestamp) {
         let Loaded { before, execution, events, .. } = loaded;
         let id = execution.id;

@@ -6,7 +6,7 @@
 use super::registry::{Mapping, MappingId, NO_WORKER, ProcessType, TypeId, WorkerId};
 use crate::guc;
 use crate::pg::catch::Result;
-use crate::pg::shmem::over::{self, Kind};
+use crate::pg::shmem::over::{self, Quota};
 use crate::pg::{json, process};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,12 +49,12 @@ pub struct QueueHead {
 pub(super) struct Unread {
     /// The most messages that there can be.
     pub count: usize,
-    pub waiting: Waiting,
+    pub waiting: QueueWaiters,
 }
 
 /// All states that wait for a queue, taken together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueueWaiters {
     /// The smallest number of messages that serves one of them.
     pub needed: usize,
     /// The most messages that they take.
@@ -157,7 +157,7 @@ impl Loaded {
                 published_before: &self.published_before,
                 global_messages,
                 quotas: guc::quotas(),
-                global_queues_full: over::limit(process::database(), self.publishes_as(), Kind::Messages).is_some(),
+                global_queues_full: over::limit(process::database(), self.publishes_as(), Quota::Messages).is_some(),
             },
         )
     }

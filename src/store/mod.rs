@@ -107,10 +107,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use table::{Column, Record};
+pub use xdb_engine::StateKey;
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
-
-/// The key of a state execution, and of its task and its timers.
-pub type StateKey = (ExecutionId, StateSeq);
 
 impl Record for StateKey {
     const COLUMNS: &'static [Column] = &[

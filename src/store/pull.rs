@@ -79,11 +79,16 @@ statements! {
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
         WHERE t.lane = ANY ({}) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $2 LIMIT 10000) AS l", lanes())
         => pub fn leased(worker: WorkerId, real: Timestamp) -> i64;
-    LOOK_OF_TOKEN = of_token_with("");
-    // After a wait for a lock, the statement goes on with the latest version of each locked row. So all rows that
-    // belong to the call are locked.
-    LOCK_OF_TOKEN = of_token_with(" FOR NO KEY UPDATE OF p, t, s");
-    KEEP_OPEN = format!("SELECT t.worker_id {} FOR KEY SHARE OF p", under_token(""));
+    LOOK_OF_TOKEN = format!("SELECT {} {}", execution::columns(), under_token());
+    STEP_OF_TOKEN = format!("SELECT {} {} FOR NO KEY UPDATE OF p", execution::columns(), under_token());
+    KEEP_OPEN = format!("SELECT t.worker_id {} FOR KEY SHARE OF p", under_token());
+    // The lease is checked again, under the lock. One statement for the lock and for this would join all columns of
+    // both tables, and takes longer than two.
+    UNDER_LEASE = format!("SELECT {}, t.api, t.attempt, t.first_attempt_at, {TYPE_NOW}, \
+            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
+        FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+            LEFT JOIN xdb.process_type y ON y.process_type = $4 \
+        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} RETURNING t.shard", claim::NO_LEASE);
     /// Records the begin of attempts that fail before they get a lease.
@@ -95,26 +100,12 @@ statements! {
 }
 
 /// The task `t` with the lease $3, and its execution `p`. The role $4 must be a member of the worker's role, unless $5.
-fn under_token(further: &str) -> String {
+fn under_token() -> String {
     format!(
         "FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
-            JOIN xdb.process_execution p ON p.execution_id = t.execution_id{further} \
+            JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED} AND w.url IS NULL \
             AND ($5::bool OR pg_catalog.pg_has_role($4::oid, w.role, 'USAGE'))"
-    )
-}
-
-/// All that a step begins with, in one statement. The columns of each record are read in this order, because some names
-/// come twice.
-fn of_token_with(lock: &str) -> String {
-    let further = " JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
-            LEFT JOIN xdb.process_type y ON y.process_type = p.process_type";
-    format!(
-        "SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at, {}, {}, {TYPE_NOW}, \
-            NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals {}{lock}",
-        execution::columns(),
-        state::columns(),
-        under_token(further)
     )
 }
 
@@ -439,7 +430,8 @@ pub struct OfToken {
 }
 
 /// The call of a token, with the current registration of its type. `lock`: waits for the lock of a step. None: the call
-/// has another lease now, or the role may not use the call.
+/// has another lease now, or the role may not use the call. One statement checks the role and locks, because a role may
+/// lock only the executions of its own calls.
 pub fn of_token(
     spi: &Spi,
     registry: &mut Registry,
@@ -447,16 +439,28 @@ pub fn of_token(
     holder: Holder,
     lock: bool,
 ) -> Result<Option<OfToken>> {
-    let read = |row: &Row| {
-        let (begun, execution, state) = (read_begun(row)?, execution::read_execution(row)?, state::read_state(row)?);
-        Ok((begun, execution, state, read_type_now(row)?, row.get("without_arrivals")?))
+    let statement = if lock { &STEP_OF_TOKEN } else { &LOOK_OF_TOKEN };
+    let Some(execution) = spi.first(statement, &holder.params(leased), execution::read_execution)? else {
+        return Ok(None);
     };
-    let statement = if lock { &LOCK_OF_TOKEN } else { &LOOK_OF_TOKEN };
-    let found = spi.first(statement, &holder.params(leased), read)?;
-    let Some((begun, execution, (id, state), version, without_arrivals)) = found else { return Ok(None) };
+    let Leased { key: (id, seq), number } = leased;
     if lock {
         wake::note_locked(id.0);
     }
+    let params = [value(id), value(seq), value(number), value(&*execution.1.process_type)];
+    let read = |row: &Row| {
+        let (_, state) = state::read_state(row)?;
+        let begun = Begun {
+            key: leased.key,
+            api: row.get("api")?,
+            attempt: row.get("attempt")?,
+            first_attempt_at: row.get("first_attempt_at")?,
+        };
+        Ok((state, begun, read_type_now(row)?, row.get("without_arrivals")?))
+    };
+    let Some((state, begun, version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
+        return Ok(None);
+    };
     let mut executions = BTreeMap::from([(id, with_type_now(spi, registry, execution, version)?)]);
     state::put_in(&mut executions, id, state);
     Ok(Some(OfToken { begun, executions, without_arrivals }))

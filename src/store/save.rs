@@ -89,8 +89,8 @@ pub fn save_batch<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<SavedBatch> {
-    let mut changes = Changes::default();
-    let calls = Calls { leases, lane, now };
+    let mut changes = BatchChanges::default();
+    let calls = TaskRules { leases, lane, now };
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
@@ -103,8 +103,8 @@ pub fn save_batch<'a>(
     })
 }
 
-/// What determines how calls are written.
-struct Calls<'b> {
+/// What determines how the tasks of calls are written.
+struct TaskRules<'b> {
     leases: &'b HashMap<StateKey, Lease>,
     lane: &'b dyn Fn(&Meta) -> i16,
     now: Timestamp,
@@ -112,7 +112,7 @@ struct Calls<'b> {
 
 /// Everything to write for the batch.
 #[derive(Default)]
-struct Changes<'a> {
+struct BatchChanges<'a> {
     updated: Vec<&'a Loaded>,
     closed: Closed,
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
@@ -125,7 +125,7 @@ struct Changes<'a> {
     /// Pull workers that may have calls again. A commit wakes all their sessions.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
-    global: global_queue::Changes<'a>,
+    global: global_queue::GlobalQueueChanges<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
@@ -196,8 +196,8 @@ impl Closed {
     }
 }
 
-impl<'a> Changes<'a> {
-    fn collect(&mut self, loaded: &'a Loaded, calls: &Calls) -> Result<()> {
+impl<'a> BatchChanges<'a> {
+    fn collect(&mut self, loaded: &'a Loaded, calls: &TaskRules) -> Result<()> {
         let Loaded { meta, before, execution, .. } = loaded;
         let id = execution.id;
         self.updated.push(loaded);
@@ -250,7 +250,7 @@ impl<'a> Changes<'a> {
         execution: &Execution,
         old: Option<&StateExecution>,
         state: &StateExecution,
-        calls: &Calls,
+        calls: &TaskRules,
     ) {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());

@@ -6,7 +6,7 @@
 use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::process::database;
-use crate::pg::shmem::slow::{Kind, Mark, marks};
+use crate::pg::shmem::slow::{MarkKind, SlowMark, marks};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 
@@ -23,11 +23,11 @@ pub fn names(spi: &Spi) -> Result<Vec<String>> {
 }
 
 /// The name of the marked object, and why it is marked.
-pub fn describe(spi: &Spi, mark: Mark) -> Result<String> {
-    let name = name_of(spi, mark.oid.into(), mark.kind == Kind::Killer)?.unwrap_or_default();
+pub fn describe(spi: &Spi, mark: SlowMark) -> Result<String> {
+    let name = name_of(spi, mark.oid.into(), mark.kind == MarkKind::Killer)?.unwrap_or_default();
     Ok(match mark.kind {
-        Kind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
-        Kind::Deadly => format!("{name}: an engine process crashed in it"),
-        Kind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
+        MarkKind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
+        MarkKind::Deadly => format!("{name}: an engine process crashed in it"),
+        MarkKind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
     })
 }

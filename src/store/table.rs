@@ -166,7 +166,7 @@ pub trait Table: Record {
 }
 
 /// Some columns of a table.
-pub trait Part: Record {
+pub trait TablePart: Record {
     type Of: Table;
 }
 
@@ -220,21 +220,21 @@ pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
 }
 
 /// Inserts a batch of rows. Columns that are not in the record get their defaults.
-pub fn insert<P: Part>() -> String {
+pub fn insert<P: TablePart>() -> String {
     insert_as::<P>("", &[])
 }
 
 /// Like [`insert`], without some columns of the record. These get their defaults. For [`run_but`].
-pub fn insert_but<P: Part>(without: &[&str]) -> String {
+pub fn insert_but<P: TablePart>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }
 
 /// Like [`insert`], with given values for identity columns.
-pub fn insert_with_identity<P: Part>() -> String {
+pub fn insert_with_identity<P: TablePart>() -> String {
     insert_as::<P>("OVERRIDING SYSTEM VALUE ", &[])
 }
 
-fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
+fn insert_as<P: TablePart>(clause: &str, without: &[&str]) -> String {
     let columns = (1..).zip(P::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let values: Vec<_> = columns.map(|(n, column)| element(n, column)).collect();
     let names = names_but::<P>(without).join(", ");
@@ -242,19 +242,19 @@ fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
 }
 
 /// Inserts one row. Its columns may be arrays.
-pub fn insert_row<P: Part>() -> String {
+pub fn insert_row<P: TablePart>() -> String {
     let value = |(number, column): (usize, &Column)| format!("${number}::{}::{}", column.of.name, column.of.column);
     let values: Vec<_> = (1..).zip(P::COLUMNS).map(value).collect();
     format!("INSERT INTO xdb.{} ({}) VALUES ({})", P::Of::NAME, names::<P>().join(", "), values.join(", "))
 }
 
 /// Updates the record's columns in the rows with its keys.
-pub fn update<P: Part>() -> String {
+pub fn update<P: TablePart>() -> String {
     update_but::<P>(&[])
 }
 
 /// Like [`update`], without some columns of the record. For [`run_but`].
-pub fn update_but<P: Part>(without: &[&str]) -> String {
+pub fn update_but<P: TablePart>(without: &[&str]) -> String {
     let sets = set_to_v(&names_but::<P>(&[P::Of::KEY, without].concat()));
     format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch_but::<P>(without), is_v("t", P::Of::KEY))
 }
@@ -320,7 +320,7 @@ macro_rules! record {
     )+ };
     (@part [$Name:ident $(<$life:lifetime>)?]) => {};
     (@part [$Name:ident $(<$life:lifetime>)?] $Table:ty) => {
-        impl $(<$life>)? $crate::store::table::Part for $Name $(<$life>)? {
+        impl $(<$life>)? $crate::store::table::TablePart for $Name $(<$life>)? {
             type Of = $Table;
         }
     };

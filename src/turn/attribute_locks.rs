@@ -17,7 +17,7 @@ use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
 use crate::pg::shmem::Slot;
-use crate::pg::shmem::marks::{self, MARKS, Mark, RESPECTED_FOR};
+use crate::pg::shmem::marks::{self, LockMark, MARKS, RESPECTED_FOR};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
@@ -44,7 +44,7 @@ pub struct AttributeLocks {
     /// or other transactions block the rows of their answers.
     favoured: BTreeSet<StateKey>,
     /// The marks that sessions see now.
-    marks: Vec<Mark>,
+    marks: Vec<LockMark>,
     /// Lines without a free place, by the call that stepped aside because of that.
     without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed since that released their locks.

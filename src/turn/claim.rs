@@ -46,7 +46,7 @@ const LEASE_GRACE: Duration = Duration(30_000_000);
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease. Its request is submitted after the commit.
-pub struct Leased {
+pub struct LeasedCall {
     pub key: StateKey,
     /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
@@ -65,7 +65,7 @@ pub struct Leased {
 #[derive(Default)]
 pub struct Claims {
     /// Calls with new leases.
-    pub leased: Vec<Leased>,
+    pub leased: Vec<LeasedCall>,
     /// The executions of the claimed calls.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Processes that can't go on.
@@ -460,7 +460,7 @@ impl Claiming<'_, '_> {
         types: &KeyTypes,
         claims: &mut Claims,
         verdicts: &mut Verdicts,
-    ) -> Option<Leased> {
+    ) -> Option<LeasedCall> {
         let Candidate { due, was_parked, now } = *call;
         if self.registry.is_put_off(due.key.0) {
             self.backlog.defer_put_off(due.key.0, self.registry);
@@ -565,7 +565,7 @@ impl Claiming<'_, '_> {
             None => self.locks.release(due.key),
         }
         room.take(line);
-        Some(Leased {
+        Some(LeasedCall {
             key: due.key,
             due_at: due.due_at,
             attempt: due.attempts + 1,

@@ -7,7 +7,7 @@ use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
-use super::memory::{OpenCalls, Seen};
+use super::memory::{LastTurn, OpenCalls};
 use super::next::{Next, Why};
 use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
 use super::types::{Started, Turn};
@@ -66,7 +66,7 @@ pub struct Gathering<'m> {
     pub backlog: &'m mut Backlog,
     pub matching: &'m mut Matching,
     pub scans: &'m mut Scans,
-    pub seen: &'m mut Seen,
+    pub seen: &'m mut LastTurn,
     pub locks: &'m mut AttributeLocks,
     pub calls: &'m OpenCalls,
 }

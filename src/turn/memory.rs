@@ -18,7 +18,7 @@ use crate::pg::shmem;
 use crate::store::instance::Ownership;
 use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
-use crate::transport::{FailureKind, Outcome, Reply, Request};
+use crate::transport::{CallOutcome, FailureKind, Reply, Request};
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
@@ -50,7 +50,7 @@ pub struct Memory {
     pub(super) locks: AttributeLocks,
     /// Where the next scans begin.
     pub(super) scans: Scans,
-    pub(super) seen: Seen,
+    pub(super) seen: LastTurn,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -69,7 +69,7 @@ pub(super) struct OpenCalls {
 }
 
 /// What the last turn saw of the database.
-pub(super) struct Seen {
+pub(super) struct LastTurn {
     /// No new work is taken up: an operator has paused the engine, or this database does not own its processes.
     pub paused: bool,
     /// Whether this database owns its processes, or is a copy of another one.
@@ -105,7 +105,7 @@ impl Memory {
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
-            seen: Seen {
+            seen: LastTurn {
                 paused: false,
                 ownership: Ownership::Unused,
                 for_runners: Vec::new(),
@@ -133,7 +133,8 @@ impl Memory {
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
-        if let Outcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome {
+        if let CallOutcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome
+        {
             shmem::call::not_made(session.database, session.role, record.worker_id);
             if kind == FailureKind::NotTried {
                 // The request was never sent. The call is claimed again, as the same attempt.

@@ -5,7 +5,7 @@
 
 use super::app_tables::AppTables;
 use super::attribute_locks::AttributeLocks;
-use super::claim::{Leased, config, lease, wants_locks};
+use super::claim::{LeasedCall, config, lease, wants_locks};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
@@ -32,7 +32,7 @@ pub struct Saved {
     /// The executions as they are now.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Calls that got their leases here.
-    pub dispatched: Vec<Leased>,
+    pub dispatched: Vec<LeasedCall>,
     /// Executions with items that are not done. Claiming leaves them out.
     pub put_off: Vec<ExecutionId>,
     /// The earliest due time of what was written.
@@ -174,7 +174,7 @@ struct Dispatch<'t> {
     lines: &'t Lines,
     /// Levels with due calls that come before others of their line.
     above: HashSet<Level>,
-    leased: Vec<Leased>,
+    leased: Vec<LeasedCall>,
     /// A call is in a level that the process does not know yet.
     new_level: bool,
     next: Next,
@@ -240,7 +240,7 @@ impl Dispatch<'_> {
             if self.lines.waiting(line.worker).any(|other| room.goes_before(other, line)) || !room.take(line) {
                 continue;
             }
-            self.leased.push(Leased {
+            self.leased.push(LeasedCall {
                 key: (loaded.execution.id, *seq),
                 due_at: call.not_before,
                 attempt: 1,

@@ -6,7 +6,7 @@
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
-use super::memory::{Memory, OpenCalls, Seen, Submit};
+use super::memory::{LastTurn, Memory, OpenCalls, Submit};
 use super::next::{Next, Why};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
@@ -55,7 +55,7 @@ impl TurnOutcome {
     /// Sums up a turn, and reads when the next call is due.
     pub fn of(
         started: &Started,
-        seen: &Seen,
+        seen: &LastTurn,
         lines: &Lines,
         work: Work,
         saved: Saved,

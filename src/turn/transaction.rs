@@ -17,7 +17,7 @@ use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     debug, log_error, run_caught,
 };
-use crate::pg::session::{Begun, Session};
+use crate::pg::session::{BeginOutcome, Session};
 use crate::pg::shmem::ExitReason;
 use crate::pg::{crash, identity, in_hand, spi};
 use crate::store::engine;
@@ -202,10 +202,10 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
         session.abort();
     }
     match begun? {
-        Begun::Ready => {}
-        Begun::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
-        Begun::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
-        Begun::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
+        BeginOutcome::Ready => {}
+        BeginOutcome::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
+        BeginOutcome::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
+        BeginOutcome::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
     }
     let done = run_caught(|| spi::connect(|spi| phases(memory, spi, items, scope))).and_then(|outcome| {
         if matches!(outcome, Transacted::Done(_)) {

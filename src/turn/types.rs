@@ -57,7 +57,7 @@ pub(super) struct Turn<'a> {
     pub real: Timestamp,
     /// No other item waits to be applied or called.
     pub is_alone: bool,
-    /// Calls that this transaction decides are prepared by a later one. See [`super::memory::Seen::careful_until`].
+    /// Calls that this transaction decides are prepared by a later one. See [`super::memory::LastTurn::careful_until`].
     /// Also set while a suspect is in hand: a crash must count against the suspect, and not against the calls that
     /// follow from its answer.
     pub is_careful: bool,

@@ -139,7 +139,7 @@ impl Answered {
 }
 
 /// Reads the body of an answer. Error: what is wrong with it.
-pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered, String> {
+pub fn decode_answer(api: Api, body: &[u8], limits: &AnswerLimits) -> Result<Answered, String> {
     match api {
         Api::WaitUntil => decode_wait_until(body, limits).map(Answered::WaitUntil),
         Api::Execute => decode_execute(body, limits).map(|executed| match executed {
@@ -150,7 +150,7 @@ pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered,
 }
 
 /// Reads the response of a worker. The result is an answer or a failed attempt.
-pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &Limits) -> Answered {
+pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &AnswerLimits) -> Answered {
     if status != 200 {
         let (failure, further) = decode_error(status, retry_after, body);
         return Answered::Failed(failure, further);
@@ -163,7 +163,7 @@ pub fn read_rpc_answer(
     rpc_name: &str,
     (status, retry_after): (u16, Option<u64>),
     body: &[u8],
-    limits: &Limits,
+    limits: &AnswerLimits,
     is_strict: bool,
 ) -> Result<RpcAnswer, Refusal> {
     if status != 200 {

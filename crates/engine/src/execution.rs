@@ -50,7 +50,7 @@ pub struct Execution {
     pub live_threads: u32,
     /// Messages that were received and not yet consumed.
     #[serde(skip)]
-    pub queued: Queued,
+    pub queued: QueuedTotal,
     /// Open timer commands of its states.
     #[serde(skip)]
     pub timers: u32,
@@ -96,7 +96,7 @@ impl Execution {
             next_message: 1,
             state_numbers: BTreeMap::new(),
             live_threads: 0,
-            queued: Queued::default(),
+            queued: QueuedTotal::default(),
             timers: 0,
             completing: false,
             states: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Execution {
         let live = self.states.values().filter(|state| state.status().is_live());
         self.live_threads = live.count() as u32;
         self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;
-        self.queued = Queued::of(self.queues.values().flatten());
+        self.queued = QueuedTotal::of(self.queues.values().flatten());
     }
 
     /// The loaded waiting states, longest waiting first.
@@ -177,13 +177,13 @@ impl Pause {
 
 /// Counts the messages in all local queues of an execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Queued {
+pub struct QueuedTotal {
     pub messages: u32,
     /// Bytes of their payloads.
     pub bytes: u64,
 }
 
-impl Queued {
+impl QueuedTotal {
     /// Counts these messages.
     pub fn of<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> Self {
         let mut queued = Self::default();

@@ -147,7 +147,7 @@ impl Replay {
                 id: ExecutionId::default(),
                 next_event: 0,
                 live_threads: 0,
-                queued: Queued::default(),
+                queued: QueuedTotal::default(),
                 timers: 0,
                 message_ids: BTreeSet::new(),
                 ..execution.clone()

@@ -117,6 +117,9 @@ impl fmt::Debug for ExecutionId {
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
 
+/// The key of a state execution, and of its call, its task and its timers.
+pub type StateKey = (ExecutionId, StateSeq);
+
 /// The name of a state execution for people and workers: `<stateId>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateExecutionId {

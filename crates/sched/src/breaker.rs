@@ -23,7 +23,7 @@ const JITTER: f64 = 0.1;
 
 /// What the end of a request says about whether the worker can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Reachability {
     /// The request got through, whatever the answer.
     Reached,
     /// The request did not get through.
@@ -120,23 +120,23 @@ impl Breaker {
     }
 
     /// A call has ended. `jitter` is in 0..1.
-    pub fn end(&mut self, ticket: Ticket, verdict: Verdict, now: Instant, jitter: f64) {
+    pub fn end(&mut self, ticket: Ticket, reachability: Reachability, now: Instant, jitter: f64) {
         if ticket.round != self.round {
             return;
         }
-        match (&mut self.state, verdict) {
-            (BreakerState::Closed { failures }, Verdict::Unreachable) => {
+        match (&mut self.state, reachability) {
+            (BreakerState::Closed { failures }, Reachability::Unreachable) => {
                 *failures += 1;
                 if *failures >= FAILURES {
                     let probe = Probe::At(now + stretched(FIRST_WAIT, jitter));
                     self.state = BreakerState::Open { since: now, wait: FIRST_WAIT, probe };
                 }
             }
-            (BreakerState::Closed { failures }, Verdict::Reached) => *failures = 0,
-            (BreakerState::Closed { .. }, Verdict::Unknown) => {}
-            (BreakerState::Open { .. }, Verdict::Reached) => self.close(),
-            (BreakerState::Open { wait, probe, .. }, verdict) if ticket.probe => {
-                if verdict == Verdict::Unreachable {
+            (BreakerState::Closed { failures }, Reachability::Reached) => *failures = 0,
+            (BreakerState::Closed { .. }, Reachability::Unknown) => {}
+            (BreakerState::Open { .. }, Reachability::Reached) => self.close(),
+            (BreakerState::Open { wait, probe, .. }, reachability) if ticket.probe => {
+                if reachability == Reachability::Unreachable {
                     *wait = (*wait * 2).min(LONGEST_WAIT);
                 }
                 *probe = Probe::At(now + stretched(*wait, jitter));

@@ -23,7 +23,7 @@
 use crate::breaker::Admission;
 use std::collections::HashMap;
 
-/// The id of a worker in the tables.
+/// The key of a registered worker. Zero stands for none.
 pub type WorkerId = i32;
 
 /// The oid of a role that owns processes.
@@ -73,7 +73,7 @@ pub fn is_full(calls: usize, places: usize) -> bool {
 
 /// The places that owners have taken.
 #[derive(Clone, Debug, Default)]
-struct Shares {
+struct OwnerShares {
     lines: HashMap<Line, Share>,
     /// Places of the calls to all workers.
     owners: HashMap<Owner, usize>,
@@ -86,7 +86,7 @@ struct Share {
     last: u64,
 }
 
-impl Shares {
+impl OwnerShares {
     fn of(&self, line: Line) -> Share {
         self.lines.get(&line).copied().unwrap_or_default()
     }
@@ -121,7 +121,7 @@ impl Shares {
 pub struct InFlight<C> {
     calls: HashMap<u64, CountedCall<C>>,
     per_worker: HashMap<WorkerId, usize>,
-    shares: Shares,
+    shares: OwnerShares,
     /// The places that all calls take.
     places: usize,
     next_tag: u64,
@@ -137,7 +137,7 @@ struct CountedCall<C> {
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
         let (calls, per_worker) = (HashMap::new(), HashMap::new());
-        Self { calls, per_worker, shares: Shares::default(), places: 0, next_tag: 0 }
+        Self { calls, per_worker, shares: OwnerShares::default(), places: 0, next_tag: 0 }
     }
 }
 
@@ -189,7 +189,7 @@ impl<C> InFlight<C> {
 pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, Places>,
-    shares: Shares,
+    shares: OwnerShares,
 }
 
 /// The places of a worker.
@@ -202,7 +202,7 @@ struct Places {
 
 /// The lines to scan.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct LinesToScan {
     /// Lines, each with the most due calls to read.
     pub lines: Vec<(Line, usize)>,
     /// Lines that have places too, but come after the lines above.
@@ -301,8 +301,8 @@ impl Room {
     /// How many due calls to read of each line. `lines` says of each line whether it may have due calls. At each
     /// worker, the lines that may share twice the places, because a found call may not be made. Lines beyond that
     /// number are passed over. (Else each of hundreds of owners would have as many calls read as it may have places.)
-    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> LinesToScan {
+        let mut wanted = LinesToScan::default();
         let mut waiting = HashMap::<_, Vec<_>>::new();
         for (line, waits) in lines {
             match self.of_line(line).min(at_most) {

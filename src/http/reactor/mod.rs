@@ -24,7 +24,7 @@ use super::hosts::HostPolicy;
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
 use super::{Authorities, HttpFailure, Notifier, lock};
-use crate::transport::{FailureKind, Outcome, Reply, Request};
+use crate::transport::{CallOutcome, FailureKind, Reply, Request};
 pub use phase::reason;
 use round::ReactorRound;
 
@@ -131,7 +131,7 @@ struct Job {
 /// A finished call.
 struct Done {
     id: u64,
-    outcome: Outcome,
+    outcome: CallOutcome,
     elapsed: Duration,
 }
 

@@ -22,7 +22,7 @@ use crate::http::hosts::{WorkerUrl, read_url};
 use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
 use crate::http::{HEADER_LIMIT, HttpFailure};
-use crate::transport::{FailureKind, Outcome};
+use crate::transport::{CallOutcome, FailureKind};
 
 const EVENTS: usize = 1024;
 /// Bytes read at once. All connections share the buffer.
@@ -509,7 +509,7 @@ impl<'a> ReactorRound<'a> {
             self.connections.keep(connection, self.now);
         }
         let Status { code: status, retry_after } = status;
-        self.end(index, Outcome::Answer { status, retry_after, body });
+        self.end(index, CallOutcome::Answer { status, retry_after, body });
     }
 
     /// An attempt failed: ends its call, or makes one more attempt.
@@ -536,7 +536,7 @@ impl<'a> ReactorRound<'a> {
     }
 
     /// Ends a call, and closes its connection unless it was kept.
-    fn end(&mut self, index: usize, outcome: Outcome) {
+    fn end(&mut self, index: usize, outcome: CallOutcome) {
         let Some(call) = self.calls.try_remove(index) else { return };
         self.timers.remove(&(call.timer, index));
         match call.place {

@@ -1,10 +1,10 @@
 //! Marks of slow things in a database: tables, functions, and roles whose steps have ended an engine process.
 //!
-//! - [`Kind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps
+//! - [`MarkKind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps
 //!   of the table run in a runner.
-//! - [`Kind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no
+//! - [`MarkKind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no
 //!   process uses the table.
-//! - [`Kind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
+//! - [`MarkKind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
 //!
 //! A runner is the first process that uses a deadly table again. If the table ends the runner, the runner sets both
 //! marks again. So each role ends the scheduler at most once, even with several such tables. No process has to wait for
@@ -19,7 +19,7 @@ use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Most marks of one database. If all are in use, a new mark replaces the oldest mark of the first [`Kind`] that has
+/// Most marks of one database. If all are in use, a new mark replaces the oldest mark of the first [`MarkKind`] that has
 /// one. So marks of slow tables never replace the other kinds.
 pub const PLACES: usize = 64;
 
@@ -28,7 +28,7 @@ const MINUTE: i64 = 60_000_000;
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum Kind {
+pub enum MarkKind {
     /// A table or a function took too long.
     Slow = 1,
     /// A process could not be cancelled in this table or function.
@@ -37,7 +37,7 @@ pub enum Kind {
     Killer = 3,
 }
 
-impl Kind {
+impl MarkKind {
     const ALL: [Self; 3] = [Self::Slow, Self::Deadly, Self::Killer];
 
     fn lasts(self) -> i64 {
@@ -48,8 +48,8 @@ impl Kind {
 /// A mark of a table, a function or a role. Limitation: a table and a function may have the same oid. Then both are
 /// marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mark {
-    pub kind: Kind,
+pub struct SlowMark {
+    pub kind: MarkKind,
     pub oid: u32,
 }
 
@@ -66,11 +66,11 @@ struct MarkPlace {
 
 impl MarkPlace {
     /// The mark in this place, unless it has expired. Setting the clock back by more than the mark's age ends it too.
-    fn mark(&self, now: i64) -> Option<Mark> {
+    fn mark(&self, now: i64) -> Option<SlowMark> {
         let word = self.mark.load(Ordering::SeqCst);
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
+        let kind = MarkKind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
         let age = now.saturating_sub(self.since.load(Ordering::SeqCst));
-        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
+        (0..kind.lasts()).contains(&age).then_some(SlowMark { kind, oid: word as u32 })
     }
 }
 
@@ -84,7 +84,7 @@ fn places(database: pg_sys::Oid) -> Option<&'static [MarkPlace]> {
 }
 
 /// Sets a mark in this database. Can't fail.
-pub fn mark(database: pg_sys::Oid, mark: Mark) {
+pub fn mark(database: pg_sys::Oid, mark: SlowMark) {
     let Some(places) = places(database) else { return };
     let now = now();
     let same = places.iter().find(|place| place.mark(now) == Some(mark));
@@ -101,14 +101,14 @@ pub fn mark(database: pg_sys::Oid, mark: Mark) {
 /// if the scheduler never runs such a step. Called by a signal handler.
 pub fn ends_process(table: u32, owner: u32) {
     let Some(slot) = Slot::mine() else { return };
-    mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
+    mark(slot.database(), SlowMark { kind: MarkKind::Deadly, oid: table });
     if owner != 0 {
-        mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
+        mark(slot.database(), SlowMark { kind: MarkKind::Killer, oid: owner });
     }
 }
 
 /// The current marks of this database.
-pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
+pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = SlowMark> {
     let now = now();
     places(database).unwrap_or_default().iter().filter_map(move |place| place.mark(now))
 }

@@ -61,7 +61,7 @@ pub(super) struct WaiterCell {
 
 /// What the session at a place waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Line {
+struct SessionLine {
     database: u32,
     key: [u8; 16],
     shards: u32,
@@ -74,7 +74,7 @@ pub struct NewCall {
     pub is_due: bool,
 }
 
-impl Line {
+impl SessionLine {
     fn has(&self, call: &NewCall) -> bool {
         let shard = call.shard as u32;
         self.shards != NO_SHARDS && self.shards >> 16 <= shard && shard <= self.shards & 0xffff
@@ -101,14 +101,14 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
 impl WaiterCell {
     /// The word of a taken place, and the line of its session. Both belong together only if the word is still the same
     /// when it is exchanged.
-    fn read(&self) -> Option<(u32, Line)> {
+    fn read(&self) -> Option<(u32, SessionLine)> {
         let word = self.word.load(Ordering::SeqCst);
         if word & TAKEN == 0 {
             return None;
         }
         let [high, low] = self.key.each_ref().map(|word| u128::from(word.load(Ordering::SeqCst)));
         let (database, shards) = (self.database.load(Ordering::SeqCst), self.shards.load(Ordering::SeqCst));
-        Some((word, Line { database, key: (high << 64 | low).to_be_bytes(), shards }))
+        Some((word, SessionLine { database, key: (high << 64 | low).to_be_bytes(), shards }))
     }
 
     /// Changes the state of the session at this place. Does nothing if the state is not `from`.
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// The places of a line.
-    fn of_line(&self, line: Line) -> impl DoubleEndedIterator<Item = (usize, u32)> {
+    fn of_line(&self, line: SessionLine) -> impl DoubleEndedIterator<Item = (usize, u32)> {
         let of_line = move |(index, cell): (usize, &WaiterCell)| {
             let (word, its) = cell.read()?;
             (its == line).then_some((index, word))
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Passes on the duties of a session that waited for calls at this place: its wake-up, and watching the line.
-    fn pass_on(&self, index: usize, line: Line, was_woken: bool) {
+    fn pass_on(&self, index: usize, line: SessionLine, was_woken: bool) {
         if was_woken {
             self.of_line(line).rev().any(|(other, word)| self.wake(other, word));
         }

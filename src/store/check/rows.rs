@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
 
 /// What is known about an execution.
-pub struct Known {
+pub struct KnownExecution {
     pub execution: Execution,
     /// When the messages were received, by number. None without a history.
     pub received_at: Option<HashMap<u64, Timestamp>>,
@@ -104,8 +104,13 @@ fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
 
 /// The rows of every table that follows from the execution. `arrived` are the message ids of the inbox, which have keys
 /// too.
-pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
-    let Known { execution, received_at, more_message_ids } = known;
+pub fn expected(
+    known: &KnownExecution,
+    shard: i16,
+    owner: pg_sys::Oid,
+    arrived: &[(String, String)],
+) -> Result<Vec<Expected>> {
+    let KnownExecution { execution, received_at, more_message_ids } = known;
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;

@@ -22,7 +22,7 @@ use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::defer_nothing;
-use crate::store::attribute::{Found, Size};
+use crate::store::attribute::{LoadedLocals, Size};
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
 
@@ -218,12 +218,12 @@ impl Decider<'_, '_, '_> {
         let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
-            Found::All(size, all) => (size, all.clone()),
-            Found::TooLarge(size) => {
+            LoadedLocals::All(size, all) => (size, all.clone()),
+            LoadedLocals::TooLarge(size) => {
                 let failure = calls::too_large(&attribute::too_large(size).message);
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
-            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
+            LoadedLocals::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
         };
         // What this transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
@@ -259,7 +259,7 @@ impl Decider<'_, '_, '_> {
         queue::queues(spi, &mut self.decided.executions, &queues)?;
         inbox::message_ids(spi, &mut self.decided.executions, &with_id)?;
         let record = CallRecord { local_size: size, ..record.clone() };
-        let close = Close::AtOnce;
+        let close = CloseLocking::AtOnce;
         let mut deciding = Deciding { decider: self, id, item: None, record: Some(&record), offered: None, close };
         match xdb_calls::apply(&mut deciding, &answered.command(record.as_attempt()))? {
             Outcome::Applied => Ok(None),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::http::{HostPolicy, Lookup, Means, Notifier, Reactor};
-use crate::transport::{FailureKind, Outcome, Reply, Request};
+use crate::transport::{CallOutcome, FailureKind, Reply, Request};
 
 /// A time limit that is longer than anything that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -98,20 +98,20 @@ impl Rig {
     }
 
     /// Makes one call to `url` with a long timeout.
-    pub fn get(&self, url: impl Into<String>) -> Outcome {
+    pub fn get(&self, url: impl Into<String>) -> CallOutcome {
         self.run(call(0, url, PATIENCE)).outcome
     }
 }
 
 /// The outcome of an answer with this status and body.
-pub fn answer(status: u16, body: &str) -> Outcome {
-    Outcome::Answer { status, retry_after: None, body: body.as_bytes().to_vec() }
+pub fn answer(status: u16, body: &str) -> CallOutcome {
+    CallOutcome::Answer { status, retry_after: None, body: body.as_bytes().to_vec() }
 }
 
 /// The message of a failure that must be of this kind.
-pub fn failure(outcome: Outcome, expected: FailureKind) -> String {
+pub fn failure(outcome: CallOutcome, expected: FailureKind) -> String {
     match outcome {
-        Outcome::Failed { kind, message } if kind == expected => message,
+        CallOutcome::Failed { kind, message } if kind == expected => message,
         other => panic!("expected a failure of kind {expected:?}, got {other:?}"),
     }
 }

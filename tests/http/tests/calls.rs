@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use xdb_http_tests::http::{sign, validate_headers, validate_url};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
 use xdb_http_tests::stub::{Connection, Stub, closed_port};
-use xdb_http_tests::transport::{FailureKind, Outcome, Request};
+use xdb_http_tests::transport::{CallOutcome, FailureKind, Request};
 
 /// A timeout for calls that must time out.
 const SHORT: Duration = Duration::from_millis(400);
@@ -49,7 +49,7 @@ fn when_to_come_again_is_told_in_seconds_or_by_a_date() {
             }
         });
         match Rig::new(1).get(stub.url("/")) {
-            Outcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
+            CallOutcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
             other => panic!("{header}: {other:?}"),
         }
     }
@@ -74,10 +74,10 @@ fn a_compressed_answer_is_refused_by_its_name() {
             }
         });
         match (Rig::new(1).get(stub.url("/")), expected) {
-            (Outcome::Failed { kind: FailureKind::Encoded, message }, Some(words)) => {
+            (CallOutcome::Failed { kind: FailureKind::Encoded, message }, Some(words)) => {
                 assert!(message.contains(words) && message.contains("must not compress"), "{header}: {message}");
             }
-            (Outcome::Answer { status: 500, body, .. }, Some(words)) => {
+            (CallOutcome::Answer { status: 500, body, .. }, Some(words)) => {
                 assert_eq!(String::from_utf8_lossy(&body), words)
             }
             (outcome, None) => assert_eq!(outcome, answer(200, "{}"), "{header}"),
@@ -503,6 +503,6 @@ fn extreme_timeouts_are_survived() {
     let rig = Rig::new(1);
     let endless = rig.run(call(0, stub.url("/"), Duration::MAX));
     assert_eq!(endless.outcome, answer(200, "{}"));
-    let outcome: Outcome = rig.run(call(0, stub.url("/"), Duration::ZERO)).outcome;
+    let outcome: CallOutcome = rig.run(call(0, stub.url("/"), Duration::ZERO)).outcome;
     failure(outcome, FailureKind::Timeout);
 }

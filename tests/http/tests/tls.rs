@@ -14,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use xdb_http_tests::http::{Authorities, Means};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
-use xdb_http_tests::transport::{FailureKind, Outcome};
+use xdb_http_tests::transport::{CallOutcome, FailureKind};
 
 /// An authority that signs certificates.
 struct Authority {
@@ -237,7 +237,7 @@ fn an_answer_that_is_cut_off_is_no_answer() {
         }
     });
     let outcome = authority.rig().get(format!("https://localhost:{}/", stub.address.port()));
-    assert!(matches!(outcome, Outcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
 }
 
 /// A file of one test. It is removed when dropped.
