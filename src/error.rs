@@ -142,7 +142,7 @@ xdb_protocol::errors! {
     missing_owners(names: &[String]) = b"XD021", "roles that own running processes are missing",
         detail format!("Missing roles: {}.", names.join(", ")),
         hint "Create the roles or stop their processes, then run xdb.adopt().";
-    /// The same message as that of Postgres for a table that may not be locked.
+    /// The message of Postgres for a table that may not be locked.
     table_denied(name: &str) = b"42501", "permission denied for table {name}";
     /// `which` lists the missing types.
     missing_types(which: &str) = b"XD021", "process types of running processes are not registered",

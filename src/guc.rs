@@ -17,8 +17,8 @@ const SUPERUSER_ONLY: GucFlags = GucFlags::SUPERUSER_ONLY;
 /// and owner. A larger value gives more throughput and longer transactions.
 pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
 
-/// The longest time between two scans for due work. Commits wake the scheduler at once; the scan finds what a lost
-/// wake-up missed.
+/// The longest time between two scans for due work. Commits wake the scheduler at once. The scan finds work whose
+/// wake-up was lost.
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
 /// The most threads that one execution has at a time, and the most timers that its states wait for.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call to a worker. The code that makes the call writes it; the transport reads it.
+/// A call to a worker. The code that makes the call writes it, and the transport reads it.
 #[derive(Clone)]
 pub struct Request {
     /// Chosen by the caller. The reply has the same tag.
@@ -25,20 +25,20 @@ pub struct Request {
     pub secrets: Arc<[String]>,
 }
 
-/// The end of a call. The transport writes it; the code that made the call reads it.
+/// The end of a call. The transport writes it, and the code that made the call reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The tag of the request.
     pub tag: u64,
     /// The answer, or why there is none.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// Time since the transport began the call. Zero if it never began.
     pub elapsed: Duration,
 }
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The worker answered, with any status.
     Answer {
         /// The HTTP status. 200 means success.

@@ -218,6 +218,7 @@ CREATE TABLE xdb.task (
     lease_number bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
     owner oid NOT NULL,
+    priority smallint NOT NULL DEFAULT 0,
     crashes smallint NOT NULL DEFAULT 0,
     waits_for text,
     PRIMARY KEY (execution_id, seq)
@@ -225,8 +226,8 @@ CREATE TABLE xdb.task (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
         vacuum_truncate = off);
 -- The lease is not in the index, so that giving and ending a lease are heap-only updates. The index has a range for
--- each owner, so that a scan for one owner's calls does not read those of another owner.
-CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
+-- each owner and priority, so that a scan for calls with one priority of one owner reads no other calls.
+CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, priority, due_at);
 -- Numbers of the leases of pull workers. Not dumped: xdb.adopt() ends all leases.
 CREATE SEQUENCE xdb.pull_lease;
 COMMENT ON SEQUENCE xdb.pull_lease IS 'Numbers the leases that xdb.claim_calls() gives.';
@@ -234,7 +235,7 @@ COMMENT ON TABLE xdb.task IS 'Calls to make. Hot: a row is inserted by the decis
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution that the call belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'Step that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'As in process_execution.';
-COMMENT ON COLUMN xdb.task.lane IS 'Which engine process may claim the call. 0 = scheduler, 1 = runners. 2 = none: parked by a pause. 3 = none: held after crashes. 16 to 36 = scheduler, process with priority 26 - lane. 40 to 60 = runners, call that a function answers, process with priority 50 - lane.';
+COMMENT ON COLUMN xdb.task.lane IS 'Which engine process may claim the call. 0 = scheduler, 1 = runners. 2 = none: parked by a pause. 3 = none: held after crashes.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When the call may be claimed.';
@@ -244,6 +245,7 @@ COMMENT ON COLUMN xdb.task.lease_epoch IS 'Epoch of the lease; 0 = lease of a pu
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease expires and the call may be claimed again. Null = no lease. Infinity = the call waits for locks on attributes.';
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. In the index, the calls of each owner at a worker have a range of their own.';
+COMMENT ON COLUMN xdb.task.priority IS 'Priority of the process. In the index, the calls of an owner with each priority have a range of their own.';
 COMMENT ON COLUMN xdb.task.crashes IS 'How often the server crashed while the engine prepared the call or applied its answer. From 1 on, such calls are processed one at a time; at 3 the call is held.';
 COMMENT ON COLUMN xdb.task.waits_for IS 'What the call is to lock, while lease_until is infinity.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');

@@ -85,7 +85,7 @@ fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
     Ok((!missing.is_empty()).then(what))
 }
 
-/// What to do about subscriptions that write here, if there are any.
+/// The advice about subscriptions that write here, if there are any.
 fn subscribed(spi: &Spi) -> Result<Option<String>> {
     let writers = subscription::writers(spi)?;
     let what = || {
@@ -202,7 +202,7 @@ fn without_authorities() -> Option<String> {
     Some(format!("Workers are not called over TLS: {why}. Fix this, then reload the configuration."))
 }
 
-/// What to raise if calls wait for connections.
+/// The warning if calls wait for connections.
 fn short_of_connections(waiting: i64) -> Option<String> {
     let most = Descriptors::most();
     (waiting > 0).then(|| {

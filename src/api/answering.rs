@@ -167,14 +167,14 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
     }
 }
 
-/// Writes what was decided.
+/// Writes the decisions of a session.
 pub(super) fn save(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = loaded.values().filter(|entry| !entry.events.is_empty());
     save::save(spi, changed, now)
 }
 
-/// The same for processes of pull workers. Wakes up the engine only if it has something to do: otherwise hundreds of
-/// pull workers would keep it awake.
+/// Writes the decisions about processes of pull workers. Wakes the engine only if it has something to do: otherwise
+/// hundreds of pull workers would keep the engine awake.
 pub(super) fn save_fetched(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = || loaded.values().filter(|entry| !entry.events.is_empty());
     let saved = save::save_of_session(spi, changed(), now)?;
@@ -228,15 +228,15 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
     Ok(())
 }
 
-/// The same as [`refuse_unseen`], for the queues that the decision inspects.
+/// Calls [`refuse_unseen`] for the queues that the decision inspects or publishes to.
 fn refuse_unseen_in(spi: &Spi, id: ExecutionId, queues: &[(String, usize)], command: &Command) -> Result<()> {
     let published_to = command.publishes().iter().map(|publish| &publish.queue);
     let mut queues = queues.iter().map(|(queue, _)| queue).chain(published_to);
     queues.try_for_each(|queue| refuse_unseen(spi, id, Some(queue)))
 }
 
-/// Above `READ COMMITTED`, the transaction's snapshot may be older than messages published before this call. Such
-/// messages can't be received, and must not be overtaken.
+/// An error if messages were published before this call and the transaction's snapshot does not show them. That can
+/// happen above `READ COMMITTED`. Such messages can't be received, and must not be overtaken.
 pub(super) fn refuse_unseen(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
     if has_transaction_snapshot() && inbox::has_unseen_arrivals(spi, id, queue)? {
         return Err(error::could_not_serialize("a message was published to the process meanwhile"));

@@ -76,8 +76,8 @@ fn stopped(spi: &Spi) -> Result<String> {
     Ok("no engine process was started yet: the launcher checks every 5 seconds".to_owned())
 }
 
-/// Workers whose calls wait for a place, among those that the caller may see, and what to raise. Only for a running
-/// engine.
+/// Workers whose calls wait for a place, and the warning about them. Only workers that the caller may see, and only for
+/// a running engine.
 pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     let now = clock::now();
     let waiting = lines::waiting(spi, now, clock::real())?;

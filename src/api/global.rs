@@ -6,7 +6,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::Jsonb;
 use crate::pg::process;
-use crate::pg::shmem::over::{self, Kind};
+use crate::pg::shmem::over::{self, Quota};
 use crate::store::global_queue::{self as global, NewGlobalMessage};
 use crate::{clock, error, guc};
 use xdb_engine::Duration;
@@ -26,7 +26,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     if ttl.is_some_and(|ttl| ttl > LONGEST_TTL) {
         return Err(error::invalid_argument("ttl", "it is too long"));
     }
-    let is_over = over::limit(process::database(), caller.role, Kind::Messages).is_some();
+    let is_over = over::limit(process::database(), caller.role, Quota::Messages).is_some();
     caller.on_system_tables(|spi, _| {
         if is_over {
             // A caller that repeats a message may not know that its first transaction has committed.

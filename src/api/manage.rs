@@ -76,7 +76,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
 }
 
 /// The command that makes calls due. The execution runs and is locked. Calls that are held after crashes are released
-/// at once; returns how many.
+/// at once. Returns how many.
 pub(super) fn calls_to_retry(
     spi: &Spi,
     loaded: &mut Executions,

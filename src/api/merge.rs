@@ -19,7 +19,7 @@ use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::app_functions::MergeFunction;
-use crate::store::correlated::{self, Key};
+use crate::store::correlated::{self, CorrelationKey};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{Registry, TypeId};
@@ -43,8 +43,8 @@ pub(super) fn lock_all(caller: Caller, starts: &[(&StartRequest, ExecutionId)]) 
     })
 }
 
-fn key(caller: Caller, type_id: TypeId, correlation: &Correlation) -> Key<'_> {
-    Key { type_id, owner: caller.role.to_u32(), key: &correlation.key }
+fn key(caller: Caller, type_id: TypeId, correlation: &Correlation) -> CorrelationKey<'_> {
+    CorrelationKey { type_id, owner: caller.role.to_u32(), key: &correlation.key }
 }
 
 /// Merges a start into the latest start of its key, or starts a new execution.

@@ -1,5 +1,4 @@
-//! The SQL functions. They are thin: they check the caller and the arguments, and leave the rest to the store and the
-//! engine.
+//! The SQL functions. Each checks the caller and the arguments. The store and the engine do the rest.
 //!
 //! ```text
 //!   SELECT xdb.publish(...)

@@ -56,8 +56,8 @@ pub(super) struct OwnersTables {
 }
 
 impl OwnersTables {
-    /// For the process's owner, who had this name when the process was started. From here on, no code of the client
-    /// runs. If `pg_temp` has any objects, that is an error.
+    /// For the process's owner. `name`: the owner's name when the process was started. From here on, no code of the
+    /// client runs. If `pg_temp` has any objects, that is an error.
     pub fn of(caller: Caller, owner: pg_sys::Oid, name: &str) -> Result<Self> {
         if let Some(unfit) = why_unfit(owner, name)? {
             return Err(error::owner_is_unfit(unfit.why));

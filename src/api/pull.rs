@@ -18,7 +18,7 @@ use crate::pg::process::{self, has_transaction_snapshot};
 use crate::pg::shmem::marks::{self, RESPECTED_FOR};
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, NewCall, waiter::Registration};
-use crate::store::app_functions::Calls;
+use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute;
 use crate::store::execution::Lock;
@@ -341,7 +341,7 @@ impl TablesInSession for WorkersTables<'_> {
         let of_owner = Caller { role: meta.owner };
         of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
         let context = || calls::function_context(loaded, self.call);
-        let look_up = || Calls::look_up(&meta.definition(), functions, context);
+        let look_up = || FunctionCalls::look_up(&meta.definition(), functions, context);
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
         self.owners(loaded)?.write(|spi| {
             self.tables.update(spi, meta, attributes)?;

@@ -6,7 +6,7 @@
 
 use super::answering;
 use super::owners_tables::OwnersTables;
-use super::pull_look::{Due, Looks, in_turn};
+use super::pull_look::{DueLines, Looks, in_turn};
 use super::{Caller, process, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
@@ -19,11 +19,11 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_tables::Tables;
-use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
+use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
-use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
@@ -39,7 +39,7 @@ use xdb_calls::{CloseLock, Driver, Outcome};
 use xdb_engine::*;
 use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
-use xdb_sched::room::Line;
+use xdb_sched::lines::Level;
 
 /// The most rounds of a claim, and the most calls that a later round looks for. A round that finds calls that can't be claimed is
 /// followed by one for twice as many. Found calls stay locked until the transaction ends, also those left out of the claim.
@@ -225,7 +225,7 @@ impl Poll {
     /// Claims calls that are due.
     fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<()> {
         let key = (self.worker.clone(), self.shards);
-        let mut due = Due::new(&sight.lines, self.at_most);
+        let mut due = DueLines::new(&sight.lines, self.at_most);
         // These can't be claimed now, and stand in front of others.
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
         for round in 0..ROUNDS {
@@ -301,7 +301,10 @@ impl Poll {
                 (_, Verdict::Held(Paused::Process(_))) => aside.of_processes.push(key),
                 (_, Verdict::Held(Paused::Type(_))) => {
                     aside.of_types.types.insert(meta.type_id);
-                    aside.of_types.lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+                    aside
+                        .of_types
+                        .levels
+                        .insert(Level { line: meta.line_at(seen.worker), priority: call.due.line.priority });
                     aside.of_types.found.push(key);
                 }
                 (_, Verdict::Fails(failure, further)) => aside.failed.push((call.begun(), failure, further)),
@@ -371,9 +374,11 @@ impl Poll {
         let nothing = BTreeMap::new();
         let local = match round.local.as_ref().map(|local| local.of(id)) {
             _ if !call.wants_local() => &nothing,
-            Some(Found::All(_, all)) => all,
-            Some(Found::TooLarge(size)) => return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message)))),
-            Some(Found::LeftOut) | None => return Ok(None),
+            Some(LoadedLocals::All(_, all)) => all,
+            Some(LoadedLocals::TooLarge(size)) => {
+                return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message))));
+            }
+            Some(LoadedLocals::LeftOut) | None => return Ok(None),
         };
         let global = match self.read(meta, &loads.global, owners, busy)? {
             Ok(global) => global,
@@ -442,14 +447,8 @@ impl SetAside {
             seen.wrote = true;
             wake::call_scheduler_at_commit();
         }
-        let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &self.of_processes)?.is_empty();
-        if !self.of_types.types.is_empty() {
-            let mut lanes = claim::levels(spi)?;
-            lanes.push(RUNNERS_LANE);
-            seen.wrote |=
-                !held::hold_of_types(spi, lane, &lanes, &self.of_types, clock::now(), clock::real())?.is_empty();
-        }
+        seen.wrote |= !held::hold_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
         for (id, (process_id, why)) in &self.closed {
             if !execution::lock_for_close(spi, &[*id])?.is_empty() {
                 process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;

@@ -10,11 +10,11 @@
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
-use crate::store::lanes::level;
 use crate::store::pull::{DueCall, LineSeen, LineShare, PullLine, Sight};
 use crate::store::registry::WorkerId;
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -136,7 +136,7 @@ impl Looks {
 
 /// Due calls of a worker, by line.
 #[derive(Default)]
-pub(super) struct Due {
+pub(super) struct DueLines {
     lines: Vec<DueLine>,
 }
 
@@ -148,13 +148,13 @@ struct DueLine {
     since: Timestamp,
 }
 
-impl Due {
+impl DueLines {
     /// `counted`: up to how many calls of each line were.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };
         let of_line = |seen: &LineSeen| Some(DueLine { line: seen.line, due: due(seen), since: seen.first? });
         let mut lines: Vec<_> = seen.iter().filter_map(of_line).collect();
-        lines.sort_by_key(|due| (due.line.owner.to_u32(), level(due.line.lane)));
+        lines.sort_by_key(|due| (due.line.owner.to_u32(), Reverse(due.line.priority)));
         Self { lines }
     }
 
@@ -176,8 +176,8 @@ impl Due {
             for due in lines {
                 let room = share.min(due.due);
                 share -= room;
-                let PullLine { lane, owner } = due.line;
-                let wanted = LineShare { lane, owner, since: due.since, room: room as i64 };
+                let PullLine { lane, owner, priority } = due.line;
+                let wanted = LineShare { lane, owner, priority, since: due.since, room: room as i64 };
                 rooms.extend((room > 0).then_some(wanted));
             }
         }
@@ -186,8 +186,8 @@ impl Due {
 
     /// These were found: of a line with fewer than were looked for there are no others.
     pub fn taken(&mut self, rooms: &[LineShare], found: &[DueCall]) {
-        for LineShare { lane, owner, room, .. } in rooms {
-            let line = PullLine { lane: *lane, owner: *owner };
+        for LineShare { lane, owner, priority, room, .. } in rooms {
+            let line = PullLine { lane: *lane, owner: *owner, priority: *priority };
             let taken = found.iter().filter(|call| call.line == line).count();
             for due in self.lines.iter_mut().filter(|due| due.line == line) {
                 due.due = if (taken as i64) < *room { 0 } else { due.due - taken };
@@ -198,7 +198,7 @@ impl Due {
 
 /// Puts calls into the order in which they are given out: the first of each owner, then the second ones. `rooms` has the owners in turn.
 pub(super) fn in_turn(rooms: &[LineShare], calls: &mut Vec<DueCall>) {
-    calls.sort_by_key(|call| (level(call.line.lane), call.due_at, call.key));
+    calls.sort_by_key(|call| (Reverse(call.line.priority), call.due_at, call.key));
     let mut owners = HashMap::<_, usize>::new();
     let place = |call: DueCall| {
         let nth = owners.entry(call.line.owner).or_default();

@@ -61,7 +61,7 @@ pub fn check_process(args: &Args) -> Result<Value> {
     Ok(Value::Rows(problems.into_iter().map(|problem| row![problem]).collect()))
 }
 
-/// `xdb.get_local_attributes()`: the local attributes, or those of the given keys, as a JSON object.
+/// `xdb.get_local_attributes()`: the local attributes, or only those with the given keys, as a JSON object.
 pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
@@ -135,7 +135,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     Ok(Value::Json(format!(r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#)))
 }
 
-/// Reads until the wait is over, or until the timeout. It does not poll: the end of a process or state wakes up the
+/// Reads until the wait is over, or until the timeout. This does not poll: the end of a process or state wakes the
 /// sessions that wait for it. The session registers before the first read, so it misses no end.
 fn look_until<T, const N: usize>(
     args: &Args,

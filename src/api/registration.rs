@@ -1,6 +1,6 @@
 //! Registers and unregisters workers and process types.
 //!
-//! Limitations: a registration checks functions and tables as they are now. They may change later; then steps that use
+//! Limitations: a registration checks functions and tables as they are now. If they change later, the steps that use
 //! them fail.
 
 use super::answering;
@@ -16,9 +16,9 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory::room_for;
-use crate::pg::param::{Jsonb, Relation};
+use crate::pg::param::{Jsonb, Regclass};
 use crate::pg::spi::{self, Spi};
-use crate::store::app_functions::{self, Gives};
+use crate::store::app_functions::{self, ReturnType};
 use crate::store::catalog::{self, TableKind};
 use crate::store::execution::Lock;
 use crate::store::registering::{self, NewWorker, OwnedWorker, TypeToPut};
@@ -330,8 +330,8 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
     let called: BTreeSet<_> = definition.functions.values().cloned().collect();
     let handlers: BTreeSet<_> = definition.handlers_mut().map(|name| name.clone()).collect();
     let check = |name: &String, arguments, gives| app_functions::check(spi, caller.role, name, arguments, gives);
-    called.iter().try_for_each(|name| check(name, 2, Gives::JsonOrNothing))?;
-    handlers.iter().try_for_each(|name| check(name, 1, Gives::Json))
+    called.iter().try_for_each(|name| check(name, 2, ReturnType::JsonOrNothing))?;
+    handlers.iter().try_for_each(|name| check(name, 1, ReturnType::Json))
 }
 
 /// The worker of a process type. It must belong to the caller, because the worker sees the type's processes and decides
@@ -378,7 +378,7 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
 /// steps do in the table, because processes of other roles would do it for the caller.
 fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
-    match catalog::kind(spi, Relation(table.relation))? {
+    match catalog::kind(spi, Regclass(table.relation))? {
         Some(TableKind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
         Some(TableKind { is_temporary: true, .. }) => {
             return wrong("it is temporary: the engine can't see it".to_owned());
@@ -392,7 +392,7 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
         return wrong(format!("column \"{missing}\" does not exist"));
     }
     let attributes: Vec<_> = table.attributes.values().cloned().collect();
-    let relation = Relation(table.relation);
+    let relation = Regclass(table.relation);
     if let Some(Some(missing)) =
         catalog::missing_privileges(spi, caller.role, relation, &table.primary_key, &attributes)?
     {

@@ -15,14 +15,14 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::spi::{self};
 use crate::pg::wake;
-use crate::store::app_functions::{self, Calls};
+use crate::store::app_functions::{self, FunctionCalls};
 use crate::store::app_tables::Tables;
-use crate::store::attribute::{self, Found, Size, Versioned};
+use crate::store::attribute::{self, LoadedLocals, Size, Versioned};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
-use crate::transport::Outcome;
+use crate::transport::CallOutcome;
 use crate::{clock, error, guc};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let versions = locks::versions_of(loading_local, local.iter().map(|(name, entry)| (name, &entry.version)));
-    let read = Read { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
+    let read = KnownLocals { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
     apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
     // An answer that changes nothing has no event for its warnings. So the caller gets all warnings as NOTICEs.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
@@ -114,7 +114,7 @@ fn digest(rpc_name: &str, input: Option<&Json>) -> String {
     request.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What to call, unless the idempotency key already has its answer.
+/// The process and the RPC, or the answer that the idempotency key already has.
 fn find(
     caller: Caller,
     process_id: &str,
@@ -143,8 +143,8 @@ fn find(
     })
 }
 
-/// Locks the process for an RPC that excludes other changes. It is locked before the call, so that the process does not
-/// change during the call.
+/// Locks the process for an RPC that excludes other changes. The lock is taken before the call, so that the process
+/// does not change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
     if locking.is_wanted() {
         // The other half of the time is for the locks and the call.
@@ -165,7 +165,7 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
 }
 
 /// What was known of the local attributes before the call.
-struct Read {
+struct KnownLocals {
     size: Size,
     /// The attributes that were loaded under locks, with their versions.
     locked: Option<(Loading, Versions)>,
@@ -179,14 +179,14 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
         return Ok((Size::default(), BTreeMap::new()));
     }
     match attribute::with_versions(spi, &[id], ByteBudget::default())?.of(id) {
-        Found::All(size, all) => Ok((size, all.clone())),
-        Found::TooLarge(size) => Err(attribute::too_large(size)),
+        LoadedLocals::All(size, all) => Ok((size, all.clone())),
+        LoadedLocals::TooLarge(size) => Err(attribute::too_large(size)),
         // A single execution is never left out.
-        Found::LeftOut => Err(PgError::internal("local attributes were left out")),
+        LoadedLocals::LeftOut => Err(PgError::internal("local attributes were left out")),
     }
 }
 
-/// The present versions of what an RPC has loaded under locks.
+/// The present versions of the values that an RPC has loaded under locks.
 fn versions_now(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Versions> {
     let versions = attribute::versions(spi, &[id])?.remove(&id).unwrap_or_default();
     Ok(locks::versions_of(loading, versions.iter()))
@@ -290,7 +290,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
             let body = calls::body(&request)?;
             let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
             let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
-            Outcome::Answer { status: 200, retry_after: None, body }
+            CallOutcome::Answer { status: 200, retry_after: None, body }
         }
         None => {
             let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
@@ -308,13 +308,13 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
 }
 
 /// The answer of an RPC, or the error for its caller.
-fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
+fn answered(target: &ToCall, rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
     let is_strict = target.process_type.definition.strict_answers;
     match outcome {
-        Outcome::Answer { status, retry_after, body } => {
+        CallOutcome::Answer { status, retry_after, body } => {
             Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
         }
-        Outcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
+        CallOutcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
 }
 
@@ -326,7 +326,7 @@ fn apply(
     answer: RpcAnswer,
     context: &str,
     tables: &mut Tables,
-    read: Read,
+    read: KnownLocals,
 ) -> Result<()> {
     let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
     if answer.is_read_only() && idempotency_key.is_none() {
@@ -364,7 +364,7 @@ struct CallersTables<'a> {
     /// The context of the call, for functions.
     context: &'a str,
     tables: &'a mut Tables,
-    read: Read,
+    read: KnownLocals,
 }
 
 impl TablesInSession for CallersTables<'_> {
@@ -380,7 +380,7 @@ impl TablesInSession for CallersTables<'_> {
         let is_written = |name: &str| attributes.contains_key(name);
         refuse_superuser(self.caller, !functions.is_empty() || uses_tables(meta, is_written))?;
         self.caller.look_up(self.tables, &meta.mapping, TableUse::Update, is_written)?;
-        let look_up = || Calls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
+        let look_up = || FunctionCalls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
         Caller::on_users_tables(|spi| {
             self.tables.update(spi, meta, attributes)?;

@@ -7,7 +7,7 @@ use crate::pg::catch::Result;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::process::configuration_read_at;
-use crate::transport::{FailureKind, Outcome, Request};
+use crate::transport::{CallOutcome, FailureKind, Request};
 use crate::{error, guc};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ thread_local! {
 }
 
 /// Makes the call and waits for its end. Cancel, terminate and timeouts take effect at once.
-pub fn call(call: Request) -> Result<Outcome> {
+pub fn call(call: Request) -> Result<CallOutcome> {
     let mut client = match CLIENT.with_borrow_mut(Option::take) {
         Some(client) => client,
         None => Client::new().map_err(|why| error::no_client(&why))?,
@@ -45,14 +45,14 @@ pub fn call(call: Request) -> Result<Outcome> {
         client.reactor.drain(&mut finished);
         if let Some(finished) = finished.pop() {
             // After a panic, the next call makes a new client.
-            if !matches!(finished.outcome, Outcome::Failed { kind: FailureKind::Panic, .. }) {
+            if !matches!(finished.outcome, CallOutcome::Failed { kind: FailureKind::Panic, .. }) {
                 CLIENT.set(Some(client));
             }
             return Ok(finished.outcome);
         }
         if Instant::now() > deadline {
             let kind = FailureKind::Timeout;
-            return Ok(Outcome::Failed { kind, message: "the call timed out".to_owned() });
+            return Ok(CallOutcome::Failed { kind, message: "the call timed out".to_owned() });
         }
         wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);
     }

@@ -12,7 +12,8 @@ const SHORTEST_NAMED: Duration = Duration::from_millis(10);
 /// When an RPC must have ended, and what used up its time.
 pub(super) struct Deadline {
     at: Instant,
-    /// How long the finished waits took, by what they waited for. [`Deadline::wait`] adds to it; errors show it.
+    /// How long the finished waits took, by the thing that they waited for. [`Deadline::wait`] writes it, and errors
+    /// show it.
     waits: BTreeMap<&'static str, Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! RPCs of paused processes and types. They are refused, or wait for the end of the pause.
+//! RPCs of paused processes and types are refused, or wait for the end of the pause.
 
 use super::pause::refuse;
 use super::{Caller, error};

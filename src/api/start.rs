@@ -7,9 +7,9 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::process::{database, database_name};
-use crate::pg::shmem::over::{self, Kind};
+use crate::pg::shmem::over::{self, Quota};
 use crate::pg::spi::Spi;
-use crate::store::app_functions::Calls;
+use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
 use crate::store::loaded::{Loaded, Meta};
@@ -93,7 +93,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
         caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
     }
     let calls = |(request, loaded): &&(&StartRequest, &Loaded)| {
-        Calls::look_up(&loaded.meta.definition(), &request.start.call_functions, || context(loaded))
+        FunctionCalls::look_up(&loaded.meta.definition(), &request.start.call_functions, || context(loaded))
     };
     let calls = caller.on_system_tables(|_, _| writing.iter().map(calls).collect::<Result<Vec<_>>>())?;
     Caller::on_users_tables(|spi| {
@@ -235,7 +235,7 @@ impl TypeToStart {
 
 /// An error if the caller's role has too many running processes.
 pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
-    match over::limit(database(), caller.role, Kind::Running) {
+    match over::limit(database(), caller.role, Quota::Running) {
         Some(limit) => Err(error::too_many_running(limit)),
         None => Ok(()),
     }

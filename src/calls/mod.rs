@@ -7,10 +7,10 @@
 //!                └─ CallRecord (in flight) ◀────────────────────────────┘                                   │
 //!                      │  with the lease: the fence                                                         │
 //!                      │  with ReadSet: what was loaded under locks                                         ▼
-//!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────────── Outcome
+//!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────── CallOutcome
 //! ```
 //!
-//! [`decode`] turns every outcome of a request into an answer or a failed attempt; there is nothing else.
+//! [`decode`] turns every outcome of a request into an answer or a failed attempt.
 //!
 //! | file | what it is for |
 //! |---|---|
@@ -31,11 +31,11 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::{identity, memory, process};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Worker};
-use crate::transport::{FailureKind, Outcome, Request};
+use crate::transport::{CallOutcome, FailureKind, Request};
 use std::sync::Arc;
 pub use xdb_calls::{
-    Answered, Asker, Attributes, CallOf, CallRequest, Facts, Loads, Maker, Marked, Origin, OutgoingCall, Paused, Unfit,
-    Verdict, eligible, too_large,
+    Answered, Asker, Attributes, CallOf, CallOrigin, CallRequest, Facts, Loads, Maker, Marked, OutgoingCall, Paused,
+    Unfit, Verdict, eligible, too_large,
 };
 use xdb_calls::{decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;
@@ -46,9 +46,9 @@ pub fn facts<'a>(loaded: &'a Loaded, called: CallOf<'a>, now: Timestamp) -> Fact
     Facts::new(&loaded.execution, called, loaded.meta.process_type.as_deref().map(ProcessType::facts), now)
 }
 
-/// What requests say about an execution. Called in a transaction.
-pub fn origin(loaded: &Loaded) -> Result<Origin<'_>> {
-    Ok(Origin {
+/// The part of requests that describes an execution. Called in a transaction.
+pub fn origin(loaded: &Loaded) -> Result<CallOrigin<'_>> {
+    Ok(CallOrigin {
         execution: &loaded.execution,
         owner: identity::role_name(loaded.meta.owner)?,
         database: process::database_name(),
@@ -112,16 +112,16 @@ pub fn of_function(api: Api, text: Option<&str>) -> Answered {
 }
 
 /// Reads the outcome of a request to a worker. The result is an answer or a failed attempt.
-pub fn decode(api: Api, outcome: &Outcome) -> Answered {
+pub fn decode(api: Api, outcome: &CallOutcome) -> Answered {
     match outcome {
-        Outcome::Answer { status, retry_after, body } => read_answer(api, *status, *retry_after, body, &limits()),
-        Outcome::Failed { kind, message } => failed_by_policy(transport_failure(*kind, message)),
+        CallOutcome::Answer { status, retry_after, body } => read_answer(api, *status, *retry_after, body, &limits()),
+        CallOutcome::Failed { kind, message } => failed_by_policy(transport_failure(*kind, message)),
     }
 }
 
 /// The size limits of answers, of workers and functions alike. The transport rejects larger bodies already.
-pub fn limits() -> Limits {
-    Limits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
+pub fn limits() -> AnswerLimits {
+    AnswerLimits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
 }
 
 fn transport_failure(kind: FailureKind, message: &str) -> Failure {

@@ -1,5 +1,5 @@
-//! What the engine keeps of a call while it is under way, in memory. It is lost with the process; then the lease is
-//! void.
+//! What the engine keeps in memory of a call while it is under way. If its engine process ends, the record is lost and
+//! the lease is void.
 
 use crate::store::StateKey;
 use crate::store::attribute::Size;

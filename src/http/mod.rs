@@ -4,9 +4,9 @@
 //! server's bindings. Settings are passed in. Results return as a [`Reply`](crate::transport::Reply), and a
 //! [`Notifier`] becomes readable.
 //!
-//! The [`Reactor`] turns each [`Request`](crate::transport::Request) into a reply. It is a thread that has all calls of
-//! its process open at once. Each engine process has a reactor. A session has one from its first RPC on, limited to one
-//! connection, and waits for the reply together with its latch.
+//! The [`Reactor`] turns each [`Request`](crate::transport::Request) into a reply. The reactor is a thread that has all
+//! calls of its process open at once. Each engine process has a reactor. A session has one from its first RPC on,
+//! limited to one connection. The session waits for the reply together with its latch.
 //!
 //! # The life of a call in the reactor
 //!
@@ -21,7 +21,7 @@
 //!                         lost before a byte of the answer came
 //! ```
 //!
-//! An answer may arrive while the request is still being sent; then its connection is not used again.
+//! An answer may arrive while the request is still being sent. Then its connection is not used again.
 //!
 //! In each state a call can end at once: by its timeout, which counts from `submit`, by cancelling, or by a failure.
 //! Each call ends exactly once.
@@ -59,7 +59,7 @@ pub use signature::{Signature, check_secret, sign};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::transport::{FailureKind, Outcome};
+use crate::transport::{CallOutcome, FailureKind};
 
 /// Limit in bytes on all headers of an answer together, and on each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
@@ -77,9 +77,9 @@ impl HttpFailure {
     }
 }
 
-impl From<HttpFailure> for Outcome {
+impl From<HttpFailure> for CallOutcome {
     fn from(HttpFailure { kind, message }: HttpFailure) -> Self {
-        Outcome::Failed { kind, message }
+        CallOutcome::Failed { kind, message }
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// An `eventfd`: readable after [`notify`](Notifier::notify), until [`clear`](Notifier::clear).
 ///
 /// Threads can't set a latch of the server. So the main thread waits for this descriptor together with its latch.
-/// Hazard: clear first, then drain; the reverse order loses a wake-up.
+/// Hazard: clear first, then drain. The reverse order loses a wake-up.
 #[derive(Debug)]
 pub struct Notifier {
     fd: OwnedFd,

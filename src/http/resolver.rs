@@ -22,7 +22,7 @@ const FOUND_FOR: Duration = Duration::from_secs(5);
 const MISSED_FOR: Duration = Duration::from_secs(1);
 const CACHED_NAMES: usize = 256;
 
-/// Resolves a name; outside of tests with the system's resolver.
+/// Resolves a name. Outside of tests it is the system's resolver.
 pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// The system's resolver.

@@ -1,5 +1,5 @@
 //! Lets a transaction commit without waiting for disk or standby, if it wrote only leases of calls. If a crash loses a
-//! lease, the lease never existed: the fence rejects its answer like that of an expired lease.
+//! lease, the lease never existed: the fence rejects an answer under it, as after its end.
 //!
 //! The end of the transaction's last WAL record shows what it has written. Leases count as long as each write begins
 //! where the last one ended. Any other write in between, by any code, ends that.
@@ -12,12 +12,13 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// Up to here this transaction has written only leases; 0: nothing.
+    /// Up to this WAL position, this transaction has written only leases. 0: its first write was not a lease, or it has
+    /// written nothing.
     static LEASES_END: Cell<pg_sys::XLogRecPtr> = const { Cell::new(0) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The end of this transaction's last WAL record; 0 before the first one.
+/// The end of this transaction's last WAL record. 0: it has none.
 fn written() -> pg_sys::XLogRecPtr {
     // SAFETY: reads a counter of this process, which the server resets at the end of each transaction.
     unsafe { pg_sys::XactLastRecEnd }

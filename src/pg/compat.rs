@@ -1,4 +1,4 @@
-//! What differs between the major versions of Postgres. All other code of this library is the same for all versions.
+//! The differences between the major versions of Postgres. All other code of this library is the same for all versions.
 //!
 //! The server's enumeration values that the bindings lack are here too: a new major version may change them.
 

@@ -1,7 +1,7 @@
 //! Crash points: places where tests stop the server, as a power cut would.
 //!
-//! Limitations: only builds with the feature `crash-points` have them; otherwise a point does nothing. A file of the
-//! data directory arms the point that it names.
+//! Limitations: only builds with the feature `crash-points` have them. In other builds, a point does nothing. A file of
+//! the data directory arms the point that it names.
 
 /// The file that names the armed point. Server processes work in the data directory.
 #[cfg(feature = "crash-points")]

@@ -74,7 +74,8 @@ pub unsafe fn gate_table() -> pg_sys::Oid {
 }
 
 thread_local! {
-    /// What this session read last. Valid until [`forget`]. Without the extension: an invalid oid and no version.
+    /// The extension as this session read it last. Valid until [`forget`]. Without the extension: an invalid oid and no
+    /// version.
     static KNOWN: RefCell<Option<Installed>> = const { RefCell::new(None) };
     static LISTENS: Cell<bool> = const { Cell::new(false) };
 }
@@ -83,8 +84,8 @@ thread_local! {
 /// or dropped.
 static GATE: AtomicU32 = AtomicU32::new(0);
 
-/// Passes the installed version to `body`. It is read once, and again after the extension was changed. Can raise an
-/// error.
+/// Passes the installed version to `body`. The version is read once, and again after the extension was changed. Can
+/// raise an error.
 pub fn with_version<T>(body: impl FnOnce(&str) -> T) -> T {
     with_known(|known| body(&known.version))
 }

@@ -52,8 +52,8 @@ pub fn session_role() -> pg_sys::Oid {
 }
 
 /// Runs `body`, which runs code that the session has deferred, as the role that Postgres would use at the commit. That
-/// is the session's role, not that of a calling `SECURITY DEFINER` function. But if the session is a superuser's, it is
-/// the current role.
+/// role is the session's, not the role of a calling `SECURITY DEFINER` function. But if the session is a superuser's,
+/// it is the current role.
 ///
 /// If `restricted`, Postgres refuses to defer a trigger again. If `body` has all constraints checked at once, no
 /// deferred code is left.
@@ -277,7 +277,7 @@ enum Settings {
     /// Those that the scope pinned. Settings made by a caller's trigger stay.
     PinnedBack,
     /// All that changed since the scope began. A trigger of the application must not leave a `search_path` or a timeout
-    /// for the engine, however it was set.
+    /// for the engine in any way.
     AllBack,
 }
 

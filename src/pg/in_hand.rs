@@ -1,10 +1,11 @@
-//! Records which calls an engine process has in hand: those that it prepares, or whose answers it applies, in the open
-//! transaction.
+//! Records which calls an engine process has in hand: the calls that the open transaction prepares, or whose answers it
+//! applies.
 //!
 //! When a process is killed by a signal, the server resets its transactions and shared memory. So each engine process
 //! records its calls in a file. The first scheduler after a crash reads the files of its database. A process that ends
-//! otherwise deletes its file, so there is none after a shutdown. The files are next to that of `pg_stat_statements`,
-//! in a directory that backups and standbys leave out. They are not synced: written data outlives the process.
+//! otherwise deletes its file, so there is none after a shutdown. The files are next to the file of
+//! `pg_stat_statements`, in a directory that backups and standbys leave out. They are not synced: written data outlives
+//! the process.
 //!
 //! A call that was in hand at a crash is a *suspect*. All engine processes of a database together have at most one
 //! suspect in hand. So the next crash counts against this call alone. The lock for it is on the scheduler's file, and
@@ -18,10 +19,7 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use xdb_engine::{ExecutionId, StateSeq};
-
-/// Identifies a call.
-pub type Call = (ExecutionId, StateSeq);
+use xdb_engine::{ExecutionId, StateKey, StateSeq};
 
 /// Bytes of a call in the file, after the number of calls.
 const BYTES: usize = 20;
@@ -62,7 +60,7 @@ pub fn begin(database: pg_sys::Oid, role: Role) {
 }
 
 /// Adds calls that this process has in hand until [`release`].
-pub fn take(calls: impl IntoIterator<Item = Call>) {
+pub fn take(calls: impl IntoIterator<Item = StateKey>) {
     mine(|mine| {
         let before = mine.noted.len();
         for (execution, seq) in calls {
@@ -107,7 +105,7 @@ pub fn end() {
 }
 
 /// The calls that engine processes of a database had in hand when the server crashed. None: no process left a file.
-pub fn at_crash(database: pg_sys::Oid) -> Option<Vec<Call>> {
+pub fn at_crash(database: pg_sys::Oid) -> Option<Vec<StateKey>> {
     let files: Vec<_> = roles().filter_map(|role| fs::read(path(database, role)).ok()).collect();
     (!files.is_empty()).then(|| files.iter().flat_map(|file| calls(file)).collect())
 }
@@ -124,7 +122,7 @@ fn roles() -> impl Iterator<Item = Role> {
 }
 
 /// Reads a file, which may be truncated or empty.
-fn calls(file: &[u8]) -> impl Iterator<Item = Call> {
+fn calls(file: &[u8]) -> impl Iterator<Item = StateKey> {
     let (count, calls) = file.split_first_chunk().unwrap_or((&[0; 4], &[]));
     let read = |call: &[u8]| {
         let (execution, seq) = (*call.first_chunk()?, *call.last_chunk()?);

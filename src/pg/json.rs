@@ -9,19 +9,19 @@ use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 
 /// A `jsonb` in a row. It is neither read nor copied before its text is asked for.
-pub struct Stored<'r> {
+pub struct StoredJsonb<'r> {
     datum: pg_sys::Datum,
     row: PhantomData<&'r ()>,
 }
 
-impl<'r> FromColumn<'r> for Stored<'r> {
+impl<'r> FromColumn<'r> for StoredJsonb<'r> {
     const OID: pg_sys::Oid = pg_sys::JSONBOID;
     unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         Ok(Self { datum, row: PhantomData })
     }
 }
 
-impl Stored<'_> {
+impl StoredJsonb<'_> {
     /// Bytes of the value, about as many as its text has.
     pub fn size(&self) -> usize {
         // SAFETY: as below; this reads the head of the value.

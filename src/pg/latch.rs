@@ -1,4 +1,5 @@
-//! Waits: for the latch, for a file descriptor, or for time to pass; never for anything else.
+//! Waits: for the latch, for a file descriptor, or for time to pass. No wait here is for anything else.
+//! else here.
 //!
 //! Each wait ends the process if the postmaster has died, resets the latch, and then handles interrupts. The caller
 //! reads its flags and queues after the wait, so the next wait notices what happens in between. Limitations: file
@@ -7,7 +8,7 @@ use super::compat;
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
-/// What ended a wait.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
     /// The configuration was reloaded.

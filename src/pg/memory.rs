@@ -33,7 +33,7 @@ const LARGE: usize = RESERVE / 16;
 /// mapping of its own.
 const ROOM_IN_HEAP: usize = 96 * 1024;
 
-/// The reserve; null while there is none. Threads only take it away; the main thread puts it back.
+/// The reserve. Null: there is none. Threads only take it away. The main thread puts it back.
 static HELD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The system has promised the memory of the reserve: it can be written.

@@ -105,7 +105,7 @@ fn unexpected_null() -> PgError {
 
 /// The oid of a table, in a column that shows the table's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relation(pub u32);
+pub struct Regclass(pub u32);
 
 /// Types whose values fit into datums, with both conversions. Unsigned numbers are stored as signed ones, because the
 /// server has no unsigned type.
@@ -139,7 +139,7 @@ by_value! {
     f64 = FLOAT8, |value| value.to_bits() as i64, |datum| f64::from_bits(datum as u64);
     StateSeq = INT4, |value| value.0 as i32, |datum| StateSeq(datum as u32);
     pg_sys::Oid = OID, |value| value, |datum| pg_sys::Oid::from(datum as u32);
-    Relation = OID.stored_as("regclass"), |value| pg_sys::Oid::from(value.0), |datum| Relation(datum as u32);
+    Regclass = OID.stored_as("regclass"), |value| pg_sys::Oid::from(value.0), |datum| Regclass(datum as u32);
     Timestamp = TIMESTAMPTZ, to_postgres, |datum| from_postgres(datum as i64);
 }
 
@@ -198,7 +198,7 @@ impl<'r> FromColumn<'r> for &'r str {
     }
 }
 
-/// The text of a `jsonb`. The value is sent and read as text; the server converts it.
+/// The text of a `jsonb`. The value is sent and read as text, and the server converts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jsonb<'a>(pub Cow<'a, str>);
 

@@ -82,7 +82,7 @@ pub fn call(oid: u32, arguments: &[Option<&str>]) -> Result<Option<String>> {
 }
 
 /// Whether a function returns `jsonb`, rather than `void`. Error: the function can't be called, or not by the current
-/// user. It may have been replaced since it was registered or found.
+/// user. The function may have been replaced since it was registered or found.
 fn check(function: pg_sys::Oid) -> Result<bool> {
     // SAFETY: look-ups in the catalog, raw calls without destructors; the names are read before anything else runs.
     unsafe {

@@ -13,7 +13,7 @@ use std::ffi::CStr;
 
 /// Whether a turn can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum BeginOutcome {
     /// The transaction is open with a snapshot, and the extension is the one that this process was started for.
     Ready,
     /// The extension was dropped: the process ends. No transaction is open.
@@ -84,7 +84,7 @@ impl Session {
     /// Frees the memory of the last turn, including allocations made between turns. Never waits for a lock on the
     /// extension. Can raise an error (a catalog that can't be read). Then the transaction is open, and
     /// [`Session::abort`] ends it.
-    pub fn begin(&mut self) -> Begun {
+    pub fn begin(&mut self) -> BeginOutcome {
         check_for_interrupts!();
         // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the
         // snapshot is taken after them.
@@ -97,16 +97,16 @@ impl Session {
                 |relation| pg_sys::ConditionalLockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
             let free = lock(pg_sys::ExtensionRelationId) && (self.gate == pg_sys::InvalidOid || lock(self.gate));
             let turn = if !free {
-                Begun::Busy
+                BeginOutcome::Busy
             } else {
                 match extension::installed() {
-                    None => Begun::Gone,
-                    Some(now) if now.oid != self.extension => Begun::Changed,
-                    Some(now) if now.version != self.extension_version => Begun::Changed,
-                    Some(_) => Begun::Ready,
+                    None => BeginOutcome::Gone,
+                    Some(now) if now.oid != self.extension => BeginOutcome::Changed,
+                    Some(now) if now.version != self.extension_version => BeginOutcome::Changed,
+                    Some(_) => BeginOutcome::Ready,
                 }
             };
-            if turn == Begun::Ready {
+            if turn == BeginOutcome::Ready {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             } else {
                 pg_sys::CommitTransactionCommand();
@@ -133,9 +133,12 @@ impl Session {
     }
 
     /// Runs `body` in a transaction of its own. The inner error: the extension is not as it was.
-    pub fn transaction<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<std::result::Result<T, Begun>> {
+    pub fn transaction<T>(
+        &mut self,
+        body: impl FnOnce(&Spi) -> Result<T>,
+    ) -> Result<std::result::Result<T, BeginOutcome>> {
         let done = run_caught(|| match self.begin() {
-            Begun::Ready => {
+            BeginOutcome::Ready => {
                 let value = spi::connect(body)?;
                 self.commit();
                 Ok(Ok(value))
@@ -185,7 +188,7 @@ impl Session {
         waited
     }
 
-    /// Asks the launcher for the missing ones of these runners, and wakes those with fewer than `at_once` calls in
+    /// Asks the launcher for the missing ones of these runners. Wakes the runners with fewer than `at_once` calls in
     /// flight. Call it in each turn of the scheduler.
     pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
         let mut missing = 0;

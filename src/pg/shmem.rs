@@ -1,12 +1,17 @@
-//! The shared memory of the extension: who runs, whom to wake, what to show.
+//! The shared memory of the extension: which processes run, which sessions wait, and figures to show.
 //!
-//! It exists only when the library is preloaded. Everything that a commit callback, an exit callback or another process's
-//! wake-up reads is an atomic, so that no such path can wait or fail; the one lock protects error texts and the allocation of
-//! call statistics. All-zero memory is the valid empty state.
+//! It exists only if the library is preloaded. Memory of zeros is the valid empty state.
 //!
-//! Full arrays: a database without a slot is logged and retried by the launcher; a session that waits for too much at a time polls; a role without a
-//! place is not over its quotas; a worker
-//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection as it would meet any other.
+//! Commit callbacks, exit callbacks and wake-ups of other processes read only atomics. So none of these paths can wait
+//! or fail. One lock protects the rest: error texts, the allocation of call statistics, the places of locks that block
+//! processes, and which runners call functions.
+//!
+//! Limitations, if an array is full:
+//! - A database gets no slot. The launcher logs this and retries.
+//! - A session that waits for too many things at a time polls.
+//! - A role without a place counts as below its quotas.
+//! - A worker without a place has no statistics.
+//! - A hold is not placed. Its statement fails if the engine is connected to the database.
 use super::{compat, raw};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::UnsafeCell;
@@ -30,50 +35,51 @@ const HOLDS: usize = 16;
 /// How long a hold keeps the engine out of a database if it is not released.
 pub const HOLD_MICROS: i64 = 30_000_000;
 
-// Wide because it is all of the shared memory, a piece for each who uses it.
+// Wide because it is the whole shared memory: one part for each of its users.
 #[repr(C)]
 pub(crate) struct Shared {
     launcher_pid: AtomicI32,
-    /// Number of the launcher's process plus one; zero when there is none.
+    /// Number of the launcher's process plus one. Zero: no launcher runs.
     launcher_procno: AtomicI32,
     rescan: AtomicU32,
     poke_all: AtomicU32,
-    /// How far `xdb.now` puts the clock of processes from the real one. Written by the postmaster alone.
+    /// Offset of the processes' clock from the real clock, in microseconds (`xdb.now`). Written only by the postmaster.
     clock_offset: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
     slots: [slot::SlotCell; slot::SLOTS],
     calls: [call::CallCell; call::CALLS],
-    /// How many places of sessions that wait are taken, up to where any ever was, and how many there are: they stand behind all this.
+    /// How many places of waiting sessions are taken, the end of the places that were ever taken, and how many places
+    /// there are. The places stand behind this struct.
     waiters_in_use: AtomicU32,
     waiters_until: AtomicU32,
     waiters: AtomicU32,
     over_in_use: AtomicU32,
     over: over::Cells,
-    /// One for the slot of each scheduler.
+    /// One entry for the slot of each scheduler.
     marks: [marks::Marks; SCHEDULERS],
-    /// Likewise.
+    /// One entry for the slot of each scheduler.
     slow: [slow::SlowMarks; SCHEDULERS],
     held_up: UnderLock<held_up::WaitPlaces>,
 }
 
 #[repr(C)]
 struct Hold {
-    /// Owner of the entry; claimed first and given up last.
+    /// The process that placed the hold. Claimed first and released last.
     pid: AtomicI32,
     database: AtomicU32,
     until: AtomicI64,
 }
 
-/// The offset of the clock as this process has read it: what counts in a server that has not preloaded the library, and what a
-/// new shared memory begins with.
+/// The offset of the clock that this process has read from its configuration. It counts if the library is not
+/// preloaded. A new shared memory begins with it.
 static OWN_CLOCK_OFFSET: AtomicI64 = AtomicI64::new(0);
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
 static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
-/// Asks for the shared memory. Only while the server loads its `shared_preload_libraries`.
+/// Requests the shared memory. Call it only while the server loads its `shared_preload_libraries`.
 pub fn register() {
     // SAFETY: _PG_init runs in the postmaster, before any other process or thread exists.
     unsafe {
@@ -98,7 +104,8 @@ unsafe extern "C-unwind" fn request() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn startup() {
-    // SAFETY: called by the server once the segment exists; the memory is aligned to a cache line and zero is its empty state.
+    // SAFETY: called by the server once the segment exists. The memory is aligned to a cache line, and zero is its
+    // empty state.
     unsafe {
         if let Some(previous) = PREVIOUS_STARTUP {
             pg_sys::ffi::pg_guard_ffi_boundary(|| previous());
@@ -124,26 +131,28 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 }
 
 impl Shared {
-    /// The places of sessions that wait.
+    /// The places of waiting sessions.
     fn waiters(&self) -> &[waiter::WaiterCell] {
-        // SAFETY: this many stand behind `self` in the segment, which begins zeroed: a valid state of atomics.
+        // SAFETY: this many places stand behind `self` in the segment. The segment begins zeroed, a valid state of
+        // atomics.
         unsafe {
             std::slice::from_raw_parts((&raw const *self).add(1).cast(), self.waiters.load(Ordering::SeqCst) as usize)
         }
     }
 }
 
-/// Whether the library was loaded through `shared_preload_libraries`, so that there is an engine.
+/// Whether the library was loaded through `shared_preload_libraries`. Only then is there an engine.
 pub fn is_preloaded() -> bool {
     shared().is_some()
 }
 
-/// How far the clock of processes is from the real one, in microseconds.
+/// The offset of the processes' clock from the real clock, in microseconds.
 pub fn clock_offset() -> i64 {
     shared().map_or(&OWN_CLOCK_OFFSET, |shared| &shared.clock_offset).load(Ordering::SeqCst)
 }
 
-/// Notes the offset that this process has read from its configuration. From the postmaster it holds for all processes.
+/// Records the offset that this process has read from its configuration. The postmaster's offset holds for all
+/// processes.
 pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
     if let Some(shared) = shared().filter(|_| is_postmaster) {
@@ -151,7 +160,7 @@ pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
     }
 }
 
-/// A value that is read and written under the lock of the shared memory only.
+/// A value that is read and written only under the lock of the shared memory.
 #[repr(transparent)]
 struct UnderLock<T>(UnsafeCell<T>);
 
@@ -164,7 +173,7 @@ impl<T: Copy> UnderLock<T> {
         with_lock(false, || unsafe { *self.0.get() })
     }
 
-    /// As [`with_lock`].
+    /// Changes the value under the lock. `f` must neither raise an error nor panic.
     fn change(&self, f: impl FnOnce(&mut T)) {
         // SAFETY: under the lock, exclusively.
         with_lock(true, || f(unsafe { &mut *self.0.get() }));
@@ -184,7 +193,7 @@ pub(crate) fn with_lock<R>(exclusive: bool, f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Says that this process is the launcher.
+/// Records this process as the launcher.
 pub fn launcher_started() {
     let (Some(shared), Some(procno)) = (shared(), raw::my_procno()) else {
         return;
@@ -193,14 +202,14 @@ pub fn launcher_started() {
     shared.launcher_pid.store(std::process::id() as i32, Ordering::SeqCst);
 }
 
-/// Says that the launcher has ended. Called while it exits: cannot fail.
+/// Records that the launcher has ended. Called while it exits: cannot fail.
 pub fn launcher_ended() {
     let Some(shared) = shared() else { return };
     shared.launcher_pid.store(0, Ordering::SeqCst);
     shared.launcher_procno.store(0, Ordering::SeqCst);
 }
 
-/// Whether there is a launcher now.
+/// Whether a launcher runs now.
 pub fn has_launcher() -> bool {
     shared().is_some_and(|shared| shared.launcher_pid.load(Ordering::SeqCst) != 0)
 }
@@ -214,15 +223,15 @@ pub fn wake_launcher() {
     }
 }
 
-/// Tells the launcher to read the list of databases again. Cannot fail.
+/// Makes the launcher read the list of databases again. Cannot fail.
 pub fn request_rescan() {
     let Some(shared) = shared() else { return };
     shared.rescan.store(1, Ordering::SeqCst);
     wake_launcher();
 }
 
-/// Tells the launcher that this database may have got the extension. Cannot fail: when the list is full, every database is
-/// looked at again.
+/// Notifies the launcher that this database may have the extension now. Cannot fail. If the list is full, the launcher
+/// checks every database again.
 pub fn poke(database: pg_sys::Oid) {
     let Some(shared) = shared() else { return };
     let oid = database.to_u32();
@@ -236,17 +245,17 @@ pub fn poke(database: pg_sys::Oid) {
     request_rescan();
 }
 
-/// What the launcher was told since it last asked.
+/// Notifications for the launcher since it last took them.
 pub struct Pokes {
-    /// The list of databases has to be read again.
+    /// The launcher must read the list of databases again.
     pub rescan: bool,
-    /// Every database has to be looked at again.
+    /// The launcher must check every database again.
     pub all: bool,
-    /// These databases have to be looked at again.
+    /// The launcher must check these databases again.
     pub databases: Vec<pg_sys::Oid>,
 }
 
-/// Takes what the launcher was told.
+/// Takes the notifications for the launcher.
 pub fn take_pokes() -> Pokes {
     let Some(shared) = shared() else {
         return Pokes { rescan: false, all: false, databases: Vec::new() };
@@ -264,10 +273,11 @@ pub fn take_pokes() -> Pokes {
     }
 }
 
-/// Keeps the engine from starting in this database until released by this process, or for [`HOLD_MICROS`].
+/// Keeps the engine from starting in this database, until this process releases the hold or [`HOLD_MICROS`] have
+/// passed. Returns false if there is no free place.
 ///
-/// The hold is published before the caller looks for running schedulers, and a scheduler looks for holds after it has published
-/// itself: one of the two sees the other.
+/// The hold is published before the caller looks for running schedulers. A scheduler publishes itself before it looks
+/// for holds. So one of the two sees the other.
 pub fn hold(database: pg_sys::Oid) -> bool {
     let Some(shared) = shared() else { return false };
     let pid = std::process::id() as i32;
@@ -281,7 +291,7 @@ pub fn hold(database: pg_sys::Oid) -> bool {
     true
 }
 
-/// Releases the holds of this process and tells the launcher. Cannot fail.
+/// Releases the holds of this process and wakes the launcher. Cannot fail.
 pub fn release_holds() {
     let Some(shared) = shared() else { return };
     let pid = std::process::id() as i32;
@@ -292,7 +302,7 @@ pub fn release_holds() {
     request_rescan();
 }
 
-/// Whether a session keeps the engine out of this database, and until when at most.
+/// Until when a session may keep the engine out of this database, if any does.
 pub fn held_until(database: pg_sys::Oid) -> Option<i64> {
     let now = raw::now_micros();
     shared()?

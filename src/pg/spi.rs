@@ -124,7 +124,7 @@ const MAX_PLANS: usize = 1000;
 /// No limit, for SPI.
 const ALL_ROWS: usize = 0;
 
-/// A connection to SPI, for running statements. It ends with the closure of [`connect`].
+/// A connection to SPI, for running statements. The connection ends with the closure of [`connect`].
 #[derive(Clone, Copy)]
 pub struct Spi {
     tables: TablesOf,
@@ -159,7 +159,7 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 }
 
 impl Spi {
-    /// The same connection, for statements that use the application's tables.
+    /// This connection, for statements that use the application's tables.
     pub fn on_users_tables(&self) -> Self {
         Self { tables: TablesOf::Users, ..*self }
     }

@@ -13,7 +13,7 @@ mod xdb_tests {
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{FromColumn, array, column, value};
     use crate::pg::row_locks::{OthersForUpdate, others_for_update};
-    use crate::pg::shmem::over::{self, Kind};
+    use crate::pg::shmem::over::{self, Quota};
     use crate::pg::shmem::{Role, Slot, slow, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
@@ -57,13 +57,13 @@ mod xdb_tests {
             crate::pg::latch::wait_for_latch(50);
         }
         // No table has such an oid.
-        let mark = |number: u32| slow::Mark { kind: slow::Kind::Slow, oid: u32::MAX - number };
+        let mark = |number: u32| slow::SlowMark { kind: slow::MarkKind::Slow, oid: u32::MAX - number };
         (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
         let marks: Vec<_> = slow::marks(database).collect();
         assert_eq!((marks.len(), marks.contains(&mark(0))), (slow::PLACES, false));
         slow::mark(database, mark(1));
         assert_eq!(slow::marks(database).count(), slow::PLACES, "one mark has one place");
-        let killer = slow::Mark { kind: slow::Kind::Killer, oid: u32::MAX };
+        let killer = slow::SlowMark { kind: slow::MarkKind::Killer, oid: u32::MAX };
         slow::mark(database, killer);
         (0..=slow::PLACES as u32).for_each(|number| slow::mark(database, mark(number)));
         assert!(slow::marks(database).any(|mark| mark == killer), "slow tables push it out");
@@ -195,32 +195,32 @@ mod xdb_tests {
     fn who_is_over_is_said_of_one_role_of_one_database_and_one_kind() {
         let oid = |number: u32| pg_sys::Oid::from(u32::MAX - number);
         let (here, there) = (oid(1), oid(2));
-        over::set(here, Kind::Messages, &[(oid(3), 7), (oid(4), 8)]);
-        over::set(there, Kind::Messages, &[(oid(3), 9)]);
-        over::set(here, Kind::Running, &[(oid(4), 5)]);
+        over::set(here, Quota::Messages, &[(oid(3), 7), (oid(4), 8)]);
+        over::set(there, Quota::Messages, &[(oid(3), 9)]);
+        over::set(here, Quota::Running, &[(oid(4), 5)]);
         let all = || {
             [(here, 3), (here, 4), (there, 3), (there, 4)].map(|(database, role)| {
-                [Kind::Messages, Kind::Running].map(|kind| over::limit(database, oid(role), kind))
+                [Quota::Messages, Quota::Running].map(|quota| over::limit(database, oid(role), quota))
             })
         };
         assert_eq!(all(), [[Some(7), None], [Some(8), Some(5)], [Some(9), None], [None, None]]);
         // New values replace the old ones.
-        over::set(here, Kind::Messages, &[(oid(4), 6)]);
-        over::set(here, Kind::Running, &[]);
+        over::set(here, Quota::Messages, &[(oid(4), 6)]);
+        over::set(here, Quota::Running, &[]);
         assert_eq!(all(), [[None, None], [Some(6), None], [Some(9), None], [None, None]]);
         // A role without a place is not over.
         let many: Vec<_> = (10..=10 + over::PLACES as u32).map(|number| (oid(number), 1)).collect();
-        over::set(here, Kind::Running, &many);
-        let of = |number| over::limit(here, oid(number), Kind::Running);
+        over::set(here, Quota::Running, &many);
+        let of = |number| over::limit(here, oid(number), Quota::Running);
         assert_eq!((of(10), of(10 + over::PLACES as u32)), (Some(1), None));
-        assert_eq!(over::limit(there, oid(3), Kind::Messages), Some(9));
+        assert_eq!(over::limit(there, oid(3), Quota::Messages), Some(9));
         over::clear(here);
         assert_eq!(all(), [[None, None], [None, None], [Some(9), None], [None, None]]);
-        over::set(there, Kind::Running, &many);
+        over::set(there, Quota::Running, &many);
         over::clear(there);
         assert_eq!(all(), [[None; 2]; 4]);
-        over::set(there, Kind::Running, &[(oid(3), 1)]);
-        assert_eq!(over::limit(there, oid(3), Kind::Running), Some(1), "places are given back");
+        over::set(there, Quota::Running, &[(oid(3), 1)]);
+        assert_eq!(over::limit(there, oid(3), Quota::Running), Some(1), "places are given back");
         over::clear(there);
     }
 
@@ -617,14 +617,14 @@ mod xdb_tests {
 
     // --- memory ------------------------------------------------------------------------------------------------------
 
-    /// What this process has allocated, by Postgres or by Rust, in bytes.
+    /// The bytes that this process has allocated, by Postgres or by Rust.
     fn allocated() -> usize {
         // SAFETY: figures of the C library's allocator, which both use.
         let info = unsafe { libc::mallinfo2() };
         info.uordblks + info.hblkhd
     }
 
-    /// The first rounds may allocate what is kept once; later rounds may not.
+    /// The first rounds may allocate memory that is kept once. Later rounds may not.
     fn does_not_grow(what: &str, mut body: impl FnMut(u32)) {
         (0..200).for_each(&mut body);
         let before = allocated();

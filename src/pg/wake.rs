@@ -1,12 +1,18 @@
-//! What a transaction sets off when it commits, and only then: wake-ups of the engine, of waiting sessions, of the launcher.
+//! Wake-ups that a transaction sends when it commits: to the engine, to waiting sessions, to the launcher.
 //!
-//! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
-//! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
-//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine and all waiting sessions.
+//! Notes are kept per subtransaction. A savepoint that is rolled back drops its notes.
 //!
-//! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
-//! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here. Of sessions that
-//! wait for calls one is woken for each call; `shmem/waiter.rs` says why none is lost.
+//! The callbacks run after the commit, where an error would bring the server down. So the callbacks touch only atomics
+//! and latches.
+//!
+//! `PREPARE TRANSACTION` drops the notes, because `COMMIT PREPARED` may run in another session. `COMMIT PREPARED` wakes
+//! the engine and all waiting sessions instead.
+//!
+//! The engine polls, so a lost wake-up only delays it. A waiting session with a place in shared memory does not poll.
+//! It looks again only when it is woken, or when its time is over. So every transaction that ends an execution or a
+//! state must note that here.
+//!
+//! A new call wakes one of the sessions that wait for calls. `shmem/waiter.rs` says why no call is missed.
 use super::crash;
 pub use super::shmem::waiter::NewCall;
 use super::shmem::{self, Role, Slot, Wakeup, call, waiter as places};
@@ -17,39 +23,39 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdb_engine::fnv1a_128;
 
-/// What a transaction has done, or sets off when it commits.
+/// What a transaction has done, or what its commit sets off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Note {
-    /// It has written what others can't see yet. The least note.
+    /// Has written rows that other sessions can't see yet. Must stay the least note: savepoints are split off at it.
     Wrote,
-    /// It has locked an execution: the close of that waits for its end.
+    /// Has locked an execution. Until this transaction ends, the execution can't close.
     Locked([u8; 16]),
-    /// An RPC has locked what it has loaded.
+    /// An RPC has locked the attributes that it loaded.
     LockedAttributes,
     CallsOver,
     /// Wakes the schedulers.
     Wake(Wakeup),
-    /// Wakes sessions that wait for this: an execution or a state that has ended, a worker whose calls may be claimed.
+    /// Wakes sessions that wait for this key: an execution or a state that has ended, or a worker that may have calls.
     WakeWaiters([u8; 16]),
-    /// Wakes a session that waits for calls of this worker: this execution and state have a new one.
+    /// Wakes one session that waits for calls of this worker: this execution and state have a new call.
     WakeForCall(i32, NewCall, ([u8; 16], u32)),
     /// Wakes all sessions that wait.
     WakeAll,
     PokeLauncher,
     Rescan,
-    /// A worker is not registered any more.
+    /// A worker was unregistered.
     ForgetWorker(i32),
 }
 
 thread_local! {
-    /// By subtransaction. Later ones have higher numbers, so those of the innermost stand last.
+    /// By subtransaction. Later subtransactions have higher numbers, so the notes of the innermost one stand last.
     static NOTES: RefCell<BTreeSet<(pg_sys::SubTransactionId, Note)>> = const { RefCell::new(BTreeSet::new()) };
     static HOLDING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The callbacks stay registered for the life of the process; registering twice would run them twice.
+/// The callbacks stay registered for the life of the process. Registering twice would run them twice.
 fn ensure_registered() {
     if !REGISTERED.get() {
         // SAFETY: both callbacks have the expected signature and live as long as the library, which is never unloaded.
@@ -73,17 +79,18 @@ fn is_noted(wanted: impl Fn(&Note) -> bool) -> bool {
     NOTES.with_borrow(|notes| notes.iter().any(|(_, note)| wanted(note)))
 }
 
-/// Wakes this database's engine when the transaction commits; it then reads all that is due.
+/// Wakes this database's engine when the transaction commits. The engine then reads all due rows.
 pub fn wake_scheduler_at_commit() {
     note(Note::Wake(Wakeup::Anything));
 }
 
-/// Wakes this database's engine when the transaction commits: there is work.
+/// Wakes this database's engine when the transaction commits, because there is work.
 pub fn call_scheduler_at_commit() {
     note(Note::Wake(Wakeup::Work));
 }
 
-/// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
+/// Wakes the engine and all waiting sessions of this database when the transaction commits. For changes whose notes
+/// this transaction does not have.
 pub fn wake_everybody_at_commit() {
     [Note::Wake(Wakeup::Anything), Note::WakeAll, Note::CallsOver].into_iter().for_each(note);
 }
@@ -103,32 +110,35 @@ pub fn call_worker_at_commit(worker: i32) {
     note(Note::WakeWaiters(worker_key(worker)));
 }
 
-/// Wakes one of them when the transaction commits: this execution and state have a new call.
+/// Wakes one session that waits for calls of this worker when the transaction commits. `of`: the execution and state
+/// that have the new call.
 pub fn new_call_at_commit(worker: i32, call: NewCall, of: ([u8; 16], u32)) {
     note(Note::WakeForCall(worker, call, of));
 }
 
-/// Stands for a worker where executions are waited for.
+/// The key under which sessions wait for calls of a worker.
 pub(super) fn worker_key(worker: i32) -> [u8; 16] {
     fnv1a_128(b"worker".iter().copied().chain(worker.to_be_bytes())).to_be_bytes()
 }
 
-/// Stands for a state execution where executions are waited for. Two of the same key wake each other for nothing.
+/// The key under which sessions wait for a state execution. If two states have the same key, one wakes the other's
+/// sessions for nothing.
 fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
     (u128::from_be_bytes(*execution) ^ fnv1a_128(state_execution_id.bytes())).to_be_bytes()
 }
 
-/// Says that this transaction has written what others can't see yet.
+/// Notes that this transaction has written rows that other sessions can't see yet.
 pub fn note_uncommitted_write() {
     note(Note::Wrote);
 }
 
-/// Whether the current transaction has written what others can't see yet: waiting for its effects would wait for ever.
+/// Whether this transaction has written rows that other sessions can't see yet. Waiting for their effects would never
+/// end.
 pub fn has_uncommitted_writes() -> bool {
     is_noted(|note| *note == Note::Wrote)
 }
 
-/// Says that this transaction has locked an execution, as a publisher or more strongly.
+/// Notes that this transaction has locked an execution, with the lock of a publisher or a stronger one.
 pub fn note_locked(execution: [u8; 16]) {
     note(Note::Locked(execution));
 }
@@ -138,42 +148,44 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
     is_noted(|note| *note == Note::Locked(*execution))
 }
 
-/// Tells the scheduler at commit that calls are over which it may know of as having or wanting locks.
+/// Notifies the scheduler at commit that calls have ended. The scheduler may know of locks that these calls hold or
+/// wait for.
 pub fn calls_over_at_commit() {
     [Note::CallsOver, Note::Wake(Wakeup::Work)].into_iter().for_each(note);
 }
 
-/// The same without waking it: it may know of none of them.
+/// Like [`calls_over_at_commit`], but does not wake the scheduler. For calls whose locks the scheduler may not know.
 pub fn calls_over_quietly_at_commit() {
     note(Note::CallsOver);
 }
 
-/// Says that an RPC of this transaction is about to lock what it loads.
+/// Notes that an RPC of this transaction is about to lock the attributes that it loads.
 pub fn note_locked_attributes() {
     note(Note::LockedAttributes);
 }
 
-/// Whether this transaction has locked any execution, or attributes for an RPC: others may wait for it.
+/// Whether this transaction has locked any execution, or attributes for an RPC. Other sessions may wait for these
+/// locks.
 pub fn has_locked_anything() -> bool {
     is_noted(|note| matches!(note, Note::Locked(_) | Note::LockedAttributes))
 }
 
-/// Tells the launcher at commit that this database may have got the extension.
+/// Notifies the launcher at commit that this database may have the extension now.
 pub fn poke_launcher_at_commit() {
     note(Note::PokeLauncher);
 }
 
-/// Tells the launcher at commit that the list of databases has changed.
+/// Notifies the launcher at commit that the list of databases has changed.
 pub fn rescan_at_commit() {
     note(Note::Rescan);
 }
 
-/// Forgets the figures of a worker when the transaction commits that unregisters it.
+/// Deletes the figures of a worker when the transaction that unregisters the worker commits.
 pub fn forget_worker_at_commit(worker: i32) {
     note(Note::ForgetWorker(worker));
 }
 
-/// Releases this process's holds when the transaction ends, however it ends.
+/// Releases this process's holds when the transaction commits or rolls back.
 pub(super) fn release_holds_at_end() {
     ensure_registered();
     HOLDING.set(true);
@@ -188,8 +200,8 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
         XACT_EVENT_ABORT | XACT_EVENT_PARALLEL_ABORT | XACT_EVENT_PREPARE => false,
         _ => return,
     };
-    // A panic must not leave this function. What it cut off the engine finds when it polls. Sessions in a wait don't poll, and would
-    // sleep until their time is over: all of this database look again instead.
+    // A panic must not leave this function. The engine finds by polling what the panic cut off. Waiting sessions don't
+    // poll and would sleep until their time is over. So all waiting sessions of this database look again.
     if catch_unwind(AssertUnwindSafe(|| transaction_ended(committed))).is_err() && committed {
         // SAFETY: set once at the start of the process.
         places::wake(unsafe { pg_sys::MyDatabaseId }, None);
@@ -207,7 +219,7 @@ fn transaction_ended(committed: bool) {
     if committed {
         carry_out(&notes);
     }
-    // After the wake-ups, so that a launcher which looks at once sees everything.
+    // After the wake-ups: the launcher may look at once, and must see everything.
     if HOLDING.replace(false) {
         shmem::release_holds();
     }
@@ -245,7 +257,7 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
     _: *mut c_void,
 ) {
     use pg_sys::SubXactEvent::{SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB};
-    // As above: a panic here could at worst leave a note too many, which wakes a process for nothing.
+    // As above. At worst a panic here leaves a surplus note, which wakes a process for nothing.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let of_level = |notes: &mut BTreeSet<_>| notes.split_off(&(subtransaction, Note::Wrote));
         NOTES.with_borrow_mut(|notes| match event {
@@ -268,28 +280,29 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     }
 }
 
-/// Waiting for an execution or for calls, in a client's session.
+/// Waits for an execution or for calls, in a client's session.
 pub mod waiter {
     use super::{WAITING, ensure_registered, places};
     use crate::pg::latch;
     use pgrx::pg_sys;
 
-    /// How often to look when there is no place left.
+    /// How often a session without a place looks.
     const POLL_MS: i64 = 1000;
 
-    /// A place among the waiters; given back when dropped, at the end of the transaction, and at the end of the process,
-    /// whichever comes first.
+    /// A place of a waiting session. It is given back when dropped, at the end of the transaction, or at the end of the
+    /// process, whichever comes first.
     ///
-    /// Register *first* and look *then*, with a new snapshot: what comes after the look wakes this session.
+    /// Register *first* and look *then*, with a new snapshot. Everything that commits after the look wakes this
+    /// session.
     pub struct Registration {
         place: Option<usize>,
-        /// Whose calls are waited for.
+        /// The worker whose calls this session waits for.
         worker: Option<i32>,
     }
 
     impl Registration {
-        /// Takes a place to wait for an execution. Without one (this process waits for several things already, or the library is not
-        /// preloaded), waiting means polling.
+        /// Takes a place to wait for an execution. Without a place, waiting means polling: all places of this process
+        /// are taken, or the library is not preloaded.
         pub fn register(execution: &[u8; 16]) -> Registration {
             Self { place: Self::take(execution, None), worker: None }
         }
@@ -299,20 +312,20 @@ pub mod waiter {
             Self::register(&super::state_key(execution, state_execution_id))
         }
 
-        /// Takes a place to wait for calls of one worker, of the first to the last of these shards.
+        /// Takes a place to wait for calls of one worker in these shards, both ends included.
         pub fn register_worker(worker: i32, shards: (i16, i16)) -> Registration {
             Self { place: Self::take(&super::worker_key(worker), Some(shards)), worker: Some(worker) }
         }
 
         fn take(key: &[u8; 16], shards: Option<(i16, i16)>) -> Option<usize> {
             ensure_registered();
-            // Before the place is taken, so that no error can come between.
+            // Set before the place is taken, so that no error can come between.
             WAITING.set(true);
             // SAFETY: set once at the start of the process.
             places::take(unsafe { pg_sys::MyDatabaseId }, key, shards)
         }
 
-        /// Whether it has a place.
+        /// Whether this session has a place.
         #[cfg(feature = "pg_test")]
         pub fn has_place(&self) -> bool {
             self.place.is_some()
@@ -323,31 +336,33 @@ pub mod waiter {
             self.place
         }
 
-        /// Whether it waits for calls of this worker.
+        /// Whether this session waits for calls of this worker.
         pub fn is_for(&self, worker: i32) -> bool {
             self.worker == Some(worker)
         }
 
-        /// This session, or another one, has found what it was woken for: the wake-up is not passed on.
+        /// The wake-up has served its purpose: this session or another one has found the call. The wake-up is not
+        /// passed on.
         pub fn served(&self) {
             self.place.into_iter().for_each(places::served);
         }
 
-        /// Waits until this session is woken, or for this long; not at all if it was woken since the last wait. Interrupts are
-        /// obeyed. The caller looks again afterwards: a wake-up says only that something may have changed.
+        /// Waits until this session is woken, but at most this long. Returns at once if the session was woken since the
+        /// last wait. Interrupts are obeyed. The caller looks again afterwards: a wake-up only says that something may
+        /// have changed.
         pub fn wait(&self, timeout_ms: i64) {
             wait_for_any([self], timeout_ms);
         }
 
-        /// The same for calls. If this session is the one of its worker and shards that looks for what no commit wakes it for, no longer than
-        /// `until_look_ms`.
+        /// Like [`Self::wait`], for calls. The session that watches its line waits at most `until_look_ms`: it looks
+        /// for calls that no commit wakes it for.
         pub fn wait_for_calls(&self, timeout_ms: i64, until_look_ms: i64) {
             let watches = self.place.is_none_or(places::watches);
             self.wait(if watches { timeout_ms.min(until_look_ms) } else { timeout_ms });
         }
     }
 
-    /// The same as [`Registration::wait`] for several at a time.
+    /// Like [`Registration::wait`], for several places at a time.
     pub fn wait_for_any<const N: usize>(places: [&Registration; N], timeout_ms: i64) {
         let woken =
             || places.iter().filter_map(|one| one.place).fold(false, |any, place| any | places::take_woken(place));
@@ -356,7 +371,7 @@ pub mod waiter {
         }
         let is_polling = places.iter().any(|one| one.place.is_none());
         latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
-        // The look that follows is for these.
+        // Clears the wake-ups: the next look serves them.
         woken();
     }
 

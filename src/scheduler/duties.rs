@@ -1,4 +1,4 @@
-//! The work of an engine process besides its turns: a scheduler retires its runners and shows figures; a runner ends
+//! The work of an engine process besides its turns. A scheduler retires its runners and shows figures. A runner ends
 //! when it is idle.
 
 use super::maintenance::Maintenance;

@@ -1,9 +1,9 @@
 //! The launcher: one process without a database. It keeps a scheduler running for each database with the extension, and
 //! starts the runners that schedulers ask for.
 //!
-//! The launcher can't read whether a database has the extension. So it starts a scheduler once in each database;
-//! without the extension that scheduler ends. When a session creates the extension there, it starts one again. Shared
-//! memory holds everything that running schedulers need, so a new launcher continues with them.
+//! The launcher can't read whether a database has the extension. So it starts a scheduler once in each database.
+//! Without the extension that scheduler ends. When a session creates the extension there, the launcher starts one
+//! again. Shared memory holds everything that running schedulers need, so a new launcher continues with them.
 //!
 //! Limitations: a new database is found within 5 seconds if no session wakes the launcher. It starts up to 4 processes
 //! at a time.
@@ -59,7 +59,7 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
 
 /// What the launcher knows of a database besides its slots. A new launcher starts without it.
 #[derive(Default)]
-struct Known {
+struct KnownDatabase {
     /// A scheduler ran there and found no extension.
     absent: bool,
     /// A session has created the extension since the last start.
@@ -79,7 +79,7 @@ struct KnownProcess {
 struct Launcher {
     databases: Vec<Database>,
     scanned_at: Option<Instant>,
-    known: HashMap<pg_sys::Oid, Known>,
+    known: HashMap<pg_sys::Oid, KnownDatabase>,
     /// Until this moment no process is started, because all worker processes were in use. With the length of that
     /// pause.
     workers_used_up: Option<(Instant, Duration)>,

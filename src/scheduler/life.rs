@@ -1,8 +1,8 @@
 //! The life of an engine process, a scheduler or a runner, from the launcher's request to its exit.
 //!
 //! Exit codes: 0 if there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code
-//! would make the postmaster restart the whole cluster. The postmaster itself never restarts these processes; the
-//! launcher does.
+//! would make the postmaster restart the whole cluster. The launcher restarts these processes, and the postmaster never
+//! does.
 use super::main_loop;
 use crate::pg::catch::{log_error, run_caught};
 use crate::pg::session::{self, Session};

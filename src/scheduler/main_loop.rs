@@ -11,7 +11,7 @@ use crate::pg::descriptors::Descriptors;
 use crate::pg::in_hand;
 use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
-use crate::pg::session::{Begun, Session, report_activity};
+use crate::pg::session::{BeginOutcome, Session, report_activity};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
@@ -37,7 +37,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         }
         match begin(session, role) {
             Ok(Ok(begun)) => break begun,
-            Ok(Err(Begun::Busy)) => {}
+            Ok(Err(BeginOutcome::Busy)) => {}
             Ok(Err(_)) => return ExitReason::Restart,
             Err(error) => {
                 session.slot.record_error(&error.to_string());
@@ -145,9 +145,9 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
         }
         session.slot.take_wake();
         match session.transaction(|_| Ok(())) {
-            Ok(Ok(()) | Err(Begun::Ready | Begun::Busy)) => {}
-            Ok(Err(Begun::Gone)) => return ExitReason::Gone,
-            Ok(Err(Begun::Changed)) => return ExitReason::Restart,
+            Ok(Ok(()) | Err(BeginOutcome::Ready | BeginOutcome::Busy)) => {}
+            Ok(Err(BeginOutcome::Gone)) => return ExitReason::Gone,
+            Ok(Err(BeginOutcome::Changed)) => return ExitReason::Restart,
             Err(error) => log_error("the scheduler can't see whether the extension was updated", &error),
         }
         // A session that updates the extension wakes this process. A manual change of the catalog does not.
@@ -157,7 +157,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
 
 /// Begins an epoch, or returns why there can't be one yet. The flag says whether the server has crashed and this is the
 /// first scheduler since.
-fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, bool), Begun>> {
+fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<(i64, bool), BeginOutcome>> {
     let (database, slot) = (session.database, session.slot);
     // No runner has begun before the first scheduler, so no file belongs to a live process.
     let is_first = role == Role::Scheduler && slot.epoch() == 0;
@@ -192,7 +192,7 @@ fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
-/// This many connections are reserved beyond those in use, so that the reservation changes rarely.
+/// This many connections are reserved beyond the ones in use, so that the reservation changes rarely.
 const SPARE: usize = 16;
 
 /// Descriptors for the connections of the reactor, reserved as needed.

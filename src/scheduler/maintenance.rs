@@ -20,8 +20,8 @@ const SCAN_EVERY: Duration = Duration::from_secs(60);
 /// locked, or closed late. Not every scan does so, because it has to pass deleted rows that an old snapshot keeps.
 const SCANS: u32 = 60;
 
-/// How often the scan of executions with a retention of their own begins again. These may be deleted as soon as they
-/// close.
+/// How often the scan of executions with a retention of their own begins again. Such executions may be deleted as soon
+/// as they close.
 const OVERDUE_AGAIN: Duration = SCAN_EVERY;
 
 /// The most executions in one transaction.
@@ -44,9 +44,9 @@ pub struct Maintenance {
     rest: Option<Duration>,
     /// Where the next scans begin.
     after: Cursors,
-    /// When the scans began at the oldest execution.
+    /// When the scans of closed executions and of message ids last began at the oldest row.
     begun: Instant,
-    /// The same for executions with a retention of their own.
+    /// When the scan of executions with a retention of their own last began at the oldest row.
     begun_overdue: Instant,
     /// The offset of the clock at the last scan. If it changes, the scans begin again.
     clock_offset: i64,

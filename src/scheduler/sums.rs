@@ -7,9 +7,9 @@
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::session::Session;
-use crate::pg::shmem::over::{self, Kind};
+use crate::pg::shmem::over::{self, Quota};
 use crate::pg::spi::Spi;
-use crate::store::quotas::{self, Limits, Sums};
+use crate::store::quotas::{self, RunningLimits, Sums};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const SHORTEST_REST: Duration = Duration::from_millis(50);
 
 /// The progress of the round.
 pub struct Counting {
-    kind: Kind,
+    quota: Quota,
     sums: Sums,
     /// The row that was counted last.
     after: String,
@@ -39,7 +39,7 @@ impl Counting {
     /// The first round begins at once: a restart of the server has cleared shared memory.
     pub fn new() -> Self {
         let now = Instant::now();
-        Self { kind: Kind::Running, sums: Sums::new(), after: String::new(), began: now, due: now }
+        Self { quota: Quota::Running, sums: Sums::new(), after: String::new(), began: now, due: now }
     }
 
     /// When the next slice is due.
@@ -65,16 +65,16 @@ impl Counting {
 
     /// Counts the next rows. Returns whether the round is over.
     fn slice(&mut self, spi: &Spi, database: pg_sys::Oid) -> Result<bool> {
-        if self.kind == Kind::Running {
-            let limits = Limits::read(spi, guc::MAX_RUNNING_PROCESSES.get())?;
+        if self.quota == Quota::Running {
+            let limits = RunningLimits::read(spi, guc::MAX_RUNNING_PROCESSES.get())?;
             if limits.has_any() && self.add(spi)? {
                 return Ok(false);
             }
             let counted = self.sums.drain().map(|(owner, sum)| (owner, limits.of(owner), sum.count));
             let reached = counted.filter(|(_, limit, running)| *limit > 0 && *running >= i64::from(*limit));
             let reached: Vec<_> = reached.map(|(owner, limit, _)| (owner, limit as u32)).collect();
-            over::set(database, Kind::Running, &reached);
-            (self.kind, self.after) = (Kind::Messages, String::new());
+            over::set(database, Quota::Running, &reached);
+            (self.quota, self.after) = (Quota::Messages, String::new());
         }
         if self.add(spi)? {
             return Ok(false);
@@ -82,13 +82,13 @@ impl Counting {
         let (messages, bytes) = (guc::quotas().queue_messages, guc::quotas().queue_bytes);
         let reached = self.sums.iter().filter(|(_, sum)| sum.count >= messages as i64 || sum.bytes >= bytes as i64);
         let reached: Vec<_> = reached.map(|(owner, _)| (*owner, messages as u32)).collect();
-        over::set(database, Kind::Messages, &reached);
+        over::set(database, Quota::Messages, &reached);
         Ok(true)
     }
 
     /// Adds the next rows. Returns whether there may be more.
     fn add(&mut self, spi: &Spi) -> Result<bool> {
-        let last = quotas::add(spi, self.kind, &mut self.sums, &self.after, SLICE)?;
+        let last = quotas::add(spi, self.quota, &mut self.sums, &self.after, SLICE)?;
         let has_more = last.is_some();
         self.after = last.unwrap_or_default();
         Ok(has_more)

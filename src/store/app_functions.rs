@@ -1,5 +1,5 @@
-//! The application's functions: those that starts and answers call, those that answer in place of workers, and those
-//! that merge inputs.
+//! The application's functions. Starts and answers call them, some answer calls in place of workers, and some merge
+//! inputs.
 //!
 //! A definition has their names, not oids. Each call looks the function up by its name and the types of its arguments.
 //! So a function that was dropped and created again, or restored from a dump, is found. A function that was renamed is
@@ -48,12 +48,12 @@ pub struct Called {
 
 /// Functions to call, in their order. `context` is JSON text about the caller, the second argument of each function.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct FunctionCalls {
     pub called: Vec<Called>,
     context: String,
 }
 
-impl Calls {
+impl FunctionCalls {
     /// Looks the functions up, with the engine's rights. Asks for `context` only if there are any functions.
     pub fn look_up(
         definition: &Definition,
@@ -100,7 +100,7 @@ pub fn find(name: &str, arguments: usize) -> Result<u32> {
 
 /// What a function named in a definition must return.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Gives {
+pub enum ReturnType {
     Json,
     JsonOrNothing,
 }
@@ -127,16 +127,16 @@ const NOT_A_NAME: i32 = sqlstate(b"22023");
 
 /// Checks that the function has the right arguments and result, and that the role may call it. Processes of other roles
 /// would call the function for the role that registers it.
-pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: Gives) -> Result<()> {
+pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: ReturnType) -> Result<()> {
     let wrong = |what: &str| Err(error::invalid_definition(format!("function {name}: {what}")));
     let Some(oid) = routine::of_jsonb(name, arguments)? else {
         let types = vec!["jsonb"; arguments].join(", ");
         return wrong(&format!("there is no function {name}({types})"));
     };
-    match kind(spi, oid.into(), role, gives == Gives::JsonOrNothing)? {
+    match kind(spi, oid.into(), role, gives == ReturnType::JsonOrNothing)? {
         Some((_, _, true, _)) => wrong("it is temporary: the engine can't see it"),
         Some((false, ..)) => wrong("it is not a plain function that returns one value"),
-        Some((_, false, ..)) if gives == Gives::Json => wrong("it must return jsonb"),
+        Some((_, false, ..)) if gives == ReturnType::Json => wrong("it must return jsonb"),
         Some((_, false, ..)) => wrong("it must return jsonb or void"),
         Some((_, _, _, false)) => Err(error::may_not_name(name)),
         Some(_) => Ok(()),

@@ -12,7 +12,7 @@ use crate::pg::catch::{
     INTERNAL_ERROR, NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate,
 };
 use crate::pg::memory;
-use crate::pg::param::{Param, Relation, value};
+use crate::pg::param::{Param, Regclass, value};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
@@ -41,7 +41,7 @@ struct KeyColumn {
     /// The column of `t`, cast to its base type: the operator may not accept a domain.
     operand: String,
     operator: String,
-    /// The type of the key's value. It has no length: a cast must not cut a key that is too long to the key of another
+    /// The type of the key's value, without a length. A cast must not cut a key that is too long to the key of another
     /// row.
     cast_to: String,
 }
@@ -209,7 +209,7 @@ impl Tables {
         if let Some(found) = lock()? {
             return Ok(Some(found));
         }
-        match catalog::has_active_policies(spi, Relation(mapping.relation))? {
+        match catalog::has_active_policies(spi, Regclass(mapping.relation))? {
             true => Err(not_to_be_locked(mapping, key)),
             false => Err(replaced(mapping, key)),
         }
@@ -223,7 +223,7 @@ impl Tables {
                 return Err(gone(
                     part.mapping,
                     part.key,
-                    catalog::has_active_policies(spi, Relation(part.mapping.relation))?,
+                    catalog::has_active_policies(spi, Regclass(part.mapping.relation))?,
                 ));
             }
         }
@@ -297,9 +297,9 @@ impl Tables {
         Ok(())
     }
 
-    /// If the row exists, updates, ignores or refuses it, as the mode says. Otherwise inserts it. An `INSERT ... ON
-    /// CONFLICT DO UPDATE` would apply the rules for new rows to an existing row: NOT NULL, policies and privileges for
-    /// `INSERT`, triggers, sequences.
+    /// If the row exists, updates, ignores or refuses it, as the mode says. Otherwise inserts it. An upsert (`ON
+    /// CONFLICT DO UPDATE`) would apply the rules for new rows to an existing row: NOT NULL, policies and privileges
+    /// for `INSERT`, triggers, sequences.
     fn start_row(&self, spi: &Spi, part: &TableValues, mode: ConflictMode) -> Result<()> {
         let table = self.enter(part.mapping)?;
         for tries_left in (0..TRIES).rev() {
@@ -319,7 +319,7 @@ impl Tables {
                 // A policy may hide the conflicting row.
                 0 if mode == ConflictMode::Ignore
                     && (self.is_there(spi, part.mapping, part.key)?
-                        || catalog::has_active_policies(spi, Relation(part.mapping.relation))?) =>
+                        || catalog::has_active_policies(spi, Regclass(part.mapping.relation))?) =>
                 {
                     return Ok(());
                 }

@@ -1,14 +1,14 @@
 //! Local attributes: the table `local_attribute`.
 //!
 //! Limitations: an execution may have at most [`guc::MAX_LOCAL_ATTRIBUTES`], with as many bytes as a request: see
-//! [`Size`]. Attributes that were stored before that setting was lowered stay. They can be read one by one and made
-//! smaller, but no call gets them.
+//! [`Size`]. Attributes that were stored before that setting was lowered stay. Sessions can read them one by one and
+//! make them smaller, but no call gets them.
 
 use super::table::{insert, statements, table};
 use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
-use crate::pg::json::Stored;
+use crate::pg::json::StoredJsonb;
 use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
@@ -134,12 +134,12 @@ pub fn refusal(
 
 /// The local attributes read from several executions.
 pub struct LocalAttributes<V> {
-    read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
+    read: HashMap<ExecutionId, LoadedLocals<BTreeMap<String, V>>>,
     nothing: BTreeMap<String, V>,
 }
 
 /// What was read from one execution.
-pub enum Found<T> {
+pub enum LoadedLocals<T> {
     All(Size, T),
     /// The execution is over the limit.
     TooLarge(Size),
@@ -147,24 +147,24 @@ pub enum Found<T> {
     LeftOut,
 }
 
-impl<T> Found<T> {
-    pub fn map<U>(self, to: impl FnOnce(T) -> U) -> Found<U> {
+impl<T> LoadedLocals<T> {
+    pub fn map<U>(self, to: impl FnOnce(T) -> U) -> LoadedLocals<U> {
         match self {
-            Self::All(size, all) => Found::All(size, to(all)),
-            Self::TooLarge(size) => Found::TooLarge(size),
-            Self::LeftOut => Found::LeftOut,
+            Self::All(size, all) => LoadedLocals::All(size, to(all)),
+            Self::TooLarge(size) => LoadedLocals::TooLarge(size),
+            Self::LeftOut => LoadedLocals::LeftOut,
         }
     }
 }
 
 impl<V> LocalAttributes<V> {
     /// The attributes of an execution.
-    pub fn of(&self, id: ExecutionId) -> Found<&BTreeMap<String, V>> {
+    pub fn of(&self, id: ExecutionId) -> LoadedLocals<&BTreeMap<String, V>> {
         match self.read.get(&id) {
-            Some(Found::All(size, all)) => Found::All(*size, all),
-            Some(Found::TooLarge(size)) => Found::TooLarge(*size),
-            Some(Found::LeftOut) => Found::LeftOut,
-            None => Found::All(Size::default(), &self.nothing),
+            Some(LoadedLocals::All(size, all)) => LoadedLocals::All(*size, all),
+            Some(LoadedLocals::TooLarge(size)) => LoadedLocals::TooLarge(*size),
+            Some(LoadedLocals::LeftOut) => LoadedLocals::LeftOut,
+            None => LoadedLocals::All(Size::default(), &self.nothing),
         }
     }
 }
@@ -179,12 +179,12 @@ pub struct Versioned {
 /// The local attributes of these executions, by key, as JSON text. Executions beyond the budget are left out, unless
 /// they have few bytes.
 pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<String>> {
-    Reading::within(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
+    AttributeReader::within(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
 }
 
-/// The same with versions, read in one statement.
+/// Like [`local_attributes`], with versions. One statement reads both.
 pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: ByteBudget) -> Result<LocalAttributes<Versioned>> {
-    Reading::within(budget)
+    AttributeReader::within(budget)
         .read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
 }
 
@@ -204,17 +204,17 @@ pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, B
 /// values are stored outside of the row.
 const ROWS: usize = 10_000;
 
-/// Reads values one by one, and stops reading those of an execution that has too many bytes.
-struct Reading<V> {
+/// Reads values one by one. Stops reading the values of an execution that has too many bytes.
+struct AttributeReader<V> {
     budget: ByteBudget,
     /// The execution of the current row. The rows of one execution come together, in the order of the ids.
     current: Option<ExecutionId>,
     /// The budget is spent: the current execution is left out if it is large.
     is_full: bool,
-    read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
+    read: HashMap<ExecutionId, LoadedLocals<BTreeMap<String, V>>>,
 }
 
-impl<V> Reading<V> {
+impl<V> AttributeReader<V> {
     fn within(budget: ByteBudget) -> Self {
         Self { budget, current: None, is_full: false, read: HashMap::new() }
     }
@@ -244,13 +244,13 @@ impl<V> Reading<V> {
             }
             self.current = Some(id);
             self.is_full = self.budget.is_spent();
-            self.read.insert(id, Found::All(Size::default(), BTreeMap::new()));
+            self.read.insert(id, LoadedLocals::All(Size::default(), BTreeMap::new()));
         }
         let Some(found) = self.read.get_mut(&id) else { return Ok(()) };
-        let Found::All(size, all) = found else { return Ok(()) };
-        let stored = row.get::<Stored>("value")?;
+        let LoadedLocals::All(size, all) = found else { return Ok(()) };
+        let stored = row.get::<StoredJsonb>("value")?;
         if self.is_full && size.bytes + stored.size() > LARGE {
-            *found = Found::LeftOut;
+            *found = LoadedLocals::LeftOut;
             return Ok(());
         }
         let (key, text) = (row.get::<String>("key")?, stored.text()?);
@@ -258,7 +258,7 @@ impl<V> Reading<V> {
         if size.is_allowed() {
             all.insert(key, value(row, text)?);
         } else {
-            *found = Found::TooLarge(*size);
+            *found = LoadedLocals::TooLarge(*size);
         }
         Ok(())
     }
@@ -268,8 +268,8 @@ impl<V> Reading<V> {
     fn ends_in_the_middle(&mut self, ids: &[ExecutionId]) {
         let from = ids.iter().position(|id| Some(*id) == self.current).unwrap_or(0);
         for id in &ids[from..] {
-            if !matches!(self.read.get(id), Some(Found::TooLarge(_))) {
-                self.read.insert(*id, Found::LeftOut);
+            if !matches!(self.read.get(id), Some(LoadedLocals::TooLarge(_))) {
+                self.read.insert(*id, LoadedLocals::LeftOut);
             }
         }
     }
@@ -281,7 +281,7 @@ pub fn of_one(spi: &Spi, id: ExecutionId, wanted: impl Fn(&str) -> bool) -> Resu
     spi.rows(&OF_EXECUTIONS, &[array([id])], |row| {
         let key: String = row.get("key")?;
         if wanted(&key) {
-            all.insert(key, Json::from_trusted(row.get::<Stored>("value")?.text()?));
+            all.insert(key, Json::from_trusted(row.get::<StoredJsonb>("value")?.text()?));
         }
         Ok(())
     })?;

@@ -6,7 +6,7 @@
 
 use super::table::{record, statements};
 use crate::pg::catch::Result;
-use crate::pg::param::{Relation, array, value};
+use crate::pg::param::{Regclass, array, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::types::Type;
 use pgrx::pg_sys;
@@ -28,7 +28,7 @@ statements! {
     KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
             OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1"
-        => pub fn kind(relation: Relation) -> Option<TableKind>;
+        => pub fn kind(relation: Regclass) -> Option<TableKind>;
     /// The privileges on a mapped table that the role lacks for steps. Steps read the columns of the key and of the
     /// attributes, and update the attributes. The columns must exist. A start that inserts a row also needs INSERT, as
     /// its caller.
@@ -38,11 +38,11 @@ statements! {
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
                     CROSS JOIN unnest('{SELECT,UPDATE}'::text[]) AS u (privilege)) AS p \
             WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n"
-        => pub fn missing_privileges(role: pg_sys::Oid, relation: Relation, key: &[String], attributes: &[String])
+        => pub fn missing_privileges(role: pg_sys::Oid, relation: Regclass, key: &[String], attributes: &[String])
             -> Option<Option<String>>;
     /// Whether row-level security decides which rows of the table the current user sees.
     HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active"
-        => pub fn has_active_policies(relation: Relation) -> bool;
+        => pub fn has_active_policies(relation: Regclass) -> bool;
     // An ordinary table's unique key does not cover the tables that inherit from it. A partitioned table's key covers
     // its partitions.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, c.relhasrules AS has_rules, \

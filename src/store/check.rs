@@ -18,7 +18,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
-use rows::{Expected, Known};
+use rows::{Expected, KnownExecution};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -46,9 +46,13 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
             check.message_ids(&replay)?;
             let Replay { execution, received_at, earlier_message_ids } = replay;
             let more_message_ids = earlier_message_ids != MessageIds::default();
-            Some(Known { execution, received_at: Some(received_at), more_message_ids })
+            Some(KnownExecution { execution, received_at: Some(received_at), more_message_ids })
         }
-        None => check.read_tables()?.map(|execution| Known { execution, received_at: None, more_message_ids: true }),
+        None => check.read_tables()?.map(|execution| KnownExecution {
+            execution,
+            received_at: None,
+            more_message_ids: true,
+        }),
     };
     check.values()?;
     if let Some(known) = &known {

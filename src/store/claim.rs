@@ -5,11 +5,10 @@
 
 use super::StateKey;
 use super::lanes::{
-    CRASHED_LANE, FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
-    SCHEDULERS_LANE, free_for_runners, free_for_scheduler, functions_lane, is_runners, lane_at, own_place,
-    schedulers_lane,
+    CRASHED_LANE, HELD_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners, free_for_scheduler, lane_at,
+    own_place,
 };
-use super::lines::in_line;
+use super::lines::in_level;
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{
     Gives, Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table,
@@ -20,11 +19,13 @@ use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::HashMap;
-use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
+use xdb_engine::{Api, Execution, ExecutionId, StateSeq, Timestamp};
+use xdb_sched::lines::Level;
 use xdb_sched::room::Line;
 
 table! {
-    /// A call to make: due time, worker, owner, lane, attempt, lease. Narrow; inserted and deleted often.
+    /// A call to make: due time, worker, owner, priority, lane, attempt, lease. Narrow; inserted and deleted often.
+    // Wide because each field is a column.
     pub struct Task in "task" {
         key { execution_id: ExecutionId, seq: StateSeq }
         compared {
@@ -33,6 +34,8 @@ table! {
             due_at: Timestamp,
             /// The process's owner, so that the calls of each owner have their own line in the index.
             owner: pg_sys::Oid,
+            /// The process's priority, which orders the calls of a line.
+            priority: i8,
         }
         other {
             /// Which engine process may claim the call: see [`super::lanes`].
@@ -71,8 +74,8 @@ record! {
     /// A task and its new worker.
     struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 
-    /// How many calls of a line may be claimed, and from which due time on.
-    struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
+    /// How many calls of a level may be claimed, and from which due time on.
+    struct LevelRoom { worker_id: WorkerId, owner: pg_sys::Oid, priority: i8, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
@@ -92,23 +95,22 @@ statements! {
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch_but::<Task>(NOT_DECIDED));
     DELETE = delete::<Task, StateKey>();
-    DUE = due_where(&free_for_scheduler("$7", "$8"));
-    DUE_FOR_RUNNERS = due_where(&free_for_runners("$7", "$8"));
+    DUE = due_where(&free_for_scheduler("$8", "$9"));
+    DUE_FOR_RUNNERS = due_where(&free_for_runners("$8", "$9"));
     /// Whether any call waits for a runner, of any worker.
-    ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
-            OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
-        free = free_for_runners("0", "$2")) => pub fn wait_for_runners(now: Timestamp, real: Timestamp) -> bool;
+    ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) AS any",
+        free_for_runners("0", "$2")) => pub fn wait_for_runners(now: Timestamp, real: Timestamp) -> bool;
     /// Gives the runners' calls without a lease back to the scheduler, because no table is slow any more. If it returns
     /// [`AT_ONCE`], there may be more.
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT {AT_ONCE} FOR UPDATE OF t SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
-        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("0", "$1"), schedulers_lane())
+        UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM back \
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("0", "$1"))
         => pub fn take_back_from_runners(real: Timestamp) -> u64;
     /// Locks those of these calls that this scheduler has parked. Rows that another transaction has locked are skipped.
-    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.due_at, t.crashes \
+    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.owner, t.priority, t.due_at, t.crashes \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
+        WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         batch::<StateKey>()) => pub fn parked(keys: [StateKey], lane: i16, epoch: i64) -> Vec<Due>;
     PARK = format!("UPDATE xdb.task t SET lease_epoch = $4, lease_number = $5, lease_until = 'infinity', waits_for = v.waits_for \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<ParkedTask>())
@@ -125,32 +127,28 @@ statements! {
     UNPARK = format!("UPDATE xdb.task t SET {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
         => pub fn unpark(keys: [StateKey]) -> ();
-    LEVELS = "WITH RECURSIVE level (lane) AS ( \
-            (SELECT t.lane FROM xdb.task t WHERE t.lane >= $1 AND t.lane < $2 ORDER BY t.lane LIMIT 1) \
-            UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL ( \
-                SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane AND t.lane < $2 ORDER BY t.lane LIMIT 1) AS n) \
-        SELECT lane FROM level" => fn levels_in(first: i16, behind: i16) -> Vec<i16>;
-    MOVE_TO_SCHEDULER = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", schedulers_lane(), batch::<StateKey>());
-    MOVE_TO_RUNNERS = format!("UPDATE xdb.task t SET lane = CASE WHEN t.worker_id = {NO_WORKER} THEN {} ELSE {RUNNERS_LANE} END, {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", functions_lane(), batch::<StateKey>());
+    /// Gives calls to the scheduler or to the runners, without a lease. The caller has locked the calls with [`due`], or
+    /// has them under its own lease.
+    MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>())
+        => pub fn move_to_lane(keys: [StateKey], lane: i16) -> ();
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
     // In the order of the index, so that the scan reads only one slice.
-    FOLLOW_TYPES = format!("WITH slice AS MATERIALIZED (SELECT t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
+    FOLLOW_TYPES = format!("WITH slice AS MATERIALIZED (SELECT t.owner, t.priority, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = $1 AND t.worker_id = $2 \
-                AND (t.owner, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
-            ORDER BY t.owner, t.due_at, t.execution_id, t.seq LIMIT {AT_ONCE}), \
+                AND (t.owner, t.priority, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6, $7) \
+            ORDER BY t.owner, t.priority, t.due_at, t.execution_id, t.seq LIMIT {AT_ONCE}), \
         moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, {NO_WORKER}) AS worker_id FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             JOIN xdb.process_type y ON y.type_id = p.type_id \
             JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
             WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
-                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $7) FOR UPDATE OF k SKIP LOCKED), \
+                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
         given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = {} \
             FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
-        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {AT_ONCE} AS more FROM slice \
-        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
-        lane_at("m.worker_id"));
+        SELECT owner, priority, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {AT_ONCE} AS more FROM slice \
+        ORDER BY owner DESC, priority DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
+        lane_at("m.worker_id", "k.lane"));
     /// Gives up the leases of this epoch on calls that were not made, or whose answers were dropped. The calls are made
     /// again, as the same attempt. Rows that another transaction has locked are skipped.
     RELEASE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
@@ -171,7 +169,7 @@ statements! {
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED) \
         UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = {} \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")))
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})"), "k.lane"))
         => fn adopt(lane: i16, workers: &[WorkerId]) -> u64;
     // Calls that functions answer stay with the runners.
     /// Makes all leases void, also those of pull workers. Gives all calls to the scheduler, except those that functions
@@ -181,16 +179,16 @@ statements! {
         => pub(super) fn forget_leases() -> ();
 }
 
-/// Claims due calls: of each line at most as many as it has room for.
+/// Claims due calls: of each level at most as many as there is room for.
 fn due_where(free: &str) -> String {
     format!(
-        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at, d.crashes \
+        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, v.priority, d.due_at, d.crashes \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at, t.crashes FROM xdb.task t \
-            WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
-                AND {free} AND t.execution_id <> ALL ($9) \
+            WHERE t.lane = $6 AND {} AND t.due_at >= v.since AND t.due_at <= $7 \
+                AND {free} AND t.execution_id <> ALL ($10) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
-        batch::<LineRoom>(),
-        in_line("v")
+        batch::<LevelRoom>(),
+        in_level("v")
     )
 }
 
@@ -204,14 +202,22 @@ pub struct Lease {
 
 impl Task {
     /// The task of a state at a call, as far as the state determines it.
-    pub fn of((execution_id, seq): StateKey, shard: i16, owner: pg_sys::Oid, api: Api, due_at: Timestamp) -> Self {
+    pub fn of(
+        execution: &Execution,
+        seq: StateSeq,
+        shard: i16,
+        owner: pg_sys::Oid,
+        api: Api,
+        due_at: Timestamp,
+    ) -> Self {
         Self {
-            execution_id,
+            execution_id: execution.id,
             seq,
             shard,
             api,
             due_at,
             owner,
+            priority: execution.priority,
             lane: 0,
             worker_id: 0,
             attempt: 0,
@@ -241,6 +247,7 @@ pub struct Due {
     pub key: StateKey,
     /// The line in which the call was found. Its process type may have another worker by now.
     pub line: Line,
+    pub priority: i8,
     /// The number of earlier attempts.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
@@ -249,44 +256,53 @@ pub struct Due {
     pub is_suspect: bool,
 }
 
-/// What to claim from a line.
+/// What to claim from a level.
 #[derive(Clone, Copy, Debug)]
-pub struct LineClaim {
-    pub line: Line,
+pub struct LevelClaim {
+    pub level: Level,
     pub at_most: usize,
     /// Calls that were due earlier are skipped.
     pub from: Option<Timestamp>,
 }
 
-/// Locks due calls: of each line at most `at_most`. Due times are compared with the time of processes, leases with the
+/// Locks due calls: of each level at most `at_most`. Due times are compared with the time of processes, leases with the
 /// real time.
 pub fn due(
     spi: &Spi,
     lane: Lane,
-    wanted: &[LineClaim],
+    wanted: &[LevelClaim],
     except: &[ExecutionId],
     now: Timestamp,
     real: Timestamp,
 ) -> Result<Vec<Due>> {
     let rows: Vec<_> = wanted
         .iter()
-        .map(|w| LineRoom {
-            worker_id: w.line.worker,
-            owner: w.line.owner.into(),
+        .map(|w| LevelRoom {
+            worker_id: w.level.line.worker,
+            owner: w.level.line.owner.into(),
+            priority: w.level.priority,
             room: w.at_most as i64,
             since: w.from.unwrap_or(Timestamp::EARLIEST),
         })
         .collect();
-    let mut params = LineRoom::arrays(&rows);
+    let mut params = LevelRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { &DUE };
+    let statement = if lane.number == RUNNERS_LANE { &DUE_FOR_RUNNERS } else { &DUE };
     Gives::of(spi, statement, &params)
 }
 
 impl<'r> Read<'r> for Due {
     fn read(row: &Row<'r>) -> Result<Self> {
-        let (key, (attempts, first_attempt_at), line, due_at, crashes): (_, _, _, _, i16) = Read::read(row)?;
-        Ok(Self { key, line, attempts, first_attempt_at, due_at, is_suspect: crashes > 0 })
+        let (key, (attempts, first_attempt_at), level, due_at, crashes): (_, _, Level, _, i16) = Read::read(row)?;
+        let Level { line, priority } = level;
+        Ok(Self { key, line, priority, attempts, first_attempt_at, due_at, is_suspect: crashes > 0 })
+    }
+}
+
+impl Due {
+    /// The level in which the call was found.
+    pub fn level(&self) -> Level {
+        Level { line: self.line, priority: self.priority }
     }
 }
 
@@ -300,24 +316,6 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
         lease_until: Some(lease.until),
     });
     lease_tasks(spi, &rows.collect::<Vec<_>>(), now)
-}
-
-/// Gives calls to the scheduler or to the runners, without a lease. The caller has locked the calls with [`due`], or
-/// has them under its own lease. Each call gets the lane of its priority. To move a call to another worker too, move it
-/// to the worker first.
-pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
-    run(spi, if lane == SCHEDULERS_LANE { &MOVE_TO_SCHEDULER } else { &MOVE_TO_RUNNERS }, keys)?;
-    Ok(())
-}
-
-/// The scheduler's lanes of priorities that have calls, the highest priority first. Costs one index descent per lane.
-pub fn levels(spi: &Spi) -> Result<Vec<i16>> {
-    levels_in(spi, FIRST_PRIORITY_LANE, FIRST_FUNCTIONS_LANE)
-}
-
-/// The same for calls that functions answer.
-pub fn levels_of_functions(spi: &Spi) -> Result<Vec<i16>> {
-    levels_in(spi, FIRST_FUNCTIONS_LANE, i16::MAX)
 }
 
 /// Parks calls that [`due`] has locked: they get a lease without an end, and wait for locks in the memory of their
@@ -341,10 +339,11 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
 }
 
 /// The position of a task among those of its worker.
-pub type TaskPlace = (pg_sys::Oid, Timestamp, ExecutionId, StateSeq);
+pub type TaskPlace = (pg_sys::Oid, i8, Timestamp, ExecutionId, StateSeq);
 
 /// The position before every task.
-const FIRST_PLACE: TaskPlace = (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
+pub(super) const FIRST_PLACE: TaskPlace =
+    (pg_sys::InvalidOid, i8::MIN, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
 
 /// Reads a slice of the calls of a worker, due or not. Gives each call to the current worker of its process type, if
 /// that is another one. Calls that a pull worker has claimed are skipped. Returns where the slice ended, or `None` at
@@ -356,8 +355,8 @@ pub fn follow_types(
     after: Option<TaskPlace>,
     real: Timestamp,
 ) -> Result<Option<TaskPlace>> {
-    let (owner, due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
-    let place = [value(owner), value(due_at), value(execution), value(seq)];
+    let (owner, priority, due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
+    let place = [value(owner), value(priority), value(due_at), value(execution), value(seq)];
     let params = [&[value(lane), value(worker)], &place[..], &[value(real)]].concat();
     let last: Option<(TaskPlace, bool)> = Gives::of(spi, &FOLLOW_TYPES, &params)?;
     Ok(last.and_then(|(place, more)| more.then_some(place)))

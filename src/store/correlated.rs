@@ -21,7 +21,7 @@ table! {
 
 record! {
     /// The input of the first state. Only a merge changes it.
-    struct MergedInput<'a> of State<'a> { execution_id: ExecutionId, seq: StateSeq, input: Option<Jsonb<'a>> }
+    struct FirstInput<'a> of State<'a> { execution_id: ExecutionId, seq: StateSeq, input: Option<Jsonb<'a>> }
 }
 
 statements! {
@@ -35,7 +35,7 @@ statements! {
     IS_UNTRIED = "SELECT t.attempt = 0 AND t.lease_until IS NULL AS is_untried FROM xdb.task t \
         WHERE t.execution_id = $1 AND t.seq = $2 FOR UPDATE";
     SET_INPUT = format!("UPDATE xdb.state_execution s SET {} FROM {} WHERE s.execution_id = v.execution_id AND s.seq = v.seq",
-        set_to_v(&["input"]), batch::<MergedInput>());
+        set_to_v(&["input"]), batch::<FirstInput>());
     MOVE_TIMEOUT = "UPDATE xdb.process_execution SET timeout_at = $2 WHERE execution_id = $1"
         => fn move_timeout(id: ExecutionId, at: Timestamp) -> ();
     MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0 AND command = 0"
@@ -44,7 +44,7 @@ statements! {
 
 /// Starts with the same key may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key<'a> {
+pub struct CorrelationKey<'a> {
     pub type_id: TypeId,
     pub owner: u32,
     pub key: &'a str,
@@ -52,7 +52,7 @@ pub struct Key<'a> {
 
 /// Locks a key, so that only this transaction starts a process with it. A second transaction waits here for the first.
 /// Returns the latest start. If there was none, returns None, and `new` is the latest start.
-pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<ExecutionId>> {
+pub fn lock(spi: &Spi, key: CorrelationKey<'_>, new: ExecutionId) -> Result<Option<ExecutionId>> {
     let row =
         CorrelatedStart { type_id: key.type_id, owner: key.owner.into(), correlation_key: key.key, execution_id: new };
     loop {
@@ -67,7 +67,7 @@ pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<Executio
 }
 
 /// Makes an execution the latest start of a locked key.
-pub fn set(spi: &Spi, key: Key<'_>, id: ExecutionId) -> Result<()> {
+pub fn set(spi: &Spi, key: CorrelationKey<'_>, id: ExecutionId) -> Result<()> {
     set_latest(spi, key.type_id, key.owner.into(), key.key, id)
 }
 
@@ -83,7 +83,7 @@ pub(super) fn write(spi: &Spi, merged: &[&Loaded]) -> Result<()> {
         let (execution_id, seq) = (execution.id, FIRST_STATE);
         let first = execution.states.get(&seq);
         let input = first.and_then(|state| state.input.as_ref()).map(Jsonb::from);
-        run(spi, &SET_INPUT, &[MergedInput { execution_id, seq, input }])?;
+        run(spi, &SET_INPUT, &[FirstInput { execution_id, seq, input }])?;
         if let Some(at) = execution.timeout_at.filter(|_| execution.timeout_at != before.timeout_at) {
             move_timeout(spi, execution_id, at)?;
             move_timer(spi, execution_id, at)?;

@@ -4,7 +4,7 @@
 //! given twice. Each new epoch is higher than all others, and no row is ever deleted.
 
 use super::instance::{self, Ownership};
-use super::lanes::{FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
+use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
@@ -38,24 +38,21 @@ statements! {
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0" => pub fn set_paused(paused: bool) -> ();
     STATE = state("m.epoch");
     STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)");
-    RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}")
-        => fn runners_last_worker() -> Option<Option<WorkerId>>;
     DATABASE = "SELECT datistemplate, NOT datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1"
         => fn of_database(oid: pg_sys::Oid) -> Option<(bool, bool)>;
 }
 
 /// One statement, because every turn begins with it. Most of its time is spent on opening relations, so each table is
-/// read once. It reads the last call beyond lane 0. If there is none, no call waits for a runner, none is held, and
-/// none has a priority.
+/// read once. Of the runners' calls it reads the worker of the last one: functions have the lowest number.
 fn state(epoch: &str) -> String {
     format!(
-        "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
+        "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
             r.in_use, i.* \
         FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
-            LEFT JOIN LATERAL (SELECT lane, worker_id FROM xdb.task WHERE lane > {SCHEDULERS_LANE} \
-                ORDER BY lane DESC, worker_id DESC LIMIT 1) AS t ON true \
+            LEFT JOIN LATERAL (SELECT worker_id FROM xdb.task WHERE lane = {RUNNERS_LANE} \
+                ORDER BY worker_id DESC LIMIT 1) AS t ON true \
         WHERE m.lane = {SCHEDULERS_LANE}",
         instance::GENERATION,
         instance::OF_PROCESSES
@@ -73,8 +70,6 @@ pub struct TurnInput {
     pub runners_have_calls: bool,
     /// Whether some of the runners' calls are workers', and not functions'.
     pub workers_calls_are_runners: bool,
-    /// The highest lane with calls of processes with a priority.
-    pub last_lane: Option<i16>,
     /// Whether messages of global queues may be matched.
     pub global_work: bool,
     /// Whether the processes are this database's own.
@@ -103,22 +98,20 @@ pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
     Role::runners().filter(|role| is_gone(*role)).try_for_each(|role| retire(spi, row_of(role)))
 }
 
-/// Reads what a turn begins with, in one statement, or two.
+/// Reads what a turn begins with, in one statement.
 pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
-        let last: Option<(i16, WorkerId)> = row.get::<Option<i16>>("last_lane")?.zip(row.get("last_worker")?);
-        let state = TurnInput {
+        let last: Option<WorkerId> = row.get("last_worker")?;
+        Ok(TurnInput {
             epoch: row.get("epoch")?,
             paused: row.get("paused")?,
             generation: row.get("generation")?,
-            runners_have_calls: false,
-            workers_calls_are_runners: false,
-            last_lane: last.map(|(lane, _)| lane).filter(|lane| *lane >= FIRST_PRIORITY_LANE),
+            runners_have_calls: last.is_some(),
+            workers_calls_are_runners: last.is_some_and(|worker| worker != NO_WORKER),
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
-        };
-        Ok((state, last))
+        })
     };
     let mut params = vec![value(system), value(database)];
     let statement = match role {
@@ -128,17 +121,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             &STATE_FOR_RUNNER
         }
     };
-    let row = spi.first(statement, &params, read)?;
-    let (mut state, last) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
-    let last_worker = match last {
-        None => None,
-        Some((RUNNERS_LANE, worker)) => Some(worker),
-        // The last call is in a lane beyond the runners' lane.
-        Some(_) => runners_last_worker(spi)?.flatten(),
-    };
-    state.runners_have_calls = last_worker.is_some();
-    state.workers_calls_are_runners = last_worker.is_some_and(|worker| worker != NO_WORKER);
-    Ok(state)
+    spi.first(statement, &params, read)?.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))
 }
 
 /// Whether this database is a template, and whether it refuses connections.

@@ -3,7 +3,7 @@
 //! Limitations: this file reads and writes the execution's own row. States, queues and attributes have their own files.
 
 use super::loaded::{Loaded, Meta};
-use super::registry::{Found, MappingId, Registry, TypeId};
+use super::registry::{MappingId, Registry, TypeId, TypeLookup};
 use super::table::{
     Record, batch, elements, insert_but, names_but, record, run_but, select_but, set_to_v, statements, table,
     update_but,
@@ -78,7 +78,7 @@ table! {
     }
 }
 
-/// Columns of a pause. They are written seldom, by a statement of their own.
+/// Columns of a pause. A statement of their own writes them, and seldom.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
 /// Further columns that a step does not change.
@@ -108,7 +108,7 @@ fn unused(is_retained: bool) -> Vec<&'static str> {
 
 record! {
     /// A close that waits for open publishers.
-    struct Close { execution_id: ExecutionId, conditional: bool }
+    struct WaitingClose { execution_id: ExecutionId, conditional: bool }
 }
 
 /// The columns to load of an execution `p`. Results are only appended, and request ids are only compared in SQL, so
@@ -160,19 +160,19 @@ statements! {
     /// Which of these executions exist, locked or not.
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn existing(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    /// Locks those of these executions that can be closed now, because no other transaction has a lock. The decision
-    /// must be made in a later statement. In the same statement it would be made from an old row.
+    /// Locks the given executions that can be closed now, because no other transaction has a lock. The decision must be
+    /// made in a later statement. In the same statement it would be made from an old row.
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED"
         => pub fn lock_for_close(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
     MARK = format!("UPDATE xdb.process_execution p \
         SET closing = CASE WHEN v.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<Close>())
-        => fn mark(closes: [Close]) -> ();
+        FROM {} WHERE p.execution_id = v.execution_id AND p.closing IS NULL", batch::<WaitingClose>())
+        => fn mark(closes: [WaitingClose]) -> ();
     /// Removes closing marks that a scheduler left when it ended. Its calls are made again. A row that another
     /// transaction has locked keeps its mark until that transaction saves the execution.
     UNMARK_ALL = unmark("") => pub fn unmark_all() -> ();
-    /// The same for these executions, whose closes are given up for now.
+    /// Removes the closing marks of these executions, whose closes are given up for now.
     UNMARK_THESE = unmark("execution_id = ANY ($1) AND") => pub fn unmark_closing(ids: &[ExecutionId]) -> ();
 }
 
@@ -332,9 +332,9 @@ pub(super) fn with_types(
     let mut loaded = BTreeMap::new();
     for (mut meta, execution) in rows {
         meta.process_type = match registry.process_type(spi, meta.type_id, meta.owner)? {
-            Found::Registered(process_type) => Some(process_type),
-            Found::Missing => None,
-            Found::Later(until) => {
+            TypeLookup::Registered(process_type) => Some(process_type),
+            TypeLookup::Missing => None,
+            TypeLookup::Later(until) => {
                 registry.put_off(execution.id, until);
                 continue;
             }
@@ -366,7 +366,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.next_state = row.get("next_state")?;
     execution.next_message = row.get("next_message")?;
     execution.live_threads = row.get("live_threads")?;
-    execution.queued = Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
+    execution.queued = QueuedTotal { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? };
     execution.timers = row.get("timers")?;
     execution.completing = row.get("completing")?;
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
@@ -391,6 +391,6 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
 
 /// Marks executions whose close waits for open publishers. The mark keeps new publishers out, so the wait ends.
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
-    let close = |(id, conditional): &(_, _)| Close { execution_id: *id, conditional: *conditional };
+    let close = |(id, conditional): &(_, _)| WaitingClose { execution_id: *id, conditional: *conditional };
     mark(spi, &ids.iter().map(close).collect::<Vec<_>>())
 }

@@ -17,8 +17,8 @@ use std::collections::{BTreeSet, HashSet};
 use xdb_engine::*;
 
 table! {
-    /// A message of a global queue: free, or taken by a state that has not yet consumed it. It has as many fields as
-    /// the table has columns.
+    /// A message of a global queue. It is free, or a state has taken it and has not yet consumed it. It has as many
+    /// fields as the table has columns.
     #[derive(Default)]
     pub struct GlobalQueueMessage<'a> in "global_message" {
         key { number: u64 }
@@ -36,8 +36,8 @@ table! {
             owner_name: &'a str,
             published_at: Timestamp,
             expires_at: Option<Timestamp>,
-            /// Whether the matcher has still to offer the message to waiting states. Publishers set it; the scheduler
-            /// clears it.
+            /// Whether the matcher has still to offer the message to waiting states. Publishers set it, and the
+            /// scheduler clears it.
             fresh: bool,
             taken_by: Option<ExecutionId>,
             taken_at: Option<Timestamp>,
@@ -184,7 +184,7 @@ impl<'a> NewKey<'a> {
 
 /// The changes of executions in global queues.
 #[derive(Default)]
-pub(super) struct Changes<'a> {
+pub(super) struct GlobalQueueChanges<'a> {
     published: Vec<NewGlobalMessage<'a>>,
     taken: Vec<Taken>,
     used_up: Vec<StateKey>,
@@ -195,7 +195,7 @@ pub(super) struct Changes<'a> {
     passed_over: Vec<StateKey>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> GlobalQueueChanges<'a> {
     pub fn collect(&mut self, loaded: &'a Loaded, closes: bool, now: Timestamp) {
         let Loaded { before, execution, events, .. } = loaded;
         let id = execution.id;

@@ -1,4 +1,4 @@
-//! The states that wait for global queues, and the choice of those that the matcher offers messages to. The tables
+//! The states that wait for global queues, and the choice of states that the matcher offers messages to. The tables
 //! `global_waiter` and `global_passed_over`.
 
 use super::StateKey;
@@ -113,7 +113,7 @@ impl<'a> GlobalWaiter<'a> {
     }
 }
 
-/// A class of messages: those of a queue with a key, or all messages of a queue.
+/// A class of messages: the messages of a queue with a key, or all messages of a queue.
 pub type Class = (String, Option<String>);
 
 /// Work for the matcher.

@@ -11,11 +11,11 @@
 //! The lane is only an optimisation: a call that is moved back too early is found and held again.
 
 use super::StateKey;
-use super::claim::{NO_LEASE, TaskPlace};
-use super::lanes::{HELD_LANE, Lane, SCHEDULERS_LANE, own_place};
-use super::lines::OfLine;
+use super::claim::{FIRST_PLACE, NO_LEASE, TaskPlace};
+use super::lanes::{HELD_LANE, SCHEDULERS_LANE, own_place};
+use super::lines::{OfLevel, in_level, parameters};
 use super::registry::{TypeId, WorkerId};
-use super::table::{Record, batch, rows, statements};
+use super::table::{Gives, Record, batch, rows, statements};
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -23,13 +23,15 @@ use crate::pg::identity::is_engine;
 use crate::pg::param::{array, value};
 use crate::pg::process::has_transaction_snapshot;
 use crate::pg::spi::Spi;
-use pgrx::pg_sys;
 use std::collections::BTreeSet;
-use xdb_engine::{ExecutionId, StateSeq, Timestamp};
-use xdb_sched::room::Line;
+use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::lines::Level;
 
-/// The most calls that one statement moves, of each line.
+/// The most calls that one statement moves, of each level.
 const SLICE: i64 = 1000;
+
+/// The columns of a call's position among the held calls, in the order of the index.
+const PLACE: [&str; 6] = ["t.worker_id", "t.owner", "t.priority", "t.due_at", "t.execution_id", "t.seq"];
 
 /// The condition that the type `y` is paused.
 fn is_paused(now: &str) -> String {
@@ -42,46 +44,44 @@ statements! {
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>())
         => fn hold_paused(keys: [StateKey]) -> Vec<StateKey>;
-    // Holds the found calls, which are locked, and the first calls of each line, of any type. So at most one slice of
-    // each line is read.
+    // Holds the found calls, which are locked, and the first calls of each level, of any type. So at most one slice of
+    // each level is read.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
-            WHERE y.type_id = ANY ($3) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
+            WHERE y.type_id = ANY ($4) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM {} CROSS JOIN LATERAL ( \
-            SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( \
-                SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane \
-                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s \
+            SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = {SCHEDULERS_LANE} AND {} \
+                AND t.due_at <= $6 ORDER BY t.due_at LIMIT $5) AS s \
             UNION ALL SELECT f.execution_id, f.seq, true FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
-            WHERE s.is_found OR t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 \
-                ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) \
+            WHERE s.is_found OR t.lane = {SCHEDULERS_LANE} AND (t.lease_until IS NULL OR CASE WHEN $7 = 0 THEN t.lease_epoch <> 0 \
+                ELSE t.lease_epoch < $7 OR t.lease_until <= $8 END) \
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
-        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$5"), batch::<OfLine>());
+        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$6"), batch::<OfLevel>(), in_level("v"));
     STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
         WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}) AS is_held")
         => fn still_held(ids: &[ExecutionId]) -> bool;
     LET_GO = format!("UPDATE xdb.task t SET {} \
         WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}", own_place())
         => fn own_places(ids: &[ExecutionId]) -> ();
-    WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
-            ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
+    // From the end of the index, so that an owner's calls with a high priority are released first.
+    WALK = format!("WITH slice AS MATERIALIZED (SELECT {by} FROM xdb.task t \
+            WHERE t.lane = {HELD_LANE} AND ({by}) < ($1, $2, $3, $4, $5, $6) ORDER BY {desc} LIMIT {SLICE}), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
-            LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {} \
+            LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {is_paused} \
             WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
-        moved AS (UPDATE xdb.task t SET {} FROM locked l \
+        moved AS (UPDATE xdb.task t SET {own_place} FROM locked l \
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
-        SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
+        SELECT worker_id, owner, priority, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", is_paused("$5"), own_place())
-        => fn walk_slice(worker: WorkerId, owner: pg_sys::Oid, due_at: Timestamp, id: ExecutionId, now: Timestamp, seq: StateSeq)
-            -> Option<(HeldPlace, bool, (i64, i64))>;
+        ORDER BY worker_id, owner, priority, due_at, execution_id, seq LIMIT 1",
+        by = PLACE.join(", "), desc = PLACE.join(" DESC, ") + " DESC", is_paused = is_paused("$7"), own_place = own_place());
 }
 
 /// Holds those of these due, locked calls whose processes are paused. Calls whose process another transaction has
@@ -90,31 +90,29 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     Ok(held_now(hold_paused(spi, keys)?))
 }
 
-/// Due calls of paused types that were found, and the lines in which they were found. The lines may have more of them.
+/// Due calls of paused types that were found, and the levels in which they were found. The levels may have more of them.
 #[derive(Default)]
 pub struct OfPausedTypes {
     pub types: BTreeSet<TypeId>,
-    pub lines: BTreeSet<Line>,
+    pub levels: BTreeSet<Level>,
     pub found: Vec<StateKey>,
 }
 
-/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority. These are the found calls,
-/// and the first calls of their lines. So even many such calls don't delay the calls of other types for long. Returns
-/// the held calls.
+/// Holds due calls of paused types: the found calls, and the first calls of their levels in the scheduler's lane. So
+/// even many such calls don't delay the calls of other types for long. `epoch`: of the scheduler, or 0 for a session.
+/// Returns the held calls.
 pub fn hold_of_types(
     spi: &Spi,
-    lane: Lane,
-    levels: &[i16],
-    OfPausedTypes { types, lines, found }: &OfPausedTypes,
+    epoch: i64,
+    OfPausedTypes { types, levels, found }: &OfPausedTypes,
     now: Timestamp,
     real: Timestamp,
 ) -> Result<Vec<StateKey>> {
     if types.is_empty() {
         return Ok(Vec::new());
     }
-    let mut params = OfLine::arrays(&lines.iter().copied().map(OfLine::from).collect::<Vec<_>>());
-    params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
-    params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
+    let mut params = OfLevel::arrays(&parameters(levels.iter().copied()));
+    params.extend([array(types.iter().copied()), value(SLICE), value(now), value(epoch), value(real)]);
     params.extend(StateKey::arrays(found));
     Ok(held_now(rows(spi, &HOLD_OF_TYPES, &params)?))
 }
@@ -123,8 +121,7 @@ pub fn hold_of_types(
 /// runner has found. Returns the held calls.
 pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
     let (found, types) = calls.iter().copied().unzip();
-    let nothing_else = Lane { number: SCHEDULERS_LANE, epoch: 0 };
-    hold_of_types(spi, nothing_else, &[], &OfPausedTypes { types, lines: BTreeSet::new(), found }, now, now)
+    hold_of_types(spi, 0, &OfPausedTypes { types, levels: BTreeSet::new(), found }, now, now)
 }
 
 fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
@@ -151,8 +148,6 @@ pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
 /// The position of a call among the held calls.
 pub type HeldPlace = (WorkerId, TaskPlace);
 
-const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0)));
-
 /// How far a walk through the held calls has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
@@ -170,12 +165,13 @@ pub enum Walk {
 /// Moves the next slice of calls that no pause holds any more back to their lanes. None if the walk is [`Walk::Done`].
 pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     let (after, left_some) = match walk {
-        Walk::Begins => (FIRST, false),
+        Walk::Begins => ((WorkerId::MAX, FIRST_PLACE), false),
         Walk::After { place, left_some } => (place, left_some),
         Walk::Done => return Ok(None),
     };
-    let (worker, (owner, due_at, execution, seq)) = after;
-    let end = walk_slice(spi, worker, owner, due_at, execution, now, seq)?;
+    let (worker, (owner, priority, due_at, execution, seq)) = after;
+    let place = [value(worker), value(owner), value(priority), value(due_at), value(execution), value(seq)];
+    let end: Option<(HeldPlace, bool, (i64, i64))> = Gives::of(spi, &WALK, &[&place[..], &[value(now)]].concat())?;
     if end.is_some_and(|(.., (_, moved))| moved > 0) {
         crash::point("turn-walk-held");
         // Pull workers may find calls now.

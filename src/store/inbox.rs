@@ -108,7 +108,7 @@ statements! {
     /// Queue and message id of all keys of an execution, in the active snapshot.
     ALL_KEYS = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1"
         => pub(super) fn all_keys(id: ExecutionId) -> Vec<(String, String)>;
-    /// The same for the messages in its inbox.
+    /// Queue and message id of the messages in an execution's inbox that have an id, in the active snapshot.
     KEYS_IN_INBOX = "SELECT queue_name, message_id FROM xdb.inbox \
         WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id"
         => pub(super) fn keys_in_inbox(id: ExecutionId) -> Vec<(String, String)>;

@@ -29,7 +29,7 @@ pub enum Ownership {
     /// No registration exists yet, or a dump is being restored. There is nothing to run.
     Unused,
     Own,
-    /// They belong to this other database. It may also be this database, if they were restored from its dump.
+    /// The processes belong to this other database. It may also be this database, if they were restored from its dump.
     Copy {
         system_identifier: i64,
         database: pg_sys::Oid,
@@ -84,8 +84,9 @@ table! {
     }
 }
 
-/// The generation. It grows with each change of registrations, and schedulers then read them again. It is a sum of
-/// rows: each registration has one row to itself until it commits. So each commit increases the sum, in any order.
+/// The generation. It grows with each change of registrations, and schedulers then read the registrations again. The
+/// generation is a sum of rows: each registration has one row to itself until it commits. So each commit increases the
+/// sum, in any order.
 pub(super) const GENERATION: &str = "r.generation + COALESCE((SELECT pg_catalog.sum(c.registrations)::bigint \
     FROM xdb.registration_count c), 0)";
 

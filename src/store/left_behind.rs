@@ -1,8 +1,8 @@
 //! Finds what another role's code may leave in a client's session: cursors and temporary objects. Both are dangerous.
 //! Names are looked up in `pg_temp` first, and FETCH from a cursor runs the functions of its query.
 //!
-//! Limitations: it finds cursors and temporary objects only. It closes cursors; temporary objects are an error of the
-//! caller.
+//! Limitations: this file finds cursors and temporary objects only. It closes the cursors. The caller raises an error
+//! about temporary objects.
 
 use super::catalog::quote;
 use super::table::statements;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 statements! {
     /// The open cursors.
     CURSORS = "SELECT c.name, c::pg_catalog.text AS described FROM pg_catalog.pg_cursors c"
-        => pub fn cursors() -> Cursors;
+        => pub fn cursors() -> SqlCursors;
     // Functions and operators there are found only by their full names.
     /// The objects in the schema of temporary objects.
     TEMPORARY = "SELECT 'r' || c.oid AS object FROM pg_catalog.pg_class c WHERE c.relnamespace = $1 \
@@ -25,10 +25,10 @@ statements! {
 }
 
 /// The open cursors: name and description. A cursor that replaces another one has another description.
-pub type Cursors = BTreeMap<String, String>;
+pub type SqlCursors = BTreeMap<String, String>;
 
 /// Closes the cursors that were not open before.
-pub fn close_new_cursors(spi: &Spi, before: &Cursors) -> Result<()> {
+pub fn close_new_cursors(spi: &Spi, before: &SqlCursors) -> Result<()> {
     let now = cursors(spi)?;
     let new = now.iter().filter(|(name, described)| before.get(*name) != Some(described));
     new.map(|(name, _)| name).try_for_each(|name| spi.utility(&format!("CLOSE {}", quote(name))))

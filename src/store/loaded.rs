@@ -6,7 +6,7 @@
 use super::registry::{Mapping, MappingId, NO_WORKER, ProcessType, TypeId, WorkerId};
 use crate::guc;
 use crate::pg::catch::Result;
-use crate::pg::shmem::over::{self, Kind};
+use crate::pg::shmem::over::{self, Quota};
 use crate::pg::{json, process};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,10 +22,10 @@ pub struct Loaded {
     /// As loaded. Saving compares `execution` with it.
     pub before: Execution,
     pub execution: Execution,
-    /// Events since the load, in order. [`Loaded::apply`] adds them; saving writes them to the history.
+    /// Events since the load, in order. [`Loaded::apply`] adds them, and saving writes them to the history.
     pub events: Vec<(Event, Timestamp)>,
-    /// Those message ids of published messages that their queues have seen. Read after the inbox was received;
-    /// decisions read them.
+    /// The ids of published messages that their queues have seen before. Read after the inbox was received. Decisions
+    /// read them.
     pub published_before: BTreeSet<(String, String)>,
     /// States that were offered messages of global queues when they began to wait. The matcher need not offer these
     /// again.
@@ -49,12 +49,12 @@ pub struct QueueHead {
 pub(super) struct Unread {
     /// The most messages that there can be.
     pub count: usize,
-    pub waiting: Waiting,
+    pub waiting: QueueWaiters,
 }
 
 /// All states that wait for a queue, taken together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueueWaiters {
     /// The smallest number of messages that serves one of them.
     pub needed: usize,
     /// The most messages that they take.
@@ -136,7 +136,7 @@ impl Loaded {
         self.decide_with(command, now, jitter, &[])
     }
 
-    /// The same, with messages of global queues that the command's state may take.
+    /// Decides with messages of global queues that the command's state may take. Does not apply the decision.
     pub fn decide_with(
         &self,
         command: &Command,
@@ -157,7 +157,7 @@ impl Loaded {
                 published_before: &self.published_before,
                 global_messages,
                 quotas: guc::quotas(),
-                global_queues_full: over::limit(process::database(), self.publishes_as(), Kind::Messages).is_some(),
+                global_queues_full: over::limit(process::database(), self.publishes_as(), Quota::Messages).is_some(),
             },
         )
     }
@@ -218,7 +218,8 @@ impl Loaded {
             || command.publishes().iter().all(known) && closes_if_empty.iter().all(seen) && self.due(command).is_empty()
     }
 
-    /// Queues with unread messages that may serve a waiting state, together with those that the command publishes.
+    /// Queues with unread messages that may serve a waiting state, together with the messages that the command
+    /// publishes.
     pub(super) fn due<'a>(&self, command: &'a Command) -> Vec<&'a str> {
         let mut published: BTreeMap<&str, usize> = BTreeMap::new();
         for publish in command.publishes() {
@@ -233,7 +234,7 @@ impl Loaded {
         published.into_iter().filter(|queue| running && suffices(queue)).map(|(queue, _)| queue).collect()
     }
 
-    /// Inserts messages that were read behind those read before, and before those received since.
+    /// Inserts messages behind the ones that were read before, and before the ones that were received since.
     pub(super) fn put_in(&mut self, queue: String, messages: Vec<Arc<Message>>) {
         let next = self.before.next_message;
         let queued = self.execution.queues.entry(queue.clone()).or_default();

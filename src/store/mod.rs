@@ -12,10 +12,10 @@
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
 //! | [`state`] | `state_execution` | loads and saves state executions |
 //! | [`claim`] | `task` | claims calls under leases, moves them between workers and lanes |
-//! | [`lanes`] | `task` | the lanes of calls: which lane a call is in, and which leases there are void |
+//! | [`lanes`] | `task` | the lanes of calls: which lanes exist, and which leases there are void |
 //! | [`held`] | `task` | calls that are held because of a pause |
 //! | [`pull`] | `task` | calls that pull workers claim, and their leases |
-//! | [`lines`] | `task` | the lines of calls: which lines exist, and when their calls are due |
+//! | [`lines`] | `task` | the lines of calls: which levels exist, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishes messages to local queues, and receives them |
 //! | [`queue`] | `queue_message`, `queue_waiter` | the first messages of local queues, and the states that wait |
@@ -107,10 +107,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use table::{Column, Record};
+pub use xdb_engine::StateKey;
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
-
-/// The key of a state execution: also that of its task and its timers.
-pub type StateKey = (ExecutionId, StateSeq);
 
 impl Record for StateKey {
     const COLUMNS: &'static [Column] = &[

@@ -1,5 +1,5 @@
-//! Pauses: the same three columns in `process_execution` and `process_type`. This file writes those of types. A change
-//! counts as a registration, so the engine reads the type again in its next turn.
+//! Pauses: the same three columns in `process_execution` and `process_type`. This file writes the columns of types. A
+//! change counts as a registration, so the engine reads the type again in its next turn.
 
 use super::instance::bump;
 use super::registry::TypeId;

@@ -7,11 +7,11 @@ use super::table::{Gives, Read, Record, batch, record, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
-use crate::pg::shmem::held_up::HeldUp;
+use crate::pg::shmem::held_up::BlockingLock;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{ExecutionId, Pause, ProcessStatus, Queued, StateExecutionId, Timestamp};
+use xdb_engine::{ExecutionId, Pause, ProcessStatus, QueuedTotal, StateExecutionId, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock serializes starts of the same id.
@@ -40,7 +40,7 @@ pub struct FoundExecution {
     pub type_id: i32,
     pub shard: i16,
     /// The messages in its local queues.
-    pub queued: Queued,
+    pub queued: QueuedTotal,
     pub pause: Option<Pause>,
 }
 
@@ -127,7 +127,7 @@ statements! {
     /// The owner of a running execution, and the owner's name.
     RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'"
         => pub fn running_owner(id: ExecutionId) -> Option<(pg_sys::Oid, String)>;
-    /// The owners of those of these executions that exist.
+    /// The owners of these executions. Executions that do not exist are left out.
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)"
         => pub fn owners(ids: &[ExecutionId]) -> HashMap<ExecutionId, pg_sys::Oid>;
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
@@ -206,7 +206,7 @@ impl<'r> Read<'r> for FoundExecution {
             }),
             type_id: row.get("type_id")?,
             shard: row.get("shard")?,
-            queued: Queued { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? },
+            queued: QueuedTotal { messages: row.get("queued_messages")?, bytes: row.get("queued_bytes")? },
             pause: pauses::read(row)?,
         })
     }
@@ -217,7 +217,7 @@ pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Resu
     find_as(spi, process_id, execution)
 }
 
-/// The same, read as any type that these columns fit.
+/// Like [`find`], read as any type that these columns fit.
 pub fn find_as<T: for<'r> Read<'r>>(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<T>> {
     match execution {
         Some(id) => Gives::of(spi, &FIND_EXECUTION, &[value(id), value(process_id)]),
@@ -264,7 +264,12 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Describes an execution as JSON: its state, what it waits for, since when and until when, and its last failure.
 ///
 /// `owner_problem` says why its owner can't own it. `held_up` lists the locks of other sessions that it waits for.
-pub fn describe(spi: &Spi, id: ExecutionId, owner_problem: Option<&str>, held_up: &[HeldUp]) -> Result<Option<String>> {
+pub fn describe(
+    spi: &Spi,
+    id: ExecutionId,
+    owner_problem: Option<&str>,
+    held_up: &[BlockingLock],
+) -> Result<Option<String>> {
     let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
     let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
     let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));

@@ -22,16 +22,16 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
     files.into_iter().flatten().copied()
 }
 
-struct Description {
+struct SystemTable {
     name: &'static str,
     key: &'static [&'static str],
     columns: &'static [Column],
 }
 
-fn tables() -> Vec<Description> {
+fn tables() -> Vec<SystemTable> {
     macro_rules! of {
         ($($($table:ident)::+)+) => {
-            vec![$(Description { name: $($table)::+::NAME, key: $($table)::+::KEY, columns: $($table)::+::COLUMNS }),+]
+            vec![$(SystemTable { name: $($table)::+::NAME, key: $($table)::+::KEY, columns: $($table)::+::COLUMNS }),+]
         };
     }
     of! {
@@ -123,7 +123,7 @@ fn plan(spi: &Spi, statement: &'static Statement) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn compare(spi: &Spi, table: &Description, problems: &mut Vec<String>) -> Result<()> {
+fn compare(spi: &Spi, table: &SystemTable, problems: &mut Vec<String>) -> Result<()> {
     let name = table.name;
     let found = spi.rows(&COLUMNS, &[value(name)], |row| {
         Ok((row.get::<String>("name")?, (row.get::<String>("type")?, row.get::<bool>("nullable")?)))

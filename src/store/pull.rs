@@ -5,7 +5,7 @@
 //! when the worker had a URL. A claim first notes the failed attempts whose leases have ended.
 
 use super::StateKey;
-use super::lanes::{FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
+use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::Loaded;
 use super::registry::{Registry, RowVersion, WorkerId};
 use super::table::{Record, batch, record, statements};
@@ -21,12 +21,10 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
 
-/// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
-/// the worker had a URL.
-fn lanes(spi: &Spi) -> Result<Vec<i16>> {
-    let mut lanes = claim::levels(spi)?;
-    lanes.extend([SCHEDULERS_LANE, RUNNERS_LANE]);
-    Ok(lanes)
+/// The lanes that calls of such a worker can be in. The engine has put calls into the runners' lane while the worker had
+/// a URL.
+fn lanes() -> String {
+    format!("'{{{SCHEDULERS_LANE},{RUNNERS_LANE}}}'::int2[]")
 }
 
 /// A task `t` is under the lease of a pull worker, or was until it ended.
@@ -40,7 +38,7 @@ const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
 record! {
     /// How many calls of a line are wanted that are due since then.
-    pub struct LineShare { lane: i16, owner: pg_sys::Oid, since: Timestamp, room: i64 }
+    pub struct LineShare { lane: i16, owner: pg_sys::Oid, priority: i8, since: Timestamp, room: i64 }
 }
 
 record! {
@@ -55,13 +53,13 @@ statements! {
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.lane, t.due_at, t.attempt, t.first_attempt_at FROM xdb.task t \
-            WHERE {} AND t.due_at >= v.since AND t.due_at <= $6 AND {FREE} \
-                AND t.shard BETWEEN $7 AND $8 AND t.execution_id <> ALL ($9) \
+            WHERE {} AND t.due_at >= v.since AND t.due_at <= $7 AND {FREE} \
+                AND t.shard BETWEEN $8 AND $9 AND t.execution_id <> ALL ($10) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d \
         JOIN xdb.process_execution p ON p.execution_id = d.execution_id \
         LEFT JOIN xdb.process_type y ON y.process_type = p.process_type \
         FOR KEY SHARE OF p SKIP LOCKED",
-        execution::columns(), batch::<LineShare>(), of_line("v", "$5"));
+        execution::columns(), batch::<LineShare>(), of_line("v", "$6"));
     // Half of a number is of the sequence. See `Leased`.
     LEASE = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, first_attempt_at = COALESCE(t.first_attempt_at, $4), \
             waits_for = NULL, lease_epoch = 0, lease_until = v.lease_until, \
@@ -69,17 +67,18 @@ statements! {
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq, t.lease_number",
         batch::<PullLease>())
         => fn lease_until(calls: [PullLease], now: Timestamp, drawn: i64) -> HashMap<StateKey, i64>;
-    OVER = format!("SELECT d.execution_id, d.seq FROM {} CROSS JOIN LATERAL ( \
+    OVER = format!("SELECT d.execution_id, d.seq FROM ({}) AS l CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq, t.due_at FROM xdb.task t \
-            WHERE {} AND t.due_at <= $3 AND {PULLED} AND t.lease_until <= $5 ORDER BY t.due_at LIMIT $4) AS d \
-        ORDER BY d.due_at, d.execution_id, d.seq LIMIT $4", lines(), of_line("l", "$1"))
-        => fn over_in(worker: WorkerId, lanes: &[i16], now: Timestamp, at_most: i64, real: Timestamp) -> Vec<StateKey>;
+            WHERE {} AND t.due_at <= $2 AND {PULLED} AND t.lease_until <= $4 ORDER BY t.due_at LIMIT $3) AS d \
+        ORDER BY d.due_at, d.execution_id, d.seq LIMIT $3", lines("$1"), of_line("l", "$1"))
+        => fn over_in(worker: WorkerId, now: Timestamp, at_most: i64, real: Timestamp) -> Vec<StateKey>;
     STILL_OVER = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND {PULLED} AND t.lease_until <= $4 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>());
+    /// Calls under leases of this worker, counted up to a bound: for people.
     LEASED = format!("SELECT count(*) AS leased FROM (SELECT FROM xdb.task t \
-        WHERE t.lane = ANY ($2) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $3 LIMIT 10000) AS l")
-        => fn leased_in(worker: WorkerId, lanes: &[i16], real: Timestamp) -> i64;
+        WHERE t.lane = ANY ({}) AND t.worker_id = $1 AND {PULLED} AND t.lease_until > $2 LIMIT 10000) AS l", lanes())
+        => pub fn leased(worker: WorkerId, real: Timestamp) -> i64;
     LOOK_OF_TOKEN = under_token("");
     // The lease is looked at again when the lock is there.
     STEP_OF_TOKEN = under_token(" FOR NO KEY UPDATE OF p");
@@ -112,53 +111,50 @@ fn under_token(lock: &str) -> String {
     )
 }
 
-/// The lines of the worker $1 in the lanes $2: a relation `l`.
-fn lines() -> String {
-    "(SELECT a.lane, o.owner FROM unnest($2::int2[]) AS a (lane) CROSS JOIN LATERAL ( \
-        WITH RECURSIVE line (owner) AS ( \
-            (SELECT t.owner FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = $1 ORDER BY t.owner LIMIT 1) \
-            UNION ALL SELECT n.owner FROM line CROSS JOIN LATERAL (SELECT t.owner FROM xdb.task t \
-                WHERE t.lane = a.lane AND t.worker_id = $1 AND t.owner > line.owner ORDER BY t.owner LIMIT 1) AS n) \
-        SELECT owner FROM line) AS o) AS l"
-        .to_owned()
+/// The lines of a worker, each with the due time of its first call.
+fn lines(worker: &str) -> String {
+    let of_lane = format!("t.lane = a.lane AND t.worker_id = {worker}");
+    format!(
+        "SELECT a.lane, o.* FROM unnest({}) AS a (lane) CROSS JOIN LATERAL ( \
+            WITH RECURSIVE head (owner, priority, since) AS ( \
+                (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE {of_lane} \
+                    ORDER BY t.owner, t.priority, t.due_at LIMIT 1) \
+                UNION ALL SELECT n.* FROM head CROSS JOIN LATERAL (SELECT t.owner, t.priority, t.due_at FROM xdb.task t \
+                    WHERE {of_lane} AND (t.owner, t.priority) > (head.owner, head.priority) \
+                    ORDER BY t.owner, t.priority, t.due_at LIMIT 1) AS n) \
+            SELECT * FROM head) AS o",
+        lanes()
+    )
 }
 
 /// The task `t` stands in this line of the worker.
 fn of_line(line: &str, worker: &str) -> String {
-    format!("t.lane = {line}.lane AND t.worker_id = {worker} AND t.owner = {line}.owner")
+    format!(
+        "t.lane = {line}.lane AND t.worker_id = {worker} AND t.owner = {line}.owner AND t.priority = {line}.priority"
+    )
 }
 
-/// The worker named $3, whether its calls may be claimed at all, and its lines: those of $4 to $6, or if $7 all that there are, each
-/// from its first call on. Of each how many calls are due for the shards $10 to $11, counted up to $12, the first of them, and when the next one
-/// comes due. From the head also whether a lease has ended, if $13 or if nothing is due.
+/// The worker named $3, whether its calls may be claimed at all, and its lines: those of $4 to $7, or if $8 all that there are, each
+/// from its first call on. Of each how many calls are due for the shards $11 to $12, counted up to $13, the first of them, and when the next one
+/// comes due. From the head also whether a lease has ended, if $14 or if nothing is due.
 fn look_statement() -> String {
     let of_line = of_line("l", "w.worker_id");
-    let in_lane = "t.lane = a.lane AND t.worker_id = w.worker_id";
     format!(
-        "WITH RECURSIVE worker AS MATERIALIZED ( \
+        "WITH worker AS MATERIALIZED ( \
             SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), \
-        level (lane) AS ( \
-            (SELECT t.lane FROM xdb.task t WHERE t.lane >= {FIRST_PRIORITY_LANE} AND t.lane < {FIRST_FUNCTIONS_LANE} ORDER BY t.lane LIMIT 1) \
-            UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL (SELECT t.lane FROM xdb.task t \
-                WHERE t.lane > level.lane AND t.lane < {FIRST_FUNCTIONS_LANE} ORDER BY t.lane LIMIT 1) AS n), \
         line AS MATERIALIZED ( \
-            SELECT v.lane, v.owner, v.since FROM unnest($4::int2[], $5::oid[], $6::timestamptz[]) AS v (lane, owner, since) \
-            UNION ALL SELECT a.lane, o.owner, o.since FROM worker w \
-                CROSS JOIN (SELECT lane FROM level UNION ALL SELECT unnest('{{{SCHEDULERS_LANE},{RUNNERS_LANE}}}'::int2[])) AS a \
-                CROSS JOIN LATERAL (WITH RECURSIVE head (owner, since) AS ( \
-                    (SELECT t.owner, t.due_at FROM xdb.task t WHERE {in_lane} ORDER BY t.owner, t.due_at LIMIT 1) \
-                    UNION ALL SELECT n.owner, n.due_at FROM head CROSS JOIN LATERAL (SELECT t.owner, t.due_at FROM xdb.task t \
-                        WHERE {in_lane} AND t.owner > head.owner ORDER BY t.owner, t.due_at LIMIT 1) AS n) \
-                SELECT owner, since FROM head) AS o WHERE $7), \
-        found AS MATERIALIZED (SELECT l.lane, l.owner, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l \
+            SELECT v.* FROM unnest($4::int2[], $5::oid[], $6::int2[], $7::timestamptz[]) AS v (lane, owner, priority, since) \
+            UNION ALL SELECT o.* FROM worker w CROSS JOIN LATERAL ({}) AS o WHERE $8), \
+        found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l \
             CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t \
-                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $8 AND {FREE} AND t.shard BETWEEN $10 AND $11 \
-                ORDER BY t.due_at LIMIT $12) AS d) AS f \
-            LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE {of_line} AND t.due_at > $8 ORDER BY t.due_at LIMIT 1) AS n ON true) \
-        SELECT w.*, e.paused, i.*, f.*, $7 AND ($13 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) \
+                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $9 AND {FREE} AND t.shard BETWEEN $11 AND $12 \
+                ORDER BY t.due_at LIMIT $13) AS d) AS f \
+            LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE {of_line} AND t.due_at > $9 ORDER BY t.due_at LIMIT 1) AS n ON true) \
+        SELECT w.*, e.paused, i.*, f.*, $8 AND ($14 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) \
             AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
-                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $8 AND {PULLED} AND t.lease_until <= $9 LIMIT 1) AS o) AS leases_ended \
+                WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $9 AND {PULLED} AND t.lease_until <= $10 LIMIT 1) AS o) AS leases_ended \
         FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true LEFT JOIN found f ON true",
+        lines("w.worker_id"),
         instance::ownership_row()
     )
 }
@@ -191,6 +187,7 @@ pub struct PullWorker {
 pub struct PullLine {
     pub lane: i16,
     pub owner: pg_sys::Oid,
+    pub priority: i8,
 }
 
 /// What is looked for.
@@ -232,6 +229,7 @@ pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
     let mut params = vec![value(system), value(database), value(wanted.worker)];
     params.push(array(lines.iter().map(|(line, _)| line.lane)));
     params.push(array(lines.iter().map(|(line, _)| line.owner)));
+    params.push(array(lines.iter().map(|(line, _)| line.priority)));
     params.extend([array(lines.iter().map(|(_, since)| *since)), value(wanted.lines.is_none())]);
     params.extend([value(now), value(real), value(wanted.shards.0), value(wanted.shards.1)]);
     params.extend([value(wanted.at_most as i64), value(wanted.leases)]);
@@ -253,7 +251,7 @@ pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
 
 fn read_line(row: &Row) -> Result<Option<LineSeen>> {
     let Some(lane) = row.get::<Option<i16>>("lane")? else { return Ok(None) };
-    let line = PullLine { lane, owner: row.get("owner")? };
+    let line = PullLine { lane, owner: row.get("owner")?, priority: row.get("priority")? };
     let (first, next) = (row.get("first")?, row.get("next")?);
     Ok(Some(LineSeen { line, due: row.get::<i64>("due")? as usize, first, next }))
 }
@@ -321,7 +319,7 @@ fn read_type_now(row: &Row) -> Result<Option<RowVersion>> {
 fn read_due(row: &Row) -> Result<DueCall> {
     Ok(DueCall {
         key: (row.get("execution_id")?, row.get("seq")?),
-        line: PullLine { lane: row.get("lane")?, owner: row.get("owner")? },
+        line: PullLine { lane: row.get("lane")?, owner: row.get("owner")?, priority: row.get("priority")? },
         due_at: row.get("due_at")?,
         attempts: row.get("attempt")?,
         first_attempt_at: row.get("first_attempt_at")?,
@@ -342,17 +340,12 @@ pub fn lease(spi: &Spi, calls: &[(DueCall, Timestamp)], now: Timestamp) -> Resul
     lease_until(spi, &leases.collect::<Vec<_>>(), now, (random() * f64::from(u32::MAX)) as i64)
 }
 
-/// Calls under leases of this worker, counted up to a bound: for people.
-pub fn leased(spi: &Spi, worker: WorkerId, real: Timestamp) -> Result<i64> {
-    leased_in(spi, worker, &lanes(spi)?, real)
-}
-
 /// Attempts whose leases have ended that are noted at one time.
 const OVER_AT_ONCE: i64 = 100;
 
 /// Calls whose leases have ended, the longest due first.
 pub fn over(spi: &Spi, worker: WorkerId, now: Timestamp, real: Timestamp) -> Result<Vec<StateKey>> {
-    over_in(spi, worker, &lanes(spi)?, now, OVER_AT_ONCE, real)
+    over_in(spi, worker, now, OVER_AT_ONCE, real)
 }
 
 /// An attempt that was begun.

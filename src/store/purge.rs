@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
 table! {
-    /// A purged execution that still has rows. They are deleted in slices.
+    /// A purged execution that still has rows. Sweeps delete these rows in slices.
     pub struct Purged in "purged" {
         key { execution_id: ExecutionId }
     }
 }
 
-/// Tables with rows of an execution, besides its own row and that of its process id.
+/// Tables with rows of an execution, besides `process_execution` and `latest_execution`.
 const TABLES: [&str; 11] = [
     "history_event",
     "state_execution",
@@ -59,7 +59,7 @@ statements! {
     CLOSED = old("closed_at", "p.closed_at <= $1 AND p.purge_at IS NULL");
     OVERDUE = old("purge_at", "p.purge_at <= $1");
     RETAINED = old("purge_at", "p.purge_at IS NOT NULL AND p.closed_at <= $1");
-    /// Locks those of these process ids whose latest executions these are.
+    /// Locks the given process ids whose latest executions these are.
     LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
         JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
             ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
@@ -73,7 +73,7 @@ statements! {
     LOCK = "SELECT execution_id FROM xdb.process_execution \
         WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED"
         => fn lock(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    /// Those of these process ids that have further executions.
+    /// The given process ids that have further executions.
     OUTLIVED = "SELECT DISTINCT process_id FROM xdb.process_execution \
         WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)"
         => fn outlived(process_ids: &[&str], going: &BTreeSet<ExecutionId>) -> BTreeSet<String>;

@@ -5,7 +5,7 @@
 //! unknown, not empty.
 
 use super::StateKey;
-use super::loaded::{Loaded, QueueHead, Unread, Waiting};
+use super::loaded::{Loaded, QueueHead, QueueWaiters, Unread};
 use super::state::states;
 use super::table::{Read, Record, batch, delete, insert, record, select, statements, table};
 use crate::guc;
@@ -29,7 +29,7 @@ record! {
     pub struct MessageNumber<'a> of QueueMessage<'a> { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
 
     /// A message as a state takes it.
-    struct Queued<'a> of QueueMessage<'a> {
+    struct LoadedMessage<'a> of QueueMessage<'a> {
         execution_id: ExecutionId,
         queue_name: &'a str,
         number: u64,
@@ -72,12 +72,12 @@ statements! {
     READ = format!("SELECT {} FROM {} CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
             WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
             ORDER BY q.number LIMIT v.wanted) AS m \
-        ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
+        ORDER BY m.execution_id, m.queue_name, m.number", select::<LoadedMessage>("m"), batch::<ToRead>());
     /// Whether a queue has received messages.
     HAS_MESSAGES = "SELECT EXISTS (SELECT FROM xdb.queue_message WHERE execution_id = $1 AND queue_name = $2) AS has_messages"
         => pub fn has_messages(id: ExecutionId, queue: &str) -> bool;
     ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
-        select::<Queued>("m"));
+        select::<LoadedMessage>("m"));
 }
 
 impl<'a> QueueMessage<'a> {
@@ -101,7 +101,7 @@ pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
 }
 
 fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
-    let Queued { execution_id, queue_name, number, message_id, payload } = Queued::read(row)?;
+    let LoadedMessage { execution_id, queue_name, number, message_id, payload } = LoadedMessage::read(row)?;
     let message = Message {
         queue: queue_name.to_owned(),
         number,
@@ -130,7 +130,7 @@ const READ_UNCOUNTED: usize = 100;
 /// Reads only as many messages as can be taken. If every waiting state needs more than there are, [`Loaded::prepare`]
 /// reads the messages when they may suffice.
 ///
-/// A loaded state may also wait for queues that are not loaded. That changes nothing: those queues served the state
+/// A loaded state may also wait for queues that are not loaded. These queues need not be loaded: they served the state
 /// when their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     look_further(spi, loaded, demand)?;
@@ -153,7 +153,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     let mut to_count: Vec<ToCount> = Vec::new();
     let mut counted: HashMap<(ExecutionId, String), i64> = HashMap::new();
     for (id, queue, _) in &new {
-        let (Some(entry), Some(Waiting { needed, .. })) = (loaded.get(id), waiting.get(&(*id, *queue))) else {
+        let (Some(entry), Some(QueueWaiters { needed, .. })) = (loaded.get(id), waiting.get(&(*id, *queue))) else {
             continue;
         };
         let at_most = entry.before.queued.messages as usize;
@@ -193,13 +193,13 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
 fn waiting_for<'d>(
     loaded: &BTreeMap<ExecutionId, Loaded>,
     demand: &'d QueueDemand,
-) -> HashMap<(ExecutionId, &'d str), Waiting> {
+) -> HashMap<(ExecutionId, &'d str), QueueWaiters> {
     let mut waiting = HashMap::new();
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
         for (queue, at_least, at_most) in entry.before.states.values().flat_map(|state| state.wanted_messages()) {
             let Some((queue, _)) = queues.get_key_value(queue) else { continue };
-            let all = waiting.entry((*id, queue.as_str())).or_insert(Waiting { needed: usize::MAX, wanted: 0 });
+            let all = waiting.entry((*id, queue.as_str())).or_insert(QueueWaiters { needed: usize::MAX, wanted: 0 });
             all.needed = all.needed.min(at_least as usize);
             all.wanted = all.wanted.saturating_add(at_most as usize);
         }

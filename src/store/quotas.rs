@@ -7,7 +7,7 @@ use super::table::{Gives, statements};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::settings::whole_number;
-use crate::pg::shmem::over::Kind;
+use crate::pg::shmem::over::Quota;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::collections::HashMap;
@@ -38,12 +38,12 @@ fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
 
 /// How many running processes roles may have. 0: no limit.
 #[derive(Debug, Default)]
-pub struct Limits {
+pub struct RunningLimits {
     of_role: HashMap<pg_sys::Oid, i32>,
     of_others: i32,
 }
 
-impl Limits {
+impl RunningLimits {
     /// Reads the limits of roles and of the database. `of_others` is the limit of all other roles.
     pub fn read(spi: &Spi, of_others: i32) -> Result<Self> {
         let mut limits = Self { of_role: HashMap::new(), of_others };
@@ -77,12 +77,12 @@ pub struct Sum {
 /// Sums by role.
 pub type Sums = HashMap<pg_sys::Oid, Sum>;
 
-/// Adds the next rows of a kind after this position. Running processes are ordered by id, messages of global queues by
+/// Adds the next rows of a quota after this position. Running processes are ordered by id, messages of global queues by
 /// number. Messages that a state has taken count too. Returns the last position, if there may be more.
-pub fn add(spi: &Spi, kind: Kind, sums: &mut Sums, after: &str, rows: i64) -> Result<Option<String>> {
-    let statement = match kind {
-        Kind::Running => &RUNNING,
-        Kind::Messages => &MESSAGES,
+pub fn add(spi: &Spi, quota: Quota, sums: &mut Sums, after: &str, rows: i64) -> Result<Option<String>> {
+    let statement = match quota {
+        Quota::Running => &RUNNING,
+        Quota::Messages => &MESSAGES,
     };
     let slice: Vec<(pg_sys::Oid, i64, i64, Option<String>)> = Gives::of(spi, statement, &[value(after), value(rows)])?;
     let mut reached = None;

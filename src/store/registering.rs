@@ -7,7 +7,7 @@ use super::table::{Record, insert, insert_but, insert_row, insert_with_identity,
 use super::worker_secret::{self, Secret};
 use super::{from_json, pauses, to_json};
 use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, Relation};
+use crate::pg::param::{Jsonb, Regclass};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use pgrx::pg_sys;
@@ -218,7 +218,7 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
         let row = MappedTable {
             mapping_id,
             position,
-            relation: Relation(table.relation),
+            relation: Regclass(table.relation),
             table_name: &table.table,
             key_columns: table.primary_key.clone(),
             attributes: Jsonb(to_json(&table.attributes)?.into()),

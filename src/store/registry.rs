@@ -9,7 +9,7 @@ use super::worker_secret::{self, Signing};
 use super::{from_json, pauses};
 use crate::pg::catch::{QUERY_CANCELED, Result, log_error};
 use crate::pg::memory::room_for;
-use crate::pg::param::{Jsonb, Relation, value};
+use crate::pg::param::{Jsonb, Regclass, value};
 use crate::pg::process::configuration_read_at;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::subxact::{guarded, lock_extension_object};
@@ -20,9 +20,8 @@ use std::time::{Duration, Instant};
 use xdb_calls::{TypeFacts, TypeWorker};
 use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
+pub use xdb_sched::room::WorkerId;
 
-/// The key of a registered worker. [`NO_WORKER`] stands for none.
-pub type WorkerId = i32;
 /// The key of a registered process type.
 pub type TypeId = i32;
 /// The key of an attribute mapping. Executions keep the mapping of their start.
@@ -97,7 +96,7 @@ pub type Mapping = Arc<[TableMapping]>;
 pub struct Registry {
     /// The generation at the last reading. None: the data may be from a transaction that was rolled back.
     generation: Option<i64>,
-    types: Kept<TypeId, Known>,
+    types: Kept<TypeId, CachedType>,
     /// Ids of the types in memory, by name.
     by_name: HashMap<String, TypeId>,
     mappings: Kept<MappingId, Mapping>,
@@ -108,14 +107,14 @@ pub struct Registry {
 }
 
 /// A type, and the number of the reading that last confirmed it.
-struct Known {
+struct CachedType {
     process_type: Arc<ProcessType>,
     weight: usize,
     checked: u64,
 }
 
-/// The definitions that one turn reads. Any role that may register can make them large. So a turn reads a limited
-/// amount, and no owner waits long for the definitions of others.
+/// The definitions that one turn reads. Any role that may register can make its definitions large. So a turn reads a
+/// limited amount, and no owner waits long for other owners' definitions.
 #[derive(Default)]
 struct TurnsPart {
     /// The weight of the definitions read in this turn.
@@ -129,14 +128,14 @@ struct TurnsPart {
 }
 
 /// The result of looking up a process type by its id.
-pub enum Found {
+pub enum TypeLookup {
     Registered(Arc<ProcessType>),
     Missing,
     /// Another turn reads the type, not before this time.
     Later(Option<Instant>),
 }
 
-impl Found {
+impl TypeLookup {
     pub fn registered(self) -> Option<Arc<ProcessType>> {
         if let Self::Registered(process_type) = self { Some(process_type) } else { None }
     }
@@ -150,8 +149,8 @@ const KEPT_BY_SESSION: usize = 16 * 1024 * 1024;
 /// The number of attributes of all mappings that are kept.
 const MAPPED: usize = 100_000;
 
-/// The weight of definitions that one turn reads; the last one may exceed it. Reading this much takes tens of
-/// milliseconds. One definition per owner is always read, so that no owner waits for others.
+/// The weight of definitions that one turn reads. The last definition may exceed it. Reading this much takes tens of
+/// milliseconds. One definition per owner is always read, so no owner waits for another.
 const OF_ONE_TURN: usize = 32 * 1024 * 1024;
 
 /// A definition of at most this many stored bytes is always read.
@@ -252,7 +251,7 @@ table! {
     /// A table of an attribute mapping. Never changes: executions keep the mapping of their start.
     pub struct MappedTable<'a> in "mapped_table" {
         key { mapping_id: MappingId, position: i32 }
-        other { relation: Relation, table_name: &'a str, key_columns: Vec<String>, attributes: Jsonb<'a> }
+        other { relation: Regclass, table_name: &'a str, key_columns: Vec<String>, attributes: Jsonb<'a> }
     }
 }
 
@@ -387,9 +386,9 @@ impl Registry {
 
     /// A type by its id, for a process of this owner. In the engine it is up to date in this turn. A session may have
     /// read it some time ago.
-    pub fn process_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
+    pub fn process_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<TypeLookup> {
         match self.types.get(&id) {
-            Some(known) if known.checked == self.read.times => Ok(Found::Registered(known.process_type.clone())),
+            Some(known) if known.checked == self.read.times => Ok(TypeLookup::Registered(known.process_type.clone())),
             _ => self.read_type(spi, id, owner),
         }
     }
@@ -411,7 +410,7 @@ impl Registry {
     }
 
     /// Reads a type. If it is in memory and has not changed, the definition is not read again.
-    fn read_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
+    fn read_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<TypeLookup> {
         let known = self.types.get(&id).map(|known| (known.process_type.clone(), known.weight));
         let mut version = None;
         if known.is_some() || self.turn.is_some() {
@@ -421,13 +420,13 @@ impl Registry {
             })?;
             let Some((head, stored_bytes)) = head else {
                 self.forget(id);
-                return Ok(Found::Missing);
+                return Ok(TypeLookup::Missing);
             };
             if let Some((known, weight)) = known
                 && known.version == head.version
             {
                 let found = ProcessType { definition: known.definition.clone(), ..head };
-                return Ok(Found::Registered(self.keep(found, weight)));
+                return Ok(TypeLookup::Registered(self.keep(found, weight)));
             }
             let stored_bytes = stored_bytes.max(0) as usize;
             if let Some(later) = self.turn.as_mut().and_then(|turn| turn.later(&head.version, stored_bytes, owner)) {
@@ -443,7 +442,7 @@ impl Registry {
                     log_error(&what, &error);
                     let again_at = Instant::now() + READ_AGAIN;
                     turn.unreadable.insert(id, (version, again_at));
-                    return Ok(Found::Later(Some(again_at)));
+                    return Ok(TypeLookup::Later(Some(again_at)));
                 }
                 read => {
                     let read = read?;
@@ -454,15 +453,15 @@ impl Registry {
             _ => whole_type(spi, id)?,
         };
         Ok(match whole {
-            Some((found, weight)) => Found::Registered(self.keep(found, weight)),
-            None => Found::Missing,
+            Some((found, weight)) => TypeLookup::Registered(self.keep(found, weight)),
+            None => TypeLookup::Missing,
         })
     }
 
     fn keep(&mut self, found: ProcessType, weight: usize) -> Arc<ProcessType> {
         let process_type = Arc::new(found);
         self.by_name.insert(process_type.name.clone(), process_type.id);
-        let known = Known { process_type: process_type.clone(), weight, checked: self.read.times };
+        let known = CachedType { process_type: process_type.clone(), weight, checked: self.read.times };
         for gone in self.types.insert(process_type.id, known, weight) {
             self.forget_name(&gone.process_type);
         }
@@ -510,7 +509,7 @@ impl Registry {
         self.process_type_of(spi, name, current)
     }
 
-    /// The same, for a version that was read a moment ago.
+    /// Like [`Registry::process_type_by_name`], for a version that was read a moment ago.
     pub(super) fn process_type_of(
         &mut self,
         spi: &Spi,
@@ -626,10 +625,10 @@ fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
 impl TurnsPart {
     /// Says when the definition is read, if not in this turn. The definition has this many stored bytes, and is for a
     /// process of this owner.
-    fn later(&mut self, version: &RowVersion, stored_bytes: usize, owner: pg_sys::Oid) -> Option<Found> {
+    fn later(&mut self, version: &RowVersion, stored_bytes: usize, owner: pg_sys::Oid) -> Option<TypeLookup> {
         if let Some((unreadable, again_at)) = self.unreadable.get(&version.type_id) {
             if unreadable == version && *again_at > Instant::now() {
-                return Some(Found::Later(Some(*again_at)));
+                return Some(TypeLookup::Later(Some(*again_at)));
             }
             self.unreadable.remove(&version.type_id);
         }
@@ -637,12 +636,12 @@ impl TurnsPart {
             return None;
         }
         let is_first = self.read_for.insert(owner);
-        (!is_first && self.weight >= OF_ONE_TURN).then_some(Found::Later(None))
+        (!is_first && self.weight >= OF_ONE_TURN).then_some(TypeLookup::Later(None))
     }
 }
 
-/// Locks a process type: a start excludes the type's removal. It is not a row lock, because a thousand starts at once
-/// must not queue up at one row.
+/// Locks a process type: a start excludes the type's removal. The lock is not a row lock, because a thousand starts at
+/// once must not queue up at one row.
 pub fn lock_type(id: TypeId, mode: u32) -> Result<()> {
     lock_extension_object(id as u32, TYPE_LOCK, mode)
 }

@@ -45,8 +45,8 @@ pub fn configured(spi: &Spi) -> Result<Vec<Setting>> {
     settings(meanings(spi, process::database())?)
 }
 
-/// The custom settings of a new session of this role in this database. If there are several for one parameter, the
-/// precedence is that of Postgres. First: the role in the database. Then the role, then the database, then all.
+/// The custom settings of a new session of this role in this database. If there are several for one parameter,
+/// Postgres' precedence holds. First: the role in the database. Then the role, then the database, then all.
 pub fn custom_settings(spi: &Spi, role: pg_sys::Oid) -> Result<Vec<Setting>> {
     settings(of_role(spi, role, process::database())?)
 }

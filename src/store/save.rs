@@ -8,7 +8,7 @@ use super::claim::{self, Lease, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
-use super::lanes::{SCHEDULERS_LANE, lane_of_functions, lane_of_priority};
+use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
-/// Deletes all rows of executions from these tables.
+/// A statement that deletes all rows of executions from these tables.
 fn all_of(tables: &[&str]) -> String {
     let delete = |table| format!("{table} AS (DELETE FROM xdb.{table} WHERE execution_id = ANY ($1))");
     format!("WITH {} SELECT", tables.iter().map(delete).collect::<Vec<_>>().join(", "))
@@ -48,8 +48,8 @@ fn delete_of(spi: &Spi, statement: &'static Statement, ids: &[ExecutionId]) -> R
     Ok(())
 }
 
-/// Deletes messages in the inbox, and their ids, of closed executions. A close at a higher isolation level may not have
-/// seen them.
+/// Deletes the messages in the inbox of closed executions, and the ids of messages. A close at a higher isolation level
+/// may not have seen them.
 pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     delete_of(spi, &ARRIVALS, ids)
 }
@@ -62,15 +62,15 @@ pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timesta
     Ok(())
 }
 
-/// The same, but the caller notifies the engine. A session makes no calls, and knows no slow tables.
+/// Like [`save`], but the caller notifies the engine. A session makes no calls, and knows no slow tables.
 pub fn save_of_session<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<SavedBatch> {
     save_batch(spi, batch, &HashMap::new(), &|_| SCHEDULERS_LANE, now)
 }
 
-/// What a scheduler has to know of a batch that it saved.
+/// What a scheduler needs to know about a batch that it saved.
 #[derive(Debug, Default)]
 pub struct SavedBatch {
-    /// Whether calls have ended. They may have had locks on attributes, or waited for some.
+    /// Whether calls have ended. They may have held locks on attributes, or waited for some.
     pub calls_over: bool,
     /// The earliest due time of the written timers, and of the written calls without a lease.
     pub earliest: Option<Timestamp>,
@@ -80,8 +80,8 @@ pub struct SavedBatch {
     pub let_go: bool,
 }
 
-/// Saves a batch. The caller passes on the locks of ended calls, and handles what is due. `leases` has the calls that
-/// this scheduler makes itself, at once.
+/// Saves a batch. The caller frees the locks of ended calls, and handles due rows. `leases`: the calls that this
+/// scheduler makes itself, at once.
 pub fn save_batch<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
@@ -89,8 +89,8 @@ pub fn save_batch<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<SavedBatch> {
-    let mut changes = Changes::default();
-    let calls = Calls { leases, lane, now };
+    let mut changes = BatchChanges::default();
+    let calls = TaskRules { leases, lane, now };
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
@@ -103,8 +103,8 @@ pub fn save_batch<'a>(
     })
 }
 
-/// What decides how calls are written.
-struct Calls<'b> {
+/// What determines how the tasks of calls are written.
+struct TaskRules<'b> {
     leases: &'b HashMap<StateKey, Lease>,
     lane: &'b dyn Fn(&Meta) -> i16,
     now: Timestamp,
@@ -112,7 +112,7 @@ struct Calls<'b> {
 
 /// Everything to write for the batch.
 #[derive(Default)]
-struct Changes<'a> {
+struct BatchChanges<'a> {
     updated: Vec<&'a Loaded>,
     closed: Closed,
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
@@ -120,12 +120,12 @@ struct Changes<'a> {
     calls_over: bool,
     /// New calls of pull workers. A commit wakes a session for each.
     pulled: Vec<(WorkerId, NewCall, StateKey)>,
-    /// The earliest due time of the written calls that the engine makes and has no lease of.
+    /// The earliest due time of the written calls that the engine makes later: calls without a lease.
     earliest_call: Option<Timestamp>,
-    /// Pull workers that may have calls again: all their sessions are woken.
+    /// Pull workers that may have calls again. A commit wakes all their sessions.
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
-    global: global_queue::Changes<'a>,
+    global: global_queue::GlobalQueueChanges<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
@@ -196,8 +196,8 @@ impl Closed {
     }
 }
 
-impl<'a> Changes<'a> {
-    fn collect(&mut self, loaded: &'a Loaded, calls: &Calls) -> Result<()> {
+impl<'a> BatchChanges<'a> {
+    fn collect(&mut self, loaded: &'a Loaded, calls: &TaskRules) -> Result<()> {
         let Loaded { meta, before, execution, .. } = loaded;
         let id = execution.id;
         self.updated.push(loaded);
@@ -242,15 +242,15 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. For a call of
-    /// a pull worker the engine has nothing to do.
+    /// A state at a call has exactly one task. With an incident it has none, because the call is not made. The engine
+    /// has nothing to do for a pull worker's call.
     fn collect_task(
         &mut self,
         meta: &Meta,
         execution: &Execution,
         old: Option<&StateExecution>,
         state: &StateExecution,
-        calls: &Calls,
+        calls: &TaskRules,
     ) {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
@@ -260,16 +260,13 @@ impl<'a> Changes<'a> {
             }
             return;
         };
-        let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        // A type that is not registered has no worker. Its tasks wait until it is registered again.
+        let mut row = Task::of(execution, state.seq, meta.shard, meta.owner, api, call.not_before);
+        // A process type that is not registered has no worker. Its tasks wait until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (lane_of_functions(execution.priority), NO_WORKER),
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };
-        if row.lane == SCHEDULERS_LANE {
-            row.lane = lane_of_priority(execution.priority);
-        }
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);
@@ -299,7 +296,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// When the engine has something to do.
+    /// When the engine next has something to do.
     fn earliest(&self) -> Option<Timestamp> {
         let timers = self.rows.timers_new.iter().map(|timer| timer.fire_at);
         self.earliest_call.into_iter().chain(timers).min()

@@ -1,9 +1,12 @@
-//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory: [`crate::pg::shmem::slow`].
+//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory:
+//! [`crate::pg::shmem::slow`].
+//!
+//! Limitations: only reads. `pg/shmem/slow.rs` sets and ends the marks.
 
 use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::process::database;
-use crate::pg::shmem::slow::{Kind, Mark, marks};
+use crate::pg::shmem::slow::{MarkKind, SlowMark, marks};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 
@@ -14,17 +17,17 @@ statements! {
         ELSE $1::oid::regclass::text END AS name" => fn name_of(oid: pg_sys::Oid, is_role: bool) -> Option<String>;
 }
 
-/// Everything that is marked in this database.
+/// One line for each mark of this database: the object's name and the reason.
 pub fn names(spi: &Spi) -> Result<Vec<String>> {
     marks(database()).map(|mark| describe(spi, mark)).collect()
 }
 
 /// The name of the marked object, and why it is marked.
-pub fn describe(spi: &Spi, mark: Mark) -> Result<String> {
-    let name = name_of(spi, mark.oid.into(), mark.kind == Kind::Killer)?.unwrap_or_default();
+pub fn describe(spi: &Spi, mark: SlowMark) -> Result<String> {
+    let name = name_of(spi, mark.oid.into(), mark.kind == MarkKind::Killer)?.unwrap_or_default();
     Ok(match mark.kind {
-        Kind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
-        Kind::Deadly => format!("{name}: an engine process crashed in it"),
-        Kind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
+        MarkKind::Slow => format!("{name}: took longer than xdb.apply_timeout"),
+        MarkKind::Deadly => format!("{name}: an engine process crashed in it"),
+        MarkKind::Killer => format!("all tables of processes of {name}: an engine process crashed in one"),
     })
 }

@@ -7,7 +7,7 @@ use super::phases::phase_parts;
 use super::table::{Gives, Read, Record, Table, batch, insert, select, select_but, statements, table, update_but};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::json::Stored;
+use crate::pg::json::StoredJsonb;
 use crate::pg::param::{Jsonb, value};
 use crate::pg::spi::{Row, Spi};
 use serde::Serialize;
@@ -163,13 +163,13 @@ type ReadState = std::result::Result<(ExecutionId, StateExecution), StateKey>;
 /// Reads a row if it fits into the budget. Inputs and results of waits may be large.
 fn read_within(row: &Row, budget: &mut ByteBudget, with_input: bool) -> Result<ReadState> {
     let state = State::read(row)?;
-    let input = if with_input { row.get::<Option<Stored>>("stored_input")? } else { None };
-    let wait = row.get::<Option<Stored>>("stored_wait")?;
-    let size = [&input, &wait].into_iter().flatten().map(Stored::size).sum();
+    let input = if with_input { row.get::<Option<StoredJsonb>>("stored_input")? } else { None };
+    let wait = row.get::<Option<StoredJsonb>>("stored_wait")?;
+    let size = [&input, &wait].into_iter().flatten().map(StoredJsonb::size).sum();
     if !budget.take(size) {
         return Ok(Err((state.execution_id, state.seq)));
     }
-    let text = |stored: Stored| -> Result<Jsonb> { Ok(Jsonb(stored.text()?.into())) };
+    let text = |stored: StoredJsonb| -> Result<Jsonb> { Ok(Jsonb(stored.text()?.into())) };
     let state = State { input: input.map(text).transpose()?, wait: wait.map(text).transpose()?, ..state };
     Ok(Ok(state.read_back()?))
 }
@@ -192,12 +192,12 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
 
-/// The same without inputs: inputs may be large, and no update writes them.
+/// Like [`states`], without inputs. Inputs may be large, and no update writes them.
 pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), false)).map(drop)
 }
 
-/// The same, but large states only within the budget. Returns the states that were left out.
+/// Like [`states`], but large states only within the budget. Returns the states that were left out.
 pub fn states_in(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,

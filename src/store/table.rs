@@ -84,7 +84,7 @@ impl<'r, T: Values<'r>> Read<'r> for T {
 pub trait Gives: Default {
     fn of(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Self>;
 
-    /// The same with a batch as parameters. An empty batch runs nothing.
+    /// Like [`Gives::of`], with a batch as parameters. An empty batch runs nothing.
     fn of_batch<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<Self> {
         if rows.is_empty() { Ok(Self::default()) } else { Self::of(spi, statement, &R::arrays(rows)) }
     }
@@ -166,7 +166,7 @@ pub trait Table: Record {
 }
 
 /// Some columns of a table.
-pub trait Part: Record {
+pub trait TablePart: Record {
     type Of: Table;
 }
 
@@ -182,7 +182,7 @@ pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> R
     run_but(spi, statement, rows, &[])
 }
 
-/// The same without some columns of the record.
+/// Like [`run`], without some columns of the record.
 pub fn run_but<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R], without: &[&str]) -> Result<u64> {
     if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows, without)) }
 }
@@ -192,12 +192,12 @@ pub fn batch<R: Record>() -> String {
     batch_but::<R>(&[])
 }
 
-/// The same without some columns of the record, for [`run_but`].
+/// Like [`batch`], without some columns of the record. For [`run_but`].
 pub fn batch_but<R: Record>(without: &[&str]) -> String {
     format!("(SELECT {}) AS v", elements::<R>(without))
 }
 
-/// The columns of such a relation.
+/// The columns of the relation that [`batch_but`] makes.
 pub fn elements<R: Record>(without: &[&str]) -> String {
     let columns = (1..).zip(R::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let columns = columns.map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
@@ -220,21 +220,21 @@ pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
 }
 
 /// Inserts a batch of rows. Columns that are not in the record get their defaults.
-pub fn insert<P: Part>() -> String {
+pub fn insert<P: TablePart>() -> String {
     insert_as::<P>("", &[])
 }
 
-/// The same without some columns of the record, which get their defaults too. For [`run_but`].
-pub fn insert_but<P: Part>(without: &[&str]) -> String {
+/// Like [`insert`], without some columns of the record. These get their defaults. For [`run_but`].
+pub fn insert_but<P: TablePart>(without: &[&str]) -> String {
     insert_as::<P>("", without)
 }
 
-/// The same with given values for identity columns.
-pub fn insert_with_identity<P: Part>() -> String {
+/// Like [`insert`], with given values for identity columns.
+pub fn insert_with_identity<P: TablePart>() -> String {
     insert_as::<P>("OVERRIDING SYSTEM VALUE ", &[])
 }
 
-fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
+fn insert_as<P: TablePart>(clause: &str, without: &[&str]) -> String {
     let columns = (1..).zip(P::COLUMNS.iter().filter(|column| !without.contains(&column.name)));
     let values: Vec<_> = columns.map(|(n, column)| element(n, column)).collect();
     let names = names_but::<P>(without).join(", ");
@@ -242,19 +242,19 @@ fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
 }
 
 /// Inserts one row. Its columns may be arrays.
-pub fn insert_row<P: Part>() -> String {
+pub fn insert_row<P: TablePart>() -> String {
     let value = |(number, column): (usize, &Column)| format!("${number}::{}::{}", column.of.name, column.of.column);
     let values: Vec<_> = (1..).zip(P::COLUMNS).map(value).collect();
     format!("INSERT INTO xdb.{} ({}) VALUES ({})", P::Of::NAME, names::<P>().join(", "), values.join(", "))
 }
 
 /// Updates the record's columns in the rows with its keys.
-pub fn update<P: Part>() -> String {
+pub fn update<P: TablePart>() -> String {
     update_but::<P>(&[])
 }
 
-/// The same without some columns of the record, for [`run_but`].
-pub fn update_but<P: Part>(without: &[&str]) -> String {
+/// Like [`update`], without some columns of the record. For [`run_but`].
+pub fn update_but<P: TablePart>(without: &[&str]) -> String {
     let sets = set_to_v(&names_but::<P>(&[P::Of::KEY, without].concat()));
     format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch_but::<P>(without), is_v("t", P::Of::KEY))
 }
@@ -269,7 +269,7 @@ pub fn delete<T: Table, R: Record>() -> String {
     format!("DELETE FROM xdb.{} t USING {} WHERE {}", T::NAME, batch::<R>(), is_v("t", &names::<R>()))
 }
 
-/// The condition that these columns of a relation equal those of `v`.
+/// The condition that a relation and `v` have the same values in these columns.
 fn is_v(relation: &str, columns: &[&str]) -> String {
     columns.iter().map(|name| format!("{relation}.{name} = v.{name}")).collect::<Vec<_>>().join(" AND ")
 }
@@ -279,7 +279,7 @@ pub fn select<R: Record>(relation: &str) -> String {
     select_but::<R>(relation, &[])
 }
 
-/// The same without some columns.
+/// Like [`select`], without some columns.
 pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
     let column = |column: &Column| {
         let (name, SqlType { name: read, column: stored, .. }) = (column.name, column.of);
@@ -320,7 +320,7 @@ macro_rules! record {
     )+ };
     (@part [$Name:ident $(<$life:lifetime>)?]) => {};
     (@part [$Name:ident $(<$life:lifetime>)?] $Table:ty) => {
-        impl $(<$life>)? $crate::store::table::Part for $Name $(<$life>)? {
+        impl $(<$life>)? $crate::store::table::TablePart for $Name $(<$life>)? {
             type Of = $Table;
         }
     };

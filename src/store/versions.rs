@@ -1,9 +1,9 @@
-//! The schemas that this library works with: those of its own minor version. A patch version (0.N.x) never changes the
-//! schema.
+//! The schemas that this library works with: the schemas of its own minor version. A patch version (0.N.x) never
+//! changes the schema.
 //!
-//! A server gets a new library when it is restarted. Each database gets the library's schema by `ALTER EXTENSION xdb
-//! UPDATE`. In between, the engine waits in that database, functions raise `XD022`, and `xdb.status()` gives the
-//! reason. Nothing is lost.
+//! A server gets a new library when it is restarted. Each database gets the library's schema when it updates the
+//! extension: `ALTER EXTENSION xdb UPDATE`. In between, the engine waits in that database, functions raise `XD022`, and
+//! `xdb.status()` gives the reason. Nothing is lost.
 
 use crate::error;
 use crate::pg::catch::Result;

@@ -28,7 +28,7 @@ statements! {
     OF_WORKER = format!("SELECT {COLUMNS} FROM xdb.worker w WHERE w.name = $1");
 }
 
-/// The secrets of the worker `w`: how many it should have, and those in the table.
+/// The secrets of the worker `w`: how many it should have, and the ones in the table.
 pub(super) const COLUMNS: &str = "w.secrets, \
     ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, \
     ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values";
@@ -43,7 +43,7 @@ pub enum Secret {
     File(String),
 }
 
-/// What calls to a worker are signed with: all of its secrets, or why they can't be used.
+/// The secrets that sign the calls to a worker: all of them, or why they can't be used.
 pub type Signing = std::result::Result<Arc<[String]>, Arc<str>>;
 
 const ENVIRONMENT: &str = "env";

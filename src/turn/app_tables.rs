@@ -2,7 +2,7 @@
 //! never waits for a table. Functions that answers call count as tables.
 //!
 //! A use of a table is a statement or two that read, lock or write rows. All uses of one turn together take at most
-//! `xdb.apply_timeout`; later uses are deferred to the next turn. The first use of a turn may take all of the time. If
+//! `xdb.apply_timeout`. Later uses are deferred to the next turn. The first use of a turn may take all of the time. If
 //! the time is too short, the part of the turn that comes first changes from turn to turn: see [`xdb_sched::budget`].
 //!
 //! Limitations: a process whose table is slow for the scheduler waits for a runner.
@@ -20,7 +20,7 @@ use crate::pg::process::as_step_of;
 use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
-use crate::store::app_functions::{Called, Calls};
+use crate::store::app_functions::{Called, FunctionCalls};
 use crate::store::app_tables::{Tables, defer_nothing};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{Loaded, Meta};
@@ -30,13 +30,13 @@ use std::time::{Duration, Instant};
 use xdb_engine::{
     Api, AppDatabaseError, ExecutionId, Failure, Json, Loading, LockType, StateExecution, TableMapping, Timestamp,
 };
-use xdb_sched::budget::{Budget, Part, Parts};
+use xdb_sched::budget::{Budget, Parts, TurnPart};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
 /// The result of using the application's tables.
-pub enum Used<T> {
+pub enum TableOutcome<T> {
     Done(T),
-    /// The table is locked, slow or in trouble, or was a moment ago. It is used again later.
+    /// The table is locked, slow or in trouble, or was a moment ago. A later turn uses it again.
     Busy(u32),
     /// Another session has locked the row in this table, or a row that the use needs. Only this process is retried
     /// later.
@@ -47,26 +47,26 @@ pub enum Used<T> {
     Refused(PgError),
 }
 
-impl<T> Used<T> {
-    pub fn map<U>(self, of: impl FnOnce(T) -> U) -> Used<U> {
+impl<T> TableOutcome<T> {
+    pub fn map<U>(self, of: impl FnOnce(T) -> U) -> TableOutcome<U> {
         match self {
-            Self::Done(value) => Used::Done(of(value)),
-            Self::Busy(relation) => Used::Busy(relation),
-            Self::Locked(relation) => Used::Locked(relation),
-            Self::OverBudget => Used::OverBudget,
-            Self::Refused(error) => Used::Refused(error),
+            Self::Done(value) => TableOutcome::Done(of(value)),
+            Self::Busy(relation) => TableOutcome::Busy(relation),
+            Self::Locked(relation) => TableOutcome::Locked(relation),
+            Self::OverBudget => TableOutcome::OverBudget,
+            Self::Refused(error) => TableOutcome::Refused(error),
         }
     }
 }
 
-impl<T> From<Used<T>> for xdb_calls::Used<T, ItemOutcome> {
-    fn from(used: Used<T>) -> Self {
+impl<T> From<TableOutcome<T>> for xdb_calls::Used<T, ItemOutcome> {
+    fn from(used: TableOutcome<T>) -> Self {
         Self::Later(match used {
-            Used::Done(value) => return Self::Done(value),
-            Used::Refused(error) => return Self::Refused(refused(&error)),
-            Used::Busy(relation) => ItemOutcome::TableBusy(relation),
-            Used::Locked(relation) => ItemOutcome::RowLocked(relation),
-            Used::OverBudget => ItemOutcome::OverBudget,
+            TableOutcome::Done(value) => return Self::Done(value),
+            TableOutcome::Refused(error) => return Self::Refused(refused(&error)),
+            TableOutcome::Busy(relation) => ItemOutcome::TableBusy(relation),
+            TableOutcome::Locked(relation) => ItemOutcome::RowLocked(relation),
+            TableOutcome::OverBudget => ItemOutcome::OverBudget,
         })
     }
 }
@@ -102,7 +102,7 @@ pub struct AppTables<'a> {
     slow: &'a mut SlowTables,
     parts: &'a mut Parts,
     settings: &'a mut OwnerSettings,
-    /// What the catalog says of the used tables. They are locked, so it stays true for the transaction.
+    /// The catalog's description of the used tables. The tables are locked, so it stays true for the transaction.
     tables: Tables,
     budget: Budget,
     /// The current item is the first one in this turn that uses tables.
@@ -117,7 +117,7 @@ impl<'a> AppTables<'a> {
         let first = match turn.scope.gather {
             true if answers_rest => parts.begin_rest(),
             true if !turn.paused => parts.begin_turn(),
-            _ => Part::Answers,
+            _ => TurnPart::Answers,
         };
         Self {
             spi: turn.spi,
@@ -210,7 +210,7 @@ impl<'a> AppTables<'a> {
     }
 
     /// The uses that follow belong to this part of the turn.
-    pub fn begin_part(&mut self, part: Part) {
+    pub fn begin_part(&mut self, part: TurnPart) {
         self.budget.begin_part(part);
     }
 
@@ -220,7 +220,12 @@ impl<'a> AppTables<'a> {
     }
 
     /// Writes the attributes of an answer and then calls its functions: all of it, or nothing.
-    pub fn write(&mut self, meta: &Meta, attributes: &BTreeMap<String, Json>, calls: &Calls) -> Result<Used<()>> {
+    pub fn write(
+        &mut self,
+        meta: &Meta,
+        attributes: &BTreeMap<String, Json>,
+        calls: &FunctionCalls,
+    ) -> Result<TableOutcome<()>> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
         self.access(meta, &touched, &calls.called, Access::Write, |tables| {
@@ -231,7 +236,7 @@ impl<'a> AppTables<'a> {
     }
 
     /// Reads the attributes of a call. `lock` is held on their rows until the transaction ends.
-    pub fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
+    pub fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<TableOutcome<String>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
         let access = if lock == LockType::NoLocking { Access::Read } else { Access::Lock };
@@ -245,12 +250,12 @@ impl<'a> AppTables<'a> {
         called: &[Called],
         access: Access,
         body: impl FnOnce(&Tables) -> Result<T>,
-    ) -> Result<Used<T>> {
+    ) -> Result<TableOutcome<T>> {
         let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
         let functions = || called.iter().map(|function| function.oid);
         let Some(first) = mappings.first().map(|table| table.relation).or_else(|| functions().next()) else {
             // Neither a table nor a function of the application is used.
-            return body(&self.tables).map(Used::Done);
+            return body(&self.tables).map(TableOutcome::Done);
         };
         let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
         if let Some(used) = self.lock_tables(&mappings, access)?.or_else(|| self.left_alone(functions())) {
@@ -281,7 +286,7 @@ impl<'a> AppTables<'a> {
         match result {
             Ok(value) => {
                 used().for_each(|object| self.health.went_well(object, access));
-                Ok(Used::Done(value))
+                Ok(TableOutcome::Done(value))
             }
             Err(error) => {
                 let used = self.judge(error);
@@ -293,7 +298,7 @@ impl<'a> AppTables<'a> {
     }
 
     /// Locks tables if they are free, so that their names and columns stay. Returns what prevents their use.
-    fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<Used<T>>> {
+    fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<TableOutcome<T>>> {
         for table in mappings {
             if let Some(used) = self.left_alone([table.relation].into_iter()) {
                 return Ok(Some(used));
@@ -303,7 +308,7 @@ impl<'a> AppTables<'a> {
             }
             if !try_lock_table(table.relation, table_lock(access)) {
                 self.health.leave_alone(table.relation, Instant::now());
-                return Ok(Some(Used::Busy(table.relation)));
+                return Ok(Some(TableOutcome::Busy(table.relation)));
             }
             self.tables.look_up(self.spi, table)?;
         }
@@ -311,22 +316,22 @@ impl<'a> AppTables<'a> {
     }
 
     /// Why one of these tables or functions may not be used now, regardless of its locks.
-    fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<Used<T>> {
+    fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<TableOutcome<T>> {
         objects.find_map(|object| match () {
-            () if self.health.is_busy(object, Instant::now()) => Some(Used::Busy(object)),
-            () if !self.health.may_wait(object) => Some(Used::Locked(object)),
+            () if self.health.is_busy(object, Instant::now()) => Some(TableOutcome::Busy(object)),
+            () if !self.health.may_wait(object) => Some(TableOutcome::Locked(object)),
             () => None,
         })
     }
 
     /// Records that the turn had too little time. A later turn begins with this part.
-    fn had_no_time<T>(&mut self) -> Used<T> {
+    fn had_no_time<T>(&mut self) -> TableOutcome<T> {
         self.parts.was_short(self.budget.part());
-        Used::OverBudget
+        TableOutcome::OverBudget
     }
 
     /// What an error says about the table in which it was raised.
-    fn judge<T>(&mut self, error: PgError) -> Used<T> {
+    fn judge<T>(&mut self, error: PgError) -> TableOutcome<T> {
         let culprit = in_table();
         match error.code {
             // Earlier items have spent the time.
@@ -334,22 +339,22 @@ impl<'a> AppTables<'a> {
             QUERY_CANCELED => {
                 self.health.leave_alone(culprit, Instant::now());
                 if self.role.is_last_resort() {
-                    return Used::Refused(error);
+                    return TableOutcome::Refused(error);
                 }
                 self.slow.ran_into_limit(culprit);
-                Used::Busy(culprit)
+                TableOutcome::Busy(culprit)
             }
             LOCK_NOT_AVAILABLE => {
                 self.health.row_was_held(culprit, Instant::now());
-                Used::Locked(culprit)
+                TableOutcome::Locked(culprit)
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked(culprit),
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => TableOutcome::Locked(culprit),
             // The table is not used for a while, whatever caused the error. The other steps go on.
             _ if error.is_server_trouble() => {
                 self.health.leave_alone(culprit, Instant::now());
-                Used::Busy(culprit)
+                TableOutcome::Busy(culprit)
             }
-            _ => Used::Refused(error),
+            _ => TableOutcome::Refused(error),
         }
     }
 }
@@ -369,10 +374,12 @@ fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
     meta.mapping.iter().map(|table| table.relation).chain(functions)
 }
 
-fn error_of<T>(used: Used<T>) -> PgError {
+fn error_of<T>(used: TableOutcome<T>) -> PgError {
     match used {
-        Used::Refused(error) => error,
-        Used::Done(_) | Used::Busy(_) | Used::Locked(_) | Used::OverBudget => PgError::internal("a table is busy"),
+        TableOutcome::Refused(error) => error,
+        TableOutcome::Done(_) | TableOutcome::Busy(_) | TableOutcome::Locked(_) | TableOutcome::OverBudget => {
+            PgError::internal("a table is busy")
+        }
     }
 }
 

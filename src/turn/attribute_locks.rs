@@ -11,13 +11,13 @@
 //! from which it was computed. So the table may be lost: the leases of the previous scheduler are void, and its calls
 //! request their locks again.
 //!
-//! Limitations: sessions and runners take no part; they see only marks, and respect them for a bounded time.
+//! Limitations: sessions and runners take no part. They see only marks, and respect them for a bounded time.
 
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
 use crate::pg::shmem::Slot;
-use crate::pg::shmem::marks::{self, MARKS, Mark, RESPECTED_FOR};
+use crate::pg::shmem::marks::{self, LockMark, MARKS, RESPECTED_FOR};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
@@ -44,7 +44,7 @@ pub struct AttributeLocks {
     /// or other transactions block the rows of their answers.
     favoured: BTreeSet<StateKey>,
     /// The marks that sessions see now.
-    marks: Vec<Mark>,
+    marks: Vec<LockMark>,
     /// Lines without a free place, by the call that stepped aside because of that.
     without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed since that released their locks.

@@ -4,15 +4,15 @@
 //! answers of its execution wait too. So an answer keeps its number while it waits, and the first answer of each
 //! execution is taken first. Items that are no answers may pass. Between executions, order is kept only until one of
 //! them is held up. An execution never waits for a lock that conflicts with another execution alone. An execution that
-//! was held up is tried again after those that came meanwhile.
+//! was held up is tried again after the executions that came meanwhile.
 //!
 //! **Lack of time.** An item is late if the turn had spent its time in the application's tables. Late items are *taken*
-//! after the items that came meanwhile, so they keep no items out of a turn that need no table. Among the taken items,
+//! after the items that came meanwhile. So items that need no table always find room in a turn. Among the taken items,
 //! the oldest is applied first, so it is not overtaken. A late item also rests a little before it is taken again. In
-//! between, processes without tables get their calls and answers; else each of their steps would wait for two turns in
+//! between, processes without tables get their calls and answers. Else each of their steps would wait for two turns in
 //! tables.
 //!
-//! **Turns.** A runner applies one answer at a time, or calls functions; both may take seconds. The runner takes one
+//! **Turns.** A runner applies one answer at a time, or calls functions. Both may take seconds. The runner takes one
 //! item per owner in turn, and alternates between answers and functions. Of one owner's quick functions it takes
 //! several together.
 //!
@@ -66,7 +66,7 @@ pub struct Backlog {
     put_off: HashMap<ExecutionId, u64>,
     /// Until this moment, executions in `put_off` rest.
     rest_until: Option<Instant>,
-    /// Executions that are deferred, because of a lock or a failure. Phases of the turn write it; scans leave these
+    /// Executions that are deferred, because of a lock or a failure. Phases of the turn write it. Scans leave these
     /// executions out.
     pub executions: Backoff<ExecutionId>,
     /// Calls whose answers were held up and dropped: because other calls wait for their locks, or because too many
@@ -287,8 +287,8 @@ impl Backlog {
     }
 
     /// Records that the answer of a call with locks is held up, by a row lock or by something else. Returns whether
-    /// RPCs and functions should avoid its rows now. That ends after a while, because the holder of the row lock may
-    /// ignore marks.
+    /// RPCs and functions should avoid its rows now. They avoid the rows for a limited time, because the holder of the
+    /// row lock may ignore marks.
     pub fn is_left_to(&mut self, key: StateKey, by_a_row: bool) -> bool {
         let now = Instant::now();
         let held_up = self.held_up_answer(key, now);

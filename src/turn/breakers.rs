@@ -8,11 +8,11 @@ use crate::pg::session::Session;
 use crate::pg::shmem::call;
 use crate::store::claim::TaskPlace;
 use crate::store::registry::{Registry, WorkerId};
-use crate::transport::{FailureKind, Outcome};
+use crate::transport::{CallOutcome, FailureKind};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::Timestamp;
-use xdb_sched::breaker::{Admission, Breaker, Open, Ticket, Verdict};
+use xdb_sched::breaker::{Admission, Breaker, Open, Reachability, Ticket};
 
 /// The breakers, and for which workers no request can be signed.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Entry {
     breaker: Breaker,
     /// The registration for which the breaker counts.
     registered_at: Option<Timestamp>,
-    /// What shared memory shows of the breaker.
+    /// The breaker as shared memory shows it.
     shown: Option<Open>,
     /// How far the waiting calls were checked for process types that have another worker by now.
     looked_through: ScanPosition,
@@ -88,10 +88,10 @@ impl Breakers {
     }
 
     /// A call has ended. `jitter` is in 0..1.
-    pub fn end(&mut self, worker: WorkerId, ticket: Ticket, outcome: &Outcome, jitter: f64) {
+    pub fn end(&mut self, worker: WorkerId, ticket: Ticket, outcome: &CallOutcome, jitter: f64) {
         let Some(entry) = self.of_worker.get_mut(&worker) else { return };
         let was_closed = entry.breaker.open().is_none();
-        entry.breaker.end(ticket, verdict(outcome), Instant::now(), jitter);
+        entry.breaker.end(ticket, reachability(outcome), Instant::now(), jitter);
         if was_closed {
             entry.looked_through = ScanPosition::Nothing;
         }
@@ -146,15 +146,15 @@ impl Breakers {
 
 /// What the end of a call says about its worker. A timeout after the connection was made means a slow worker, which its
 /// limit of concurrent calls bounds.
-fn verdict(outcome: &Outcome) -> Verdict {
-    let Outcome::Failed { kind, .. } = outcome else { return Verdict::Reached };
+fn reachability(outcome: &CallOutcome) -> Reachability {
+    let CallOutcome::Failed { kind, .. } = outcome else { return Reachability::Reached };
     match kind {
-        FailureKind::Connect | FailureKind::ConnectTimeout | FailureKind::Transport => Verdict::Unreachable,
-        FailureKind::Timeout | FailureKind::TooLarge | FailureKind::Encoded => Verdict::Reached,
+        FailureKind::Connect | FailureKind::ConnectTimeout | FailureKind::Transport => Reachability::Unreachable,
+        FailureKind::Timeout | FailureKind::TooLarge | FailureKind::Encoded => Reachability::Reached,
         FailureKind::Invalid
         | FailureKind::Refused
         | FailureKind::NotTried
         | FailureKind::Cancelled
-        | FailureKind::Panic => Verdict::Unknown,
+        | FailureKind::Panic => Reachability::Unknown,
     }
 }

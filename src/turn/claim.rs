@@ -22,7 +22,7 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::in_hand;
 use crate::pg::shmem::Slot;
-use crate::store::claim::{self, Due, Lease, LineClaim};
+use crate::store::claim::{self, Due, Lease, LevelClaim};
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
@@ -30,12 +30,13 @@ use crate::store::loaded::Loaded;
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{NO_WORKER, Registry, TypeId, WorkerId};
 use crate::store::{StateKey, executions_of, lines, state};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
-use xdb_sched::lines::Lines;
+use xdb_sched::lines::{Level, Lines};
 use xdb_sched::room::{Line, Room};
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
@@ -45,7 +46,7 @@ const LEASE_GRACE: Duration = Duration(30_000_000);
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease. Its request is submitted after the commit.
-pub struct Leased {
+pub struct LeasedCall {
     pub key: StateKey,
     /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
@@ -64,13 +65,13 @@ pub struct Leased {
 #[derive(Default)]
 pub struct Claims {
     /// Calls with new leases.
-    pub leased: Vec<Leased>,
+    pub leased: Vec<LeasedCall>,
     /// The executions of the claimed calls.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Processes that can't go on.
     pub failed: Vec<Item>,
-    /// Lines in which every due call has a lease. None: this turn has not scanned.
-    pub drained: Option<BTreeSet<Line>>,
+    /// Levels in which every due call has a lease. None: this turn has not scanned.
+    pub drained: Option<BTreeSet<Level>>,
     /// How far the scans came, including those of gathering.
     pub ends: ScanEnds,
     /// When this phase wants the next turn.
@@ -90,13 +91,46 @@ pub struct Claiming<'t, 'a> {
 
 /// What a scan has found.
 #[derive(Default)]
-pub(super) struct Found {
+struct Found {
     /// Due calls, their tasks locked.
-    pub due: Vec<Due>,
+    due: Vec<Due>,
     /// Lines in which more calls may be due.
-    pub unfinished: Vec<Line>,
+    unfinished: Vec<Line>,
     /// Lines turned out to be empty, so lines that were passed over may get their places.
-    pub emptied: bool,
+    emptied: bool,
+    /// How many more calls to read of each line.
+    places: HashMap<Line, usize>,
+    /// Levels in which no other call is due.
+    drained: BTreeSet<Level>,
+    /// Where the scan of each level ended.
+    ends: HashMap<Level, Timestamp>,
+}
+
+impl Found {
+    /// Adds what was read of these levels.
+    fn read(&mut self, wanted: Vec<LevelClaim>, due: Vec<Due>, now: Timestamp) {
+        let mut read = HashMap::<_, (usize, Timestamp)>::new();
+        for due in &due {
+            let (count, last) = read.entry(due.level()).or_insert((0, due.due_at));
+            (*count, *last) = (*count + 1, due.due_at.max(*last));
+        }
+        for LevelClaim { level, at_most, .. } in wanted {
+            let (count, last) = read.get(&level).copied().unwrap_or((0, now));
+            self.places.insert(level.line, at_most - count);
+            if count < at_most {
+                self.drain(level, now);
+            } else {
+                self.unfinished.push(level.line);
+                self.ends.insert(level, last);
+            }
+        }
+        self.due.extend(due);
+    }
+
+    fn drain(&mut self, level: Level, now: Timestamp) {
+        self.drained.insert(level);
+        self.ends.insert(level, now);
+    }
 }
 
 /// The results for the found calls. [`Claiming::write`] and [`Claiming::hold`] write them.
@@ -117,8 +151,8 @@ struct Verdicts {
     /// Calls whose process type has moved to this worker, and that are not made now. In their old line they would block
     /// calls that the other worker could take.
     elsewhere: Vec<(StateKey, WorkerId)>,
-    /// Lines with calls that get no place now.
-    without_room: Vec<Line>,
+    /// Levels with calls that get no place now.
+    without_room: Vec<Level>,
 }
 
 impl Claiming<'_, '_> {
@@ -145,8 +179,7 @@ impl Claiming<'_, '_> {
         }
         let knew_functions = knows_functions(self.lines);
         // Also without places: when some become free, it has to be known which owners have due calls.
-        let mut found =
-            if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
+        let found = if limit > 0 { self.scan(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         // The next turn's room has places for them.
         let others_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
@@ -155,7 +188,6 @@ impl Claiming<'_, '_> {
             return Ok(claims);
         }
         let mut candidates = in_turn(room, ready, found.due);
-        self.leave_the_rest(&mut candidates, room, limit, &mut found.unfinished, &mut claims);
         if self.turn.role.calls_functions() {
             self.take_one_kind(&mut candidates, &mut claims);
         }
@@ -171,7 +203,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Whether this runner calls functions, and does not leave them to other runners.
-    pub(super) fn serves_functions(&self) -> bool {
+    fn serves_functions(&self) -> bool {
         !self.turn.has_slow_steps || self.turn.role.serves(true, max_runners())
     }
 
@@ -194,7 +226,7 @@ impl Claiming<'_, '_> {
 
     /// Keeps the functions of one owner, each owner's in turn. So a function that hangs delays no leased call of
     /// another owner. Returns whether this runner may also call functions of other owners.
-    fn take_one_owner(&mut self, candidates: &mut Vec<(Due, bool)>, drained: &mut Option<BTreeSet<Line>>) -> bool {
+    fn take_one_owner(&mut self, candidates: &mut Vec<(Due, bool)>, drained: &mut Option<BTreeSet<Level>>) -> bool {
         let owners: BTreeSet<_> = candidates.iter().map(|(due, _)| due.line.owner).collect();
         let after = self.scans.functions_of.map_or(Bound::Unbounded, Bound::Excluded);
         let in_turn = owners.range((after, Bound::Unbounded)).chain(owners.iter());
@@ -203,14 +235,14 @@ impl Claiming<'_, '_> {
             in_turn.copied().find(|owner| Slot::mine().is_none_or(|mine| mine.begin_functions_of(*owner, most)));
         candidates.retain(|(due, _)| Some(due.line.owner) == taken);
         if let Some(drained) = drained {
-            drained.retain(|line| line.worker != NO_WORKER || Some(line.owner) == taken);
+            drained.retain(|Level { line, .. }| line.worker != NO_WORKER || Some(line.owner) == taken);
         }
         self.scans.functions_of = taken.or(self.scans.functions_of);
         taken.is_some() && owners.len() > 1
     }
 
     /// Whether this runner may call functions of the line's owner; see [`Slot::may_call_functions_of`].
-    pub(super) fn serves_owner(&self, line: Line) -> bool {
+    fn serves_owner(&self, line: Line) -> bool {
         let most = function_runners(self.turn.has_slow_steps);
         Slot::mine().is_none_or(|mine| mine.may_call_functions_of(line.owner, most))
     }
@@ -246,9 +278,9 @@ impl Claiming<'_, '_> {
         for (due, _) in aside {
             self.locks.step_aside(due.key, None);
             claims.next.now_if(true, Why::Calls);
-            claims.ends.left(due.line, due.due_at);
+            claims.ends.left(due.level(), due.due_at);
             if let Some(drained) = &mut claims.drained {
-                drained.remove(&due.line);
+                drained.remove(&due.level());
             }
         }
     }
@@ -262,10 +294,10 @@ impl Claiming<'_, '_> {
         busy
     }
 
-    /// Locks due calls, of each line as many as there are places. A scan from the head reads first which lines there
-    /// are, and where each begins. So dead rows at the head are passed once, and lines without due calls are not
-    /// scanned.
-    pub(super) fn scan(
+    /// Locks due calls, of each line as many as there are places, those with the highest priority first. A scan from the
+    /// head reads first which levels there are, and where each begins. So dead rows at the head are passed once, and
+    /// levels without due calls are not scanned.
+    fn scan(
         &mut self,
         room: &Room,
         limit: usize,
@@ -276,61 +308,64 @@ impl Claiming<'_, '_> {
         let began = Instant::now();
         let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
         let heads = if from_head { Some(self.heads()?) } else { None };
-        let begins = |line: &Line| match &heads {
-            Some(heads) => heads.get(line).copied(),
-            None => self.scans.calls.from(line),
+        let begins = |level: &Level| match &heads {
+            Some(heads) => heads.get(level).copied(),
+            None => self.scans.calls.from(level),
         };
-        let is_due = |line: &Line| heads.is_none() || begins(line).is_some_and(|first| first <= now);
+        let is_due = |level: &Level| heads.is_none() || begins(level).is_some_and(|first| first <= now);
         let looked_for = room.wanted(self.lines.iter(), limit);
-        let lines: BTreeSet<_> = looked_for.lines.iter().map(|(line, _)| *line).collect();
-        let wanted =
-            looked_for.lines.into_iter().map(|(line, at_most)| LineClaim { line, at_most, from: begins(&line) });
-        let (wanted, not_due): (Vec<_>, Vec<_>) = wanted.partition(|wanted| is_due(&wanted.line));
-        let mut drained: BTreeSet<_> = not_due.iter().map(|wanted| wanted.line).collect();
-        claims.ends.calls.extend(drained.iter().map(|line| (*line, now)));
-        let mut found = Found { unfinished: looked_for.passed_over, ..Found::default() };
-        if !wanted.is_empty() {
-            found.due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
-            found.due.sort_by_key(|due| due.due_at);
+        let mut lines: Vec<_> = looked_for.lines.iter().map(|(line, _)| self.lines.levels_of(*line)).collect();
+        let places = looked_for.lines.into_iter().collect();
+        let mut found = Found { places, unfinished: looked_for.passed_over, ..Found::default() };
+        loop {
+            // The next level of each line, while the levels above have left places.
+            let wanted = lines.iter_mut().filter_map(|levels| {
+                let level = levels.find(|level| {
+                    let is_due = is_due(level);
+                    if !is_due {
+                        found.drain(*level, now);
+                    }
+                    is_due
+                })?;
+                Some(LevelClaim { level, at_most: found.places[&level.line], from: begins(&level) })
+            });
+            let wanted: Vec<_> = wanted.filter(|claim| claim.at_most > 0).collect();
+            if wanted.is_empty() {
+                break;
+            }
+            let due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+            found.read(wanted, due, now);
         }
+        found.due.sort_by_key(|due| (Reverse(due.priority), due.due_at));
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
-            // The scan read none of the other lines, so calls may be behind their cursors.
-            self.scans.calls.retain(|line| lines.contains(line));
+            // The scan read none of the other levels, so calls may be behind their cursors.
+            self.scans.calls.retain(|level| found.ends.contains_key(level));
         }
-        let mut of_line = HashMap::<Line, (usize, Timestamp)>::new();
-        for due in &found.due {
-            let (count, last) = of_line.entry(due.line).or_insert((0, due.due_at));
-            (*count, *last) = (*count + 1, due.due_at);
-        }
-        for LineClaim { line, at_most, .. } in wanted {
-            let last = of_line.get(&line).filter(|(count, _)| *count == at_most).map(|(_, last)| *last);
-            match last {
-                None => drop(drained.insert(line)),
-                Some(_) => found.unfinished.push(line),
-            }
-            claims.ends.calls.push((line, last.unwrap_or(now)));
-        }
-        found.emptied = drained.iter().any(|line| self.lines.waits(line));
-        claims.drained = Some(drained);
+        let is_empty = |line| found.places.get(&line).is_some_and(|left| *left > 0);
+        found.emptied = self.lines.iter().any(|(line, waits)| waits && is_empty(line));
+        claims.ends.calls = std::mem::take(&mut found.ends);
+        claims.drained = Some(std::mem::take(&mut found.drained));
         Ok(found)
     }
 
-    /// The existing lines, with the due times of their first calls. Lines of unregistered workers and of pull workers
+    /// The existing levels, with the due times of their first calls. Those of unregistered workers and of pull workers
     /// are left out: they block no other line.
-    fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
+    fn heads(&mut self) -> Result<HashMap<Level, Timestamp>> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane.number)?.into_iter().collect();
         if self.turn.role.calls_functions() {
-            let is_due = |(line, first): (&Line, &Timestamp)| line.worker == NO_WORKER && *first <= self.turn.began;
-            let functions = !self.turn.levels.is_empty() || heads.iter().any(is_due);
+            let is_due = |(Level { line, .. }, first): (&Level, &Timestamp)| {
+                line.worker == NO_WORKER && *first <= self.turn.began
+            };
+            let functions = heads.iter().any(is_due);
             let serves_workers = !functions || self.turn.role.serves(false, max_runners());
-            heads.retain(|line, _| match line.worker {
+            heads.retain(|Level { line, .. }, _| match line.worker {
                 NO_WORKER => self.serves_functions() && self.serves_owner(*line),
                 worker => serves_workers && self.registry.is_called(worker),
             });
         } else {
-            heads.retain(|line, _| self.registry.is_called(line.worker));
+            heads.retain(|level, _| self.registry.is_called(level.line.worker));
         }
         self.lines.found(heads.keys().copied(), Instant::now());
         Ok(heads)
@@ -408,7 +443,7 @@ impl Claiming<'_, '_> {
         let is_taken = |key: &StateKey| {
             verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || held.contains(key)
         };
-        found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
+        found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.level(), due.due_at));
         // In the line of the other worker, the call may be behind the cursor.
         let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
         claims.ends.note(found.iter().filter(went).map(|due| due.due_at).min());
@@ -425,7 +460,7 @@ impl Claiming<'_, '_> {
         types: &KeyTypes,
         claims: &mut Claims,
         verdicts: &mut Verdicts,
-    ) -> Option<Leased> {
+    ) -> Option<LeasedCall> {
         let Candidate { due, was_parked, now } = *call;
         if self.registry.is_put_off(due.key.0) {
             self.backlog.defer_put_off(due.key.0, self.registry);
@@ -466,7 +501,7 @@ impl Claiming<'_, '_> {
                     Paused::Type(_) => {
                         verdicts.unparked.extend(was_parked.then_some(due.key));
                         verdicts.of_paused_types.types.insert(type_id);
-                        verdicts.of_paused_types.lines.insert(due.line);
+                        verdicts.of_paused_types.levels.insert(due.level());
                         verdicts.of_paused_types.found.push(due.key);
                     }
                 }
@@ -490,7 +525,7 @@ impl Claiming<'_, '_> {
                 self.locks.step_aside(due.key, Some(line));
                 return None;
             }
-            verdicts.without_room.push(due.line);
+            verdicts.without_room.push(due.level());
             if line.worker != due.line.worker {
                 verdicts.elsewhere.push((due.key, line.worker));
             }
@@ -523,14 +558,14 @@ impl Claiming<'_, '_> {
                 }
                 LockResult::Full => {
                     self.backlog.defer(due.key.0, Patience::Long);
-                    verdicts.without_room.push(due.line);
+                    verdicts.without_room.push(due.level());
                     return None;
                 }
             },
             None => self.locks.release(due.key),
         }
         room.take(line);
-        Some(Leased {
+        Some(LeasedCall {
             key: due.key,
             due_at: due.due_at,
             attempt: due.attempts + 1,
@@ -564,7 +599,7 @@ impl Claiming<'_, '_> {
         let spi = self.turn.spi;
         let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
         let of_types = &verdicts.of_paused_types;
-        held.extend(held::hold_of_types(spi, self.turn.lane, &self.turn.levels, of_types, now, self.turn.real)?);
+        held.extend(held::hold_of_types(spi, self.turn.lane.epoch, of_types, now, self.turn.real)?);
         let functions = &verdicts.held_functions;
         held.extend(held::hold_functions(spi, functions, now)?);
         functions
@@ -588,7 +623,7 @@ impl Claiming<'_, '_> {
     fn write(&mut self, verdicts: &Verdicts, claims: &mut Claims, now: Timestamp) -> Result<()> {
         let (spi, lane) = (self.turn.spi, self.turn.lane);
         if let Some(drained) = &mut claims.drained {
-            drained.retain(|line| !verdicts.without_room.contains(line));
+            drained.retain(|level| !verdicts.without_room.contains(level));
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         // The calls may be in a line that the process does not know yet.
@@ -657,7 +692,7 @@ impl OpenCalls {
 
 /// Whether calls wait that functions answer.
 fn knows_functions(lines: &Lines) -> bool {
-    lines.iter().any(|(line, _)| line.worker == NO_WORKER)
+    lines.levels().any(|level| level.line.worker == NO_WORKER)
 }
 
 /// A lease of this turn, for a call with this timeout.

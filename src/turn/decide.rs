@@ -14,7 +14,7 @@ use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
-use crate::store::app_functions::Calls;
+use crate::store::app_functions::FunctionCalls;
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
 use crate::store::timer::{DueTimer, OF_PAUSE};
@@ -22,7 +22,7 @@ use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
 use xdb_engine::*;
-use xdb_sched::budget::Part;
+use xdb_sched::budget::TurnPart;
 use xdb_sched::bytes::{ByteBudget, ROW};
 use xdb_sched::table_health::Relation;
 
@@ -271,9 +271,9 @@ impl<'i> Decider<'_, '_, 'i> {
         self.decide(number, item, command, false)
     }
 
-    /// Whether this turn writes what follows from an item. An item counts for its rows: those of the answer, the
-    /// commands of a waiting state, and the threads that end with their execution. A second check of the same item
-    /// gives the same result.
+    /// Whether this turn writes the results of an item. An item counts for its rows: those of the answer, the commands
+    /// of a waiting state, and the threads that end with their execution. A second check of the same item gives the
+    /// same result.
     fn may_go(&mut self, number: usize, item: &Item, closes: bool) -> bool {
         let Budgets { answers, others, goes } = &mut self.budgets;
         let Some(loaded) = self.decided.executions.get(&item.execution()).filter(|_| *goes != Some(number)) else {
@@ -304,7 +304,7 @@ impl<'i> Decider<'_, '_, 'i> {
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
         }
-        let close = if locked_for_close { Close::Locked } else { Close::Later };
+        let close = if locked_for_close { CloseLocking::Locked } else { CloseLocking::Later };
         let record = item.record();
         let mut deciding = Deciding { decider: self, id, item: Some((number, item)), record, offered, close };
         let again = match (xdb_calls::apply(&mut deciding, &command)?, record) {
@@ -388,7 +388,7 @@ impl<'i> Decider<'_, '_, 'i> {
         let left = take_in(turn, executions, taken_in, &conditional, *now)?;
         self.closing_rows.clear();
         let items = self.decided.items;
-        self.app.begin_part(Part::Closing);
+        self.app.begin_part(TurnPart::Closing);
         for (id, CloseCommand { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));
@@ -401,7 +401,7 @@ impl<'i> Decider<'_, '_, 'i> {
             }
             self.note(item, &items[item]);
         }
-        self.app.begin_part(Part::Answers);
+        self.app.begin_part(TurnPart::Answers);
         Ok(())
     }
 
@@ -424,7 +424,7 @@ impl<'i> Decider<'_, '_, 'i> {
 
 /// How a command that closes its execution gets the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Close {
+enum CloseLocking {
     /// After the other items: one statement takes the locks of the whole batch.
     Later,
     /// At once: a function has answered, and its writes are part of this transaction.
@@ -443,7 +443,7 @@ struct Deciding<'d, 't, 'a, 'i> {
     record: Option<&'d CallRecord>,
     /// Messages of global queues that the state may take.
     offered: Option<Vec<GlobalMessage>>,
-    close: Close,
+    close: CloseLocking,
 }
 
 impl Deciding<'_, '_, '_, '_> {
@@ -456,7 +456,7 @@ impl Deciding<'_, '_, '_, '_> {
         self.executions().get(&self.id).and_then(|loaded| self.decider.app.kept_from(&loaded.meta))
     }
 
-    fn used<T>(&self, used: app_tables::Used<T>) -> Used<T, ItemOutcome> {
+    fn used<T>(&self, used: app_tables::TableOutcome<T>) -> Used<T, ItemOutcome> {
         match Used::from(used) {
             Used::Later(ItemOutcome::TableBusy(_)) if self.item.is_some() && self.kept_from().is_some() => {
                 Used::Later(ItemOutcome::GivenAway)
@@ -482,15 +482,15 @@ impl Driver for Deciding<'_, '_, '_, '_> {
     }
 
     fn waits(&mut self, closes: bool) -> Option<ItemOutcome> {
-        let (number, item) = self.item.filter(|_| self.close != Close::Locked)?;
+        let (number, item) = self.item.filter(|_| self.close != CloseLocking::Locked)?;
         (!self.decider.may_go(number, item, closes)).then_some(ItemOutcome::NextTurn)
     }
 
     fn lock_for_close(&mut self, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
         match self.close {
-            Close::Later => Ok(CloseLock::Missing),
-            Close::AtOnce => self.decider.lock_one_for_close(self.id, conditional),
-            Close::Locked => Ok(CloseLock::Held),
+            CloseLocking::Later => Ok(CloseLock::Missing),
+            CloseLocking::AtOnce => self.decider.lock_one_for_close(self.id, conditional),
+            CloseLocking::Locked => Ok(CloseLock::Held),
         }
     }
 
@@ -515,7 +515,7 @@ impl Driver for Deciding<'_, '_, '_, '_> {
             return Ok(Used::Done(true));
         }
         if let Some(relation) = self.kept_from() {
-            return Ok(self.used(app_tables::Used::Busy(relation)));
+            return Ok(self.used(app_tables::TableOutcome::Busy(relation)));
         }
         let Decider { app, decided, .. } = &mut *self.decider;
         let Some(loaded) = decided.executions.get(&self.id) else { return Ok(Used::Done(true)) };
@@ -525,16 +525,16 @@ impl Driver for Deciding<'_, '_, '_, '_> {
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), ItemOutcome>> {
         if let Some(relation) = self.kept_from() {
-            return Ok(self.used(app_tables::Used::Busy(relation)));
+            return Ok(self.used(app_tables::TableOutcome::Busy(relation)));
         }
         let Decider { app, decided, .. } = &mut *self.decider;
         let (Some(loaded), Some(record)) = (decided.executions.get(&self.id), self.record) else {
             return Ok(Used::Done(()));
         };
         let context = || calls::function_context(loaded, record);
-        let used = match Calls::look_up(&loaded.meta.definition(), written.functions, context) {
+        let used = match FunctionCalls::look_up(&loaded.meta.definition(), written.functions, context) {
             Ok(calls) => app.write(&loaded.meta, written.attributes, &calls)?,
-            Err(error) => app_tables::Used::Refused(error),
+            Err(error) => app_tables::TableOutcome::Refused(error),
         };
         Ok(self.used(used))
     }
@@ -552,7 +552,8 @@ fn closes_for_sure(answered: &Answered) -> bool {
     matches!(&answer.decision, Decision::Close { close_type: CloseType::ForceComplete | CloseType::ForceFail, .. })
 }
 
-/// What another answer of the same turn has written is not in the tables yet.
+/// Whether an event writes attributes that a call has read. The tables do not show yet what another answer of the same
+/// turn has written.
 fn writes(event: &Event, reads: &ReadSet) -> bool {
     matches!(event, Event::LocalAttributesWritten { attributes } if attributes.keys().any(|key| reads.local.wants(key)))
 }

@@ -7,7 +7,7 @@ use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
-use super::memory::{OpenCalls, Seen};
+use super::memory::{LastTurn, OpenCalls};
 use super::next::{Next, Why};
 use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
 use super::types::{Started, Turn};
@@ -28,7 +28,7 @@ use xdb_sched::room::Owner;
 /// How often calls of unregistered workers are adopted, besides after each change of registrations.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
 
-/// What gathering has found. The later phases read it.
+/// The work that gathering has found. The later phases read it.
 #[derive(Default)]
 pub struct Work {
     /// How far the scans came.
@@ -47,7 +47,7 @@ pub struct Work {
     pub workers: Vec<WorkerId>,
 }
 
-/// What followed registrations and pauses in this turn. It counts once the turn has committed.
+/// Progress of the work after registrations and pauses in this turn. It counts once the turn has committed.
 #[derive(Default)]
 pub struct Moved {
     /// Calls of unregistered workers were adopted. True: none are left.
@@ -56,7 +56,7 @@ pub struct Moved {
     pub held: Option<Walk>,
     /// How far the calls of each worker that can't be reached were checked for a new worker. None: to the end.
     pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
-    /// The same for the pull worker that is the last of [`Scans::fetched`].
+    /// How far the calls of the last pull worker of [`Scans::fetched`] were checked. None: to the end.
     pub fetched: Option<Option<TaskPlace>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Gathering<'m> {
     pub backlog: &'m mut Backlog,
     pub matching: &'m mut Matching,
     pub scans: &'m mut Scans,
-    pub seen: &'m mut Seen,
+    pub seen: &'m mut LastTurn,
     pub locks: &'m mut AttributeLocks,
     pub calls: &'m OpenCalls,
 }
@@ -79,8 +79,7 @@ impl Gathering<'_> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work = Work { workers, ..Work::default() };
-        let may_be_idle =
-            turn.scope.gather && !started.has_global_work && !started.has_work_for_runners && turn.levels.is_empty();
+        let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
         if turn.scope.gather && !work.nothing_due && !turn.paused {
@@ -229,9 +228,7 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // A call may be committed for a worker that was unregistered meanwhile.
                 let mut registered = self.registry.registered_workers();
-                for lane in turn.levels.iter().copied().chain([SCHEDULERS_LANE]) {
-                    more |= claim::adopt_orphans(turn.spi, lane, &registered)?;
-                }
+                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
                 registered.push(NO_WORKER);
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
             }
@@ -251,31 +248,21 @@ impl Gathering<'_> {
         }
         // While the breaker of a worker is open, its calls are not claimed. So a call whose process type has moved
         // would not be found.
+        let lane = turn.lane.number;
         for (worker, after) in self.calls.breakers.to_look_through() {
-            let up_to = self.follow_types(turn, worker, after)?;
+            let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(up_to.is_some(), Why::Registrations);
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
         // The same holds for calls of a pull worker that claims none any more.
         if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
-            let up_to = self.follow_types(turn, worker, after)?;
+            let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(true, Why::Registrations);
             self.scans.reset();
             work.moved.fetched = Some(up_to);
         }
         Ok(())
-    }
-
-    /// Moves a slice of a worker's calls whose process types have another worker by now. Returns how far it came; None:
-    /// to the end.
-    fn follow_types(&self, turn: &Turn, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
-        for level in &turn.levels {
-            // Of these lanes only the first slice is moved: they are few. After that slice has moved, the next one is
-            // first.
-            claim::follow_types(turn.spi, *level, worker, None, turn.real)?;
-        }
-        claim::follow_types(turn.spi, turn.lane.number, worker, after, turn.real)
     }
 
     /// Resumes held calls whose pause is over, slice by slice. A scheduler also does so at its start.

@@ -1,6 +1,6 @@
 //! What an engine process keeps between its turns.
 //!
-//! Limitations: all of it may be lost at any moment; the tables hold everything.
+//! Limitations: all of it may be lost at any moment. The tables hold everything.
 
 use super::app_tables::KnownTables;
 use super::attribute_locks::AttributeLocks;
@@ -18,7 +18,7 @@ use crate::pg::shmem;
 use crate::store::instance::Ownership;
 use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
-use crate::transport::{FailureKind, Outcome, Reply, Request};
+use crate::transport::{CallOutcome, FailureKind, Reply, Request};
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
@@ -50,7 +50,7 @@ pub struct Memory {
     pub(super) locks: AttributeLocks,
     /// Where the next scans begin.
     pub(super) scans: Scans,
-    pub(super) seen: Seen,
+    pub(super) seen: LastTurn,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -64,12 +64,12 @@ pub(super) struct OpenCalls {
     pub useless: Vec<u64>,
     pub breakers: Breakers,
     /// Which lines of calls there are. If the last scan of a worker's lines left due calls, a call that becomes due
-    /// must not go before those.
+    /// must not overtake them.
     pub lines: Lines,
 }
 
 /// What the last turn saw of the database.
-pub(super) struct Seen {
+pub(super) struct LastTurn {
     /// No new work is taken up: an operator has paused the engine, or this database does not own its processes.
     pub paused: bool,
     /// Whether this database owns its processes, or is a copy of another one.
@@ -105,7 +105,7 @@ impl Memory {
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
-            seen: Seen {
+            seen: LastTurn {
                 paused: false,
                 ownership: Ownership::Unused,
                 for_runners: Vec::new(),
@@ -133,7 +133,8 @@ impl Memory {
     pub fn answered(&mut self, session: &Session, reply: Reply) {
         let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
-        if let Outcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome {
+        if let CallOutcome::Failed { kind: kind @ (FailureKind::NotTried | FailureKind::Cancelled), .. } = reply.outcome
+        {
             shmem::call::not_made(session.database, session.role, record.worker_id);
             if kind == FailureKind::NotTried {
                 // The request was never sent. The call is claimed again, as the same attempt.

@@ -22,7 +22,6 @@
 //! | `gather.rs`, `scans.rs` | finding due work; where the scans for it begin |
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows; `decide.rs` has the driver of `xdb_calls::apply` |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests; the work after the commit |
-//! | `priorities.rs` | the scans for calls of processes with a priority |
 //! | `app_tables.rs`, `slow_tables.rs` | the application's tables: as the owner, within a budget; which are slow |
 //! | `global_queues.rs` | which waiting steps get the messages of global queues |
 //! | `attribute_locks.rs` | which calls get which locks on attributes, and which rows functions avoid |
@@ -51,7 +50,6 @@ mod next;
 mod owner_settings;
 mod owners;
 mod prepare;
-mod priorities;
 mod role;
 mod save;
 mod scans;

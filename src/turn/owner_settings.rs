@@ -21,10 +21,10 @@ const REMEMBERED: usize = 1000;
 /// The settings of owners that used tables recently.
 #[derive(Default)]
 pub struct OwnerSettings {
-    known: HashMap<pg_sys::Oid, Known>,
+    known: HashMap<pg_sys::Oid, CachedSettings>,
 }
 
-struct Known {
+struct CachedSettings {
     read_at: Instant,
     settings: Rc<[Setting]>,
 }
@@ -33,7 +33,7 @@ impl OwnerSettings {
     /// The settings of an owner.
     pub fn of(&mut self, spi: &Spi, owner: pg_sys::Oid) -> Result<Rc<[Setting]>> {
         let now = Instant::now();
-        let is_fresh = |known: &Known| now.duration_since(known.read_at) < KEPT_FOR;
+        let is_fresh = |known: &CachedSettings| now.duration_since(known.read_at) < KEPT_FOR;
         if let Some(known) = self.known.get(&owner).filter(|known| is_fresh(known)) {
             return Ok(known.settings.clone());
         }
@@ -41,7 +41,7 @@ impl OwnerSettings {
             self.known.retain(|_, known| is_fresh(known));
         }
         let settings: Rc<[Setting]> = role_settings::custom_settings(spi, owner)?.into();
-        self.known.insert(owner, Known { read_at: now, settings: settings.clone() });
+        self.known.insert(owner, CachedSettings { read_at: now, settings: settings.clone() });
         Ok(settings)
     }
 }

@@ -1,11 +1,11 @@
 //! Makes the requests of the leased calls, with the attributes that they load.
 //!
-//! Limitations: if a table is busy, the lease is given back. The same holds for a large request that exceeds the free
+//! Limitations: the lease is given back if a table is busy. It is also given back if a large request exceeds the free
 //! places or the turn's bytes.
 
-use super::app_tables::{AppTables, Used, refused};
+use super::app_tables::{AppTables, TableOutcome, refused};
 use super::backlog::Backlog;
-use super::claim::{Claims, Leased, config};
+use super::claim::{Claims, LeasedCall, config};
 use super::item::Item;
 use super::next::{Next, Why};
 use super::save::Saved;
@@ -15,7 +15,7 @@ use crate::calls::{self, Answered, Attributes, CallRecord, Loads, OutgoingCall, 
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::shmem::held_up::{self, LockOn};
-use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
+use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, ProcessType};
 use crate::store::{StateKey, claim, locks};
@@ -25,16 +25,17 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
-use xdb_sched::budget::Part;
+use xdb_sched::budget::TurnPart;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::due_owners::in_turns;
+use xdb_sched::lines::Level;
 use xdb_sched::room::{Line, Room, places_of_request};
 
 /// What is submitted after the commit.
 pub struct Prepared {
     pub requests: Requests,
     /// Lines without a due call that has no lease. None: this turn has not scanned.
-    pub drained: Option<BTreeSet<Line>>,
+    pub drained: Option<BTreeSet<Level>>,
     /// How far the scans came, without calls that were given back.
     pub ends: ScanEnds,
     /// When this phase wants the next turn.
@@ -90,7 +91,7 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
-    /// The free places before these calls were claimed. Claiming counts one place for each call; here the size of the
+    /// The free places before these calls were claimed. Claiming counts one place for each call. Here the size of the
     /// request counts.
     room: Room,
     max_calls: usize,
@@ -120,7 +121,7 @@ pub fn prepare(
         calls.sort_by_key(|found| found.call.due_at);
     }
     let local = LocalValues::read(turn, &calls)?;
-    app.begin_part(Part::Calls);
+    app.begin_part(TurnPart::Calls);
     let max_calls = turn.role.calls_at_once();
     let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), next };
     let mut made = Requests { failed, ..Requests::default() };
@@ -146,23 +147,23 @@ pub fn prepare(
 }
 
 /// A leased call with its state.
-struct LeasedCall<'s> {
+struct LoadedCall<'s> {
     loaded: &'s Loaded,
     process_type: &'s ProcessType,
     state: &'s StateExecution,
     api: Api,
-    call: &'s Leased,
+    call: &'s LeasedCall,
 }
 
-fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
+fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s LeasedCall) -> Option<LoadedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
     let (api, _) = state.current_call()?;
     let process_type = loaded.meta.process_type.as_deref()?;
-    Some(LeasedCall { loaded, process_type, state, api, call })
+    Some(LoadedCall { loaded, process_type, state, api, call })
 }
 
-fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
+fn record(&LoadedCall { loaded, process_type, state, api, call, .. }: &LoadedCall<'_>) -> CallRecord {
     CallRecord {
         lease_number: call.lease.number,
         worker_id: match process_type.is_for_function(&state.id.state_id, api) {
@@ -177,8 +178,8 @@ fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCal
 
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
-    fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
-        let &LeasedCall { loaded, process_type, state, api, call } = leased;
+    fn one(&mut self, leased: &LoadedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
+        let &LoadedCall { loaded, process_type, state, api, call } = leased;
         if let Some((failure, further)) = &call.unfit {
             return Ok(Preparation::Failed(failure.clone(), *further));
         }
@@ -190,12 +191,12 @@ impl Preparing<'_, '_> {
         let config = config(loaded, state);
         let loads = Loads::of(&config, api);
         let (size, local) = match self.local.of(call.key.0, &loads.local) {
-            Found::All(size, local) => (size, local),
-            Found::LeftOut => {
+            LoadedLocals::All(size, local) => (size, local),
+            LoadedLocals::LeftOut => {
                 self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
-            Found::TooLarge(size) => {
+            LoadedLocals::TooLarge(size) => {
                 return Ok(Preparation::failed(calls::too_large(&attribute::too_large(size).message)));
             }
         };
@@ -203,23 +204,23 @@ impl Preparing<'_, '_> {
         self.app.next_item();
         let id = call.key.0;
         let global = match self.app.load(&loaded.meta, &loads.global, LockType::NoLocking)? {
-            Used::Done(object) => object,
-            Used::Busy(relation) => {
+            TableOutcome::Done(object) => object,
+            TableOutcome::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
                 held_up::note(id.0, LockOn::Table, relation);
                 self.backlog.executions.defer_until(id, until);
                 return Ok(Preparation::Release);
             }
-            Used::Locked(relation) => {
+            TableOutcome::Locked(relation) => {
                 held_up::note(id.0, LockOn::Row, relation);
                 self.backlog.defer(id, Patience::Long);
                 return Ok(Preparation::Release);
             }
-            Used::OverBudget => {
+            TableOutcome::OverBudget => {
                 self.next.now_if(true, Why::Calls);
                 return Ok(Preparation::Release);
             }
-            Used::Refused(error) => return Ok(Preparation::failed(refused(&error))),
+            TableOutcome::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
         let attributes = local.of_call(&loads, global)?;
         let timeout = config.timeout(api);
@@ -251,13 +252,13 @@ impl Preparing<'_, '_> {
 }
 
 impl LocalValues {
-    /// Reads one call of each owner in turn, so that many large values of one owner leave rows for the others.
-    fn read(turn: &Turn, calls: &[LeasedCall]) -> Result<Self> {
+    /// Reads one call of each owner in turn. Then many large values of one owner leave rows for other owners.
+    fn read(turn: &Turn, calls: &[LoadedCall]) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
         let mut seen = BTreeSet::new();
         let wanting = calls.iter().map(|found| (found, config(found.loaded, found.state).load_local(found.api)));
         let wanting: Vec<_> = wanting.filter(|(_, wanted)| wanted.policy != LoadPolicy::None).collect();
-        let of = |(found, _): &(&LeasedCall, Loading)| (found.loaded.meta.owner.to_u32(), found.call.due_at);
+        let of = |(found, _): &(&LoadedCall, Loading)| (found.loaded.meta.owner.to_u32(), found.call.due_at);
         for (found, wanted) in in_turns(wanting, usize::MAX, turn.number, of).taken {
             if seen.insert((found.call.key.0, wanted.locks())) {
                 if wanted.locks() { &mut locked } else { &mut plain }.push(found.call.key.0);
@@ -269,9 +270,9 @@ impl LocalValues {
         })
     }
 
-    fn of(&self, id: ExecutionId, wanted: &Loading) -> Found<Local<'_>> {
+    fn of(&self, id: ExecutionId, wanted: &Loading) -> LoadedLocals<Local<'_>> {
         if wanted.policy == LoadPolicy::None {
-            Found::All(Size::default(), Local::Nothing)
+            LoadedLocals::All(Size::default(), Local::Nothing)
         } else if wanted.locks() {
             self.locked.of(id).map(Local::Locked)
         } else {

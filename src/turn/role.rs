@@ -3,7 +3,7 @@
 //!
 //! | | the scheduler | a runner |
 //! |---|---|---|
-//! | claims calls of the lanes | 0, and those of priorities | 1, and those of priorities for functions |
+//! | claims calls of the lane | 0 | 1 |
 //! | calls functions | no | yes, of one owner at a time |
 //! | items in one transaction | up to 256, and due work | one, or several quick functions |
 //! | new leases in one transaction | up to 256 | one call of a worker, or several functions |
@@ -16,9 +16,9 @@
 //! Lane 1 has the calls of functions, and of processes with a slow table. Owners take turns when answers are applied.
 //!
 //! How runners share the work, if there are several:
-//! - While there are slow steps, the first runner leaves functions to the others.
-//! - While functions wait, the last runner leaves slow steps to the others.
-//! - All others, and a single runner, alternate between both.
+//! - While there are slow steps, the first runner calls no functions.
+//! - While functions wait, the last runner runs no slow steps.
+//! - All other runners, and a single runner, alternate between both.
 //! - The last runner that calls no functions yet serves only owners whose functions no other runner calls.
 //!
 //! Limitations: neither checks for deadlocks. Their waits end before the deadlock check of any session begins.
@@ -34,12 +34,12 @@ use std::time::Duration;
 /// The most calls on which a runner holds leases.
 pub const RUNNERS_CALLS: usize = 16;
 
-/// The longest time for one step of a runner in the application's tables. It is short enough that a session which
-/// repairs the table gets its locks.
+/// The longest time for one step of a runner in the application's tables. This is short enough for a session that
+/// repairs the table to get its locks.
 const RUNNERS_STEP: Duration = Duration::from_secs(5);
 
-/// The longest wait of a runner for a lock. It is shorter than the runner's time limit, so that a lock is distinguished
-/// from a slow statement. It is also shorter than the default of `deadlock_timeout`, 1 s.
+/// The longest wait of a runner for a lock. This is shorter than the runner's time limit, to tell a lock from a slow
+/// statement. It is also shorter than the default of `deadlock_timeout`, 1 s.
 const RUNNERS_LOCK_TIMEOUT: &CStr = c"500ms";
 
 /// The longest wait of the scheduler for a row of a table in which a row was locked a moment ago.
@@ -65,13 +65,13 @@ impl Role {
         if self.is_scheduler() { guc::CLAIM_BATCH.get() as usize } else { 1 }
     }
 
-    /// Whether owners take turns when answers are applied. Between two answers a call is claimed; else owners without
+    /// Whether owners take turns when answers are applied. Between two answers a call is claimed. Else owners without
     /// an answer would wait for all owners that have one.
     pub fn takes_turns(self) -> bool {
         !self.is_scheduler()
     }
 
-    /// Whether items that failed before are kept out of the transaction of the others. A runner applies each in its own
+    /// Whether items that failed before are applied apart from all other items. A runner applies each item in its own
     /// transaction anyway.
     pub fn keeps_risky_apart(self) -> bool {
         self.is_scheduler()
@@ -142,7 +142,7 @@ impl Role {
         self.is_scheduler()
     }
 
-    /// Whether locks on attributes are granted. They keep calls from conflicting; correctness depends on the optimistic
+    /// Whether locks on attributes are granted. They keep calls from conflicting. Correctness depends on the optimistic
     /// check alone.
     pub fn grants_locks(self) -> bool {
         self.is_scheduler()

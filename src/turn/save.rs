@@ -5,7 +5,7 @@
 
 use super::app_tables::AppTables;
 use super::attribute_locks::AttributeLocks;
-use super::claim::{Leased, config, lease, wants_locks};
+use super::claim::{LeasedCall, config, lease, wants_locks};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
@@ -19,10 +19,10 @@ use crate::store::claim::{self, Lease};
 use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
 use crate::store::save::{self, SavedBatch};
-use crate::store::{StateKey, execution, global_waiter, inbox, timer};
+use crate::store::{StateKey, execution, global_waiter, inbox, lines, timer};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
-use xdb_sched::lines::Lines;
+use xdb_sched::lines::{Level, Lines};
 use xdb_sched::room::{Owner, Room};
 
 /// What was written, and the calls that were leased with it.
@@ -32,7 +32,7 @@ pub struct Saved {
     /// The executions as they are now.
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Calls that got their leases here.
-    pub dispatched: Vec<Leased>,
+    pub dispatched: Vec<LeasedCall>,
     /// Executions with items that are not done. Claiming leaves them out.
     pub put_off: Vec<ExecutionId>,
     /// The earliest due time of what was written.
@@ -64,9 +64,10 @@ pub fn save(
     room: &mut Room,
     decided: Decided,
 ) -> Result<Saved> {
-    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, next: Next::default() };
+    let (leased, above) = (Vec::new(), HashSet::new());
+    let mut dispatch = Dispatch { turn, app, lines, above, leased, new_level: false, next: Next::default() };
     dispatch.all(&decided, room)?;
-    let Dispatch { leased: dispatched, new_line, mut next, .. } = dispatch;
+    let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, SavedBatch { earliest, timers, let_go, .. }) = write(turn, app, &decided, &leases)?;
@@ -100,7 +101,7 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: left || new_line || let_go,
+        left_out: left || new_level || let_go,
         next,
         now,
     })
@@ -171,9 +172,11 @@ struct Dispatch<'t> {
     turn: &'t Turn<'t>,
     app: &'t AppTables<'t>,
     lines: &'t Lines,
-    leased: Vec<Leased>,
-    /// A call is in a line that the process does not know yet.
-    new_line: bool,
+    /// Levels with due calls that come before others of their line.
+    above: HashSet<Level>,
+    leased: Vec<LeasedCall>,
+    /// A call is in a level that the process does not know yet.
+    new_level: bool,
     next: Next,
 }
 
@@ -189,6 +192,8 @@ impl Dispatch<'_> {
         }
         let unfit = UnfitOwners::among(owners)?;
         let answered: HashSet<_> = decided.items.iter().filter_map(answered_execution).collect();
+        let times = (decided.now, self.turn.real);
+        self.above = lines::with_due_calls(self.turn.spi, self.turn.lane, self.lines.above_others(), times)?;
         for loaded in changed() {
             self.of_execution(loaded, answered.contains(&loaded.execution.id), &unfit, decided.now, room);
         }
@@ -198,7 +203,9 @@ impl Dispatch<'_> {
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, unfit: &UnfitOwners, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
         let line = loaded.meta.line_at(process_type.worker_id());
-        let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority == 0;
+        let level = Level { line, priority: loaded.execution.priority };
+        let comes_first = |above: &Level| above.line == line && above.priority > level.priority;
+        let has_place = answered && !self.above.iter().any(comes_first);
         // A call that follows an answer takes the place of the answered call, unless its line has a call that comes
         // first. Any other call is leased here only if no call waits for its worker. Else claiming chooses, in the
         // order of calls.
@@ -210,7 +217,7 @@ impl Dispatch<'_> {
                 // Claiming decides what becomes of it.
                 continue;
             }
-            self.new_line |= !self.lines.has(&line);
+            self.new_level |= !self.lines.has(&level);
             if !may_go || call.not_before > now {
                 continue;
             }
@@ -233,7 +240,7 @@ impl Dispatch<'_> {
             if self.lines.waiting(line.worker).any(|other| room.goes_before(other, line)) || !room.take(line) {
                 continue;
             }
-            self.leased.push(Leased {
+            self.leased.push(LeasedCall {
                 key: (loaded.execution.id, *seq),
                 due_at: call.not_before,
                 attempt: 1,

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::due_owners::DueOwners;
 use xdb_sched::due_scan::DueScan;
-use xdb_sched::room::{Line, Owner};
+use xdb_sched::lines::Level;
+use xdb_sched::room::Owner;
 
 /// The longest time without a scan, if the process is not woken.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -25,14 +26,14 @@ const QUIET_FOR: Duration = Duration::from_millis(100);
 pub struct Scans {
     /// Until this moment scans are left out, unless the process is woken. None: the last scan may have left something.
     quiet_until: Option<Instant>,
-    /// Due calls, by worker and owner.
-    pub calls: DueScan<Line, Timestamp>,
+    /// Due calls, by worker, owner and priority.
+    pub calls: DueScan<Level, Timestamp>,
     pub timers: ScanByOwner<Timestamp>,
     /// Messages in the inbox, by their ids.
     pub messages: ScanByOwner<i64>,
     /// The only call that is being claimed. If the claim fails, the call is deferred.
     pub claimed_alone: Option<StateKey>,
-    /// The last calls that a runner claimed were those of functions.
+    /// Whether the last claim of a runner was for functions.
     pub claimed_functions: bool,
     /// The owner of the functions that a runner claimed last.
     pub functions_of: Option<Owner>,
@@ -54,12 +55,12 @@ pub struct Fetched {
     pub to_the_end: bool,
 }
 
-/// What pauses of process types leave to do.
+/// The work that pauses of process types leave.
 #[derive(Default)]
 pub struct Pauses {
     /// When the next pause ends by itself. Some(None): none does. None: not read yet.
     pub next_end: Option<Option<Timestamp>>,
-    /// The walk through held calls, for those whose pause is over.
+    /// The walk through held calls, for calls whose pause is over.
     pub walk: Walk,
 }
 
@@ -94,12 +95,12 @@ impl<T: Ord + Copy> ScanByOwner<T> {
 /// How far the scans of a turn came. Phases write it, and it is applied after the commit.
 #[derive(Debug, Default)]
 pub struct ScanEnds {
-    /// Where the scan of each line ended.
-    pub calls: Vec<(Line, Timestamp)>,
+    /// Where the scan of each level ended.
+    pub calls: HashMap<Level, Timestamp>,
     pub timers: HashMap<Owner, End<Timestamp>>,
     pub messages: HashMap<Owner, End<i64>>,
-    /// The earliest due time of the calls that the turn has found and left, by line.
-    left: HashMap<Line, Timestamp>,
+    /// The earliest due time of the calls that the turn has found and left, by level.
+    left: HashMap<Level, Timestamp>,
     /// The earliest due time of what the turn has written, or left in an unknown line.
     earliest: Option<Timestamp>,
     /// Something was left that the next turn has to find.
@@ -126,9 +127,9 @@ impl<T: Ord + Copy> End<T> {
 }
 
 impl ScanEnds {
-    /// Records that the turn has found and left a call of this line, with its due time.
-    pub fn left(&mut self, line: Line, due: Timestamp) {
-        let left = self.left.entry(line).or_insert(due);
+    /// Records that the turn has found and left a call of this level, with its due time.
+    pub fn left(&mut self, level: Level, due: Timestamp) {
+        let left = self.left.entry(level).or_insert(due);
         *left = due.min(*left);
     }
 
@@ -159,7 +160,7 @@ impl Scans {
         self.messages.due.may_be_behind();
     }
 
-    /// Whether a scan would find nothing. It ends with time, or when the process is woken.
+    /// Whether a scan would find nothing. This ends with time, or when the process is woken.
     pub fn are_idle(&self) -> bool {
         self.quiet_until.is_some_and(|until| Instant::now() < until)
     }
@@ -216,9 +217,9 @@ impl Scans {
     pub fn settle(&mut self, ends: ScanEnds, timers: BTreeMap<Owner, Timestamp>, began: Instant) {
         // A cursor does not pass what the turn is known to have left.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
-        for (line, to) in ends.calls {
-            let left = ends.left.get(&line).copied();
-            self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), began);
+        for (level, to) in ends.calls {
+            let left = ends.left.get(&level).copied();
+            self.calls.advance(level, held(left.map_or(to, |left| to.min(left))), began);
         }
         self.timers.settle(ends.timers, began, held);
         self.messages.settle(ends.messages, began, |to| to);

@@ -6,7 +6,7 @@
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
-use super::memory::{Memory, OpenCalls, Seen, Submit};
+use super::memory::{LastTurn, Memory, OpenCalls, Submit};
 use super::next::{Next, Why};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
@@ -31,8 +31,8 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
 
-/// Answers for which a turn had no time rest for one part in `REST` of the turn's time for tables. That is enough time
-/// to make another call and get its answer.
+/// Answers for which a turn had no time rest for one part in `REST` of the turn's time for tables. In this time another
+/// call can be made and answered.
 const REST: u32 = 10;
 
 /// What a transaction did. [`Memory::settle`] reads it after the commit.
@@ -55,7 +55,7 @@ impl TurnOutcome {
     /// Sums up a turn, and reads when the next call is due.
     pub fn of(
         started: &Started,
-        seen: &Seen,
+        seen: &LastTurn,
         lines: &Lines,
         work: Work,
         saved: Saved,
@@ -75,11 +75,7 @@ impl TurnOutcome {
             true => Next::default(),
             false if idle => seen.due.min(Next::due(saved.earliest, Why::Calls)),
             false => {
-                let lines = || lines.iter().map(|(line, _)| line);
-                let mut next = lines::next_due(turn.spi, turn.role.lane(), lines(), saved.now)?;
-                for level in &turn.levels {
-                    next = next.into_iter().chain(lines::next_due(turn.spi, *level, lines(), saved.now)?).min();
-                }
+                let next = lines::next_due(turn.spi, turn.role.lane(), lines.levels(), saved.now)?;
                 Next::due(next, Why::Calls)
             }
         };
@@ -87,7 +83,7 @@ impl TurnOutcome {
         let waiting = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
             true => {
                 let workers: Vec<_> = work.workers.iter().copied().chain([NO_WORKER]).collect();
-                lines::for_runners(turn.spi, &workers, &started.runners_levels, (saved.now, turn.real), most)?
+                lines::for_runners(turn.spi, &workers, (saved.now, turn.real), most)?
             }
             false => ForRunners::default(),
         };

@@ -3,7 +3,7 @@
 use super::role::Role;
 use crate::pg::catch::Result;
 use crate::pg::process::database;
-use crate::pg::shmem::slow::{self, Kind, Mark};
+use crate::pg::shmem::slow::{self, MarkKind, SlowMark};
 use crate::pg::spi::Spi;
 use crate::store::slow::describe;
 use pgrx::pg_sys;
@@ -13,9 +13,9 @@ use xdb_sched::table_health::Relation;
 /// The marks that hold in this turn.
 #[derive(Default)]
 pub struct SlowTables {
-    marks: HashSet<Mark>,
+    marks: HashSet<SlowMark>,
     /// Marks that are in the log.
-    logged: HashSet<Mark>,
+    logged: HashSet<SlowMark>,
 }
 
 impl SlowTables {
@@ -37,21 +37,21 @@ impl SlowTables {
 
     /// Whether steps of this role that use this table or function run in a runner.
     pub fn is_runners(&self, owner: pg_sys::Oid, object: Relation) -> bool {
-        self.has(Kind::Slow, object) || self.is_deadly(object) || self.has(Kind::Killer, owner.to_u32())
+        self.has(MarkKind::Slow, object) || self.is_deadly(object) || self.has(MarkKind::Killer, owner.to_u32())
     }
 
     /// Whether no process uses this table or function.
     pub fn is_deadly(&self, object: Relation) -> bool {
-        self.has(Kind::Deadly, object)
+        self.has(MarkKind::Deadly, object)
     }
 
-    fn has(&self, kind: Kind, oid: u32) -> bool {
-        self.marks.contains(&Mark { kind, oid })
+    fn has(&self, kind: MarkKind, oid: u32) -> bool {
+        self.marks.contains(&SlowMark { kind, oid })
     }
 
     /// Marks a table as slow, after one use by the scheduler reached its time limit.
     pub fn ran_into_limit(&mut self, object: Relation) {
-        let mark = Mark { kind: Kind::Slow, oid: object };
+        let mark = SlowMark { kind: MarkKind::Slow, oid: object };
         slow::mark(database(), mark);
         self.marks.insert(mark);
     }

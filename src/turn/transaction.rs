@@ -17,14 +17,11 @@ use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     debug, log_error, run_caught,
 };
-use crate::pg::session::{Begun, Session};
+use crate::pg::session::{BeginOutcome, Session};
 use crate::pg::shmem::ExitReason;
 use crate::pg::{crash, identity, in_hand, spi};
-use crate::store::claim as store_claim;
 use crate::store::engine;
 use crate::store::instance::Ownership;
-use crate::store::lanes::FIRST_FUNCTIONS_LANE;
-use crate::store::lines;
 use crate::store::registry::NO_WORKER;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Further};
@@ -45,7 +42,7 @@ enum Transacted {
     Not(Progress),
 }
 
-/// Makes a turn. `submit` hands requests to the transport; it is called after the commit.
+/// Makes a turn. `submit` hands requests to the transport, after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     // When the deferral of an execution has ended, the scans look for it again, from the head.
     if memory.backlog.executions.next(memory.seen.began_at).is_some_and(|until| until <= Instant::now()) {
@@ -152,7 +149,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
     Ok(Next::retry())
 }
 
-/// A transaction has failed with at most one item in it. The item's attempt fails; an item that is no attempt is
+/// A transaction has failed with at most one item in it. The item's attempt fails. An item that is no attempt is
 /// deferred.
 fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
     session.slot.record_error(&error.to_string());
@@ -205,10 +202,10 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
         session.abort();
     }
     match begun? {
-        Begun::Ready => {}
-        Begun::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
-        Begun::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
-        Begun::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
+        BeginOutcome::Ready => {}
+        BeginOutcome::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
+        BeginOutcome::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
+        BeginOutcome::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
     }
     let done = run_caught(|| spi::connect(|spi| phases(memory, spi, items, scope))).and_then(|outcome| {
         if matches!(outcome, Transacted::Done(_)) {
@@ -239,16 +236,13 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
 
 /// Runs the phases. Each takes the value of the phase before.
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
-    let Some(mut started) = begin(memory, spi, scope, items)? else {
+    let Some(started) = begin(memory, spi, scope, items)? else {
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Err(ExitReason::Restart)));
     };
     let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let mut work = gathering.gather(&started, items)?;
-    if work.moved.held.is_some() {
-        started.turn.calls_were_freed()?;
-    }
     let turn = &started.turn;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
     let mut room = calls.room(turn.role, registry, backlog);
@@ -283,20 +277,10 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
     memory.tables.health.begin_turn();
     memory.tables.slow.begin_turn(spi, memory.role)?;
     let any_slow = memory.tables.slow.is_any();
-    let functions_have_priorities = state.last_lane.is_some_and(|lane| lane >= FIRST_FUNCTIONS_LANE);
-    let of_functions = if functions_have_priorities { store_claim::levels_of_functions(spi)? } else { Vec::new() };
-    let (levels, runners_levels) = match memory.role.gathers() {
-        true if state.last_lane.is_some() => (store_claim::levels(spi)?, of_functions),
-        true => (Vec::new(), Vec::new()),
-        false => (of_functions, Vec::new()),
-    };
-    let real = crate::clock::real();
     let turn = Turn {
         spi,
         role: memory.role,
         lane: memory.lane,
-        due_first: lines::due_first(spi, &levels, memory.lane.epoch, (began, real))?,
-        levels,
         has_slow_steps: any_slow || state.workers_calls_are_runners,
         number: memory.number,
         scope,
@@ -304,7 +288,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
         takes_large: memory.seen.takes_large,
         began,
         began_at,
-        real,
+        real: crate::clock::real(),
         is_alone: items.len() <= 1 && memory.backlog.is_empty(),
         is_careful: memory.seen.careful_until.is_some_and(|until| began_at < until)
             || items.iter().any(|item| item.suspect().is_some()),
@@ -312,8 +296,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
     Ok(Some(Started {
         turn,
         has_global_work: state.global_work,
-        has_work_for_runners: any_slow || state.runners_have_calls || functions_have_priorities,
-        runners_levels,
+        has_work_for_runners: any_slow || state.runners_have_calls,
         has_mended_calls: state.workers_calls_are_runners && !any_slow,
         registered,
     }))

@@ -1,16 +1,11 @@
-//! What all phases of a turn know: its settings and what it read at its begin.
+//! The facts that all phases of a turn know: its settings, and what it read at its begin.
 
-use crate::pg::catch::Result;
 use crate::pg::shmem::Role;
 use crate::pg::spi::Spi;
-use crate::store::claim;
 use crate::store::lanes::Lane;
-use crate::store::lines;
-use std::collections::HashSet;
 use std::time::Instant;
 use xdb_engine::Timestamp;
 use xdb_sched::bytes::ByteBudget;
-use xdb_sched::room::Line;
 
 /// Whether each use of the application's tables runs in a subtransaction. A subtransaction costs time, so the first try
 /// is made without.
@@ -38,21 +33,17 @@ impl Scope {
     pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
 }
 
-/// What every phase of one transaction knows. Only [`Turn::calls_were_freed`] changes it.
+/// What every phase of one transaction knows.
 pub(super) struct Turn<'a> {
     pub spi: &'a Spi,
     pub role: Role,
     /// The lane of the process, and its epoch.
     pub lane: Lane,
-    /// Lanes of this role that hold calls of processes with a priority, the highest priority first.
-    pub levels: Vec<i16>,
-    /// Lines in which a call waits that comes before calls without a priority.
-    pub due_first: HashSet<Line>,
     /// There are slow steps, or may be.
     pub has_slow_steps: bool,
     /// The number of the turn, and of the leases that it gives.
     pub number: i64,
-    /// What this transaction does besides applying its items.
+    /// The work of this transaction besides applying its items.
     pub scope: Scope,
     /// No new work is taken up.
     pub paused: bool,
@@ -60,13 +51,13 @@ pub(super) struct Turn<'a> {
     pub takes_large: bool,
     /// When the turn began, by the clock of processes.
     pub began: Timestamp,
-    /// The same by a monotonic clock.
+    /// When the turn began, by a monotonic clock.
     pub began_at: Instant,
     /// The real time, for leases.
     pub real: Timestamp,
     /// No other item waits to be applied or called.
     pub is_alone: bool,
-    /// Calls that this transaction decides are prepared by a later one. See [`super::memory::Seen::careful_until`].
+    /// Calls that this transaction decides are prepared by a later one. See [`super::memory::LastTurn::careful_until`].
     /// Also set while a suspect is in hand: a crash must count against the suspect, and not against the calls that
     /// follow from its answer.
     pub is_careful: bool,
@@ -77,14 +68,6 @@ impl Turn<'_> {
     pub fn bytes(&self) -> ByteBudget {
         ByteBudget::of(self.takes_large)
     }
-
-    /// Reads again which priorities calls have, after held calls were resumed. Else a resumed call with a high priority
-    /// would come last.
-    pub fn calls_were_freed(&mut self) -> Result<()> {
-        self.levels = claim::levels(self.spi)?;
-        self.due_first = lines::due_first(self.spi, &self.levels, self.lane.epoch, (self.began, self.real))?;
-        Ok(())
-    }
 }
 
 /// A turn that may be made, and what it found at its begin.
@@ -92,10 +75,8 @@ pub(super) struct Started<'a> {
     pub turn: Turn<'a>,
     /// Steps wait for global queues, and may be satisfied.
     pub has_global_work: bool,
-    /// There are calls in the runners' lanes, or something is slow whose calls go there.
+    /// There are calls in the runners' lane, or something is slow whose calls go there.
     pub has_work_for_runners: bool,
-    /// The runners' lanes that hold calls of processes with a priority. Empty in a runner.
-    pub runners_levels: Vec<i16>,
     /// The runners' lane has calls of workers, and nothing is slow any more.
     pub has_mended_calls: bool,
     /// Registrations have changed since the last turn.

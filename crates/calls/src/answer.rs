@@ -1,4 +1,4 @@
-//! The answer to a call of a state, or its failed attempt; there is nothing else.
+//! The outcome of a call of a state: an answer, or a failed attempt.
 //!
 //! Limitations: sizes are checked where an answer is decoded, and rights where it is applied.
 
@@ -14,7 +14,7 @@ pub struct Attempt {
     pub seq: StateSeq,
     /// `waitUntil` or `execute`.
     pub api: Api,
-    /// From 1.
+    /// The number of the attempt, from 1.
     pub number: u32,
     /// When the first attempt of this call began.
     pub first_at: Timestamp,
@@ -60,8 +60,8 @@ impl Answered {
         }
     }
 
-    /// About how many rows applying the answer writes; each kilobyte counts as one more row. The aborted states of a
-    /// process that closes do not count.
+    /// An estimate of how many rows applying the answer writes. Each kilobyte counts as one more row. The aborted
+    /// states of a process that closes do not count.
     pub fn size(&self) -> usize {
         let (own, effects) = match self {
             Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
@@ -115,8 +115,8 @@ impl Answered {
         self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)
     }
 
-    /// The queues that deciding about the answer reads, each with the most messages that it takes. One message is
-    /// enough to see whether a queue is empty.
+    /// The queues that deciding about the answer reads, each with the most messages that the decision takes. One
+    /// message is enough to see whether a queue is empty.
     pub fn queues(&self) -> Vec<(String, usize)> {
         match self {
             Self::WaitUntil(answer) => {
@@ -139,7 +139,7 @@ impl Answered {
 }
 
 /// Reads the body of an answer. Error: what is wrong with it.
-pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered, String> {
+pub fn decode_answer(api: Api, body: &[u8], limits: &AnswerLimits) -> Result<Answered, String> {
     match api {
         Api::WaitUntil => decode_wait_until(body, limits).map(Answered::WaitUntil),
         Api::Execute => decode_execute(body, limits).map(|executed| match executed {
@@ -150,7 +150,7 @@ pub fn decode_answer(api: Api, body: &[u8], limits: &Limits) -> Result<Answered,
 }
 
 /// Reads the response of a worker. The result is an answer or a failed attempt.
-pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &Limits) -> Answered {
+pub fn read_answer(api: Api, status: u16, retry_after: Option<u64>, body: &[u8], limits: &AnswerLimits) -> Answered {
     if status != 200 {
         let (failure, further) = decode_error(status, retry_after, body);
         return Answered::Failed(failure, further);
@@ -163,7 +163,7 @@ pub fn read_rpc_answer(
     rpc_name: &str,
     (status, retry_after): (u16, Option<u64>),
     body: &[u8],
-    limits: &Limits,
+    limits: &AnswerLimits,
     is_strict: bool,
 ) -> Result<RpcAnswer, Refusal> {
     if status != 200 {

@@ -1,5 +1,5 @@
-//! Applies an answer: all of it or nothing. It is the same for a turn, a pull worker, an RPC and the simulator; each
-//! has a [`Driver`].
+//! Applies an answer: all of it or nothing. Turns, pull workers, RPCs and the simulator all apply answers here. Each of
+//! them has a [`Driver`].
 //!
 //! ```text
 //! fence ─▶ warnings? ─▶ decide ─▶ later? ─▶ close: lock, decide again ─▶ too large? ─▶ unchanged? ─▶ tables ─▶ memory
@@ -24,8 +24,8 @@ pub trait Driver {
     /// Why a command has to be decided later.
     type Later;
 
-    /// Loads what deciding about a command reads, and decides. Called again once the lock for a close is taken; then it
-    /// decides again.
+    /// Loads what deciding about a command reads, and decides. Called once more after the lock for a close was taken.
+    /// Then the driver decides again.
     fn decide(&mut self, command: &Command) -> Result<Result<Vec<Event>, Rejection>, Self::Error>;
 
     /// Whether an answer with warnings is refused.
@@ -33,7 +33,7 @@ pub trait Driver {
         false
     }
 
-    /// Why a command waits that could be applied. `closes`: it ends the execution with all its threads.
+    /// Why a command that could be applied has to wait. `closes`: it ends the execution with all its threads.
     fn waits(&mut self, closes: bool) -> Option<Self::Later> {
         let _ = closes;
         None
@@ -78,7 +78,8 @@ pub enum CloseLock<L> {
     Held,
     /// The lock was taken now. Messages may have come before it, so the command is decided again.
     Taken,
-    /// A publisher holds a lock on the execution, or the lock is taken later, together with those of other executions.
+    /// A publisher holds a lock on the execution. Or the lock is taken later, together with the locks of other
+    /// executions.
     Missing,
     Later(L),
 }
@@ -99,7 +100,7 @@ pub enum Outcome<L> {
     Repeat,
     /// The answer can't be applied: its attempt fails.
     Failed(Failure, Further),
-    /// The answer is late, doubled or stolen; or the command is no answer and is refused.
+    /// The answer is late, doubled or stolen. Or the command is not an answer, and is refused.
     Over(Rejection),
     /// The lock for a close is missing.
     Closing {

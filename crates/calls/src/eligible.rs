@@ -46,8 +46,8 @@ pub enum Maker {
     Unregistered,
     /// A runner calls a function, or finds out that there is none. For an RPC, the session calls the function.
     Function,
-    /// The scheduler calls a worker; if the process has a slow table, a runner does. For an RPC, the session sends the
-    /// request.
+    /// The scheduler calls a worker. If the process has a slow table, a runner calls it. For an RPC, the session sends
+    /// the request.
     Worker { is_slow: bool },
     /// This worker claims the call.
     PullWorker(i32),
@@ -136,7 +136,7 @@ pub struct TypeFacts<'a> {
     pub pause: Option<&'a Pause>,
 }
 
-/// What kind of worker answers the calls that no function answers.
+/// The kind of worker that answers the calls without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeWorker {
     None,

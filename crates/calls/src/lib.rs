@@ -20,4 +20,4 @@ pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply};
 pub use eligible::{
     Asker, CallOf, Facts, Maker, Marked, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
 };
-pub use request::{Attributes, CallRequest, Loads, Origin, OutgoingCall, too_large, versions_of};
+pub use request::{Attributes, CallOrigin, CallRequest, Loads, OutgoingCall, too_large, versions_of};

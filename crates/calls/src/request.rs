@@ -58,9 +58,9 @@ pub struct Attributes {
     pub are_locked: bool,
 }
 
-/// What every request says about its process.
+/// The process that a call comes from, as every request describes it.
 #[derive(Debug)]
-pub struct Origin<'a> {
+pub struct CallOrigin<'a> {
     pub execution: &'a Execution,
     /// The current name of the role that owns the process. None: the role was dropped.
     pub owner: Option<String>,
@@ -73,7 +73,7 @@ pub struct Origin<'a> {
 /// A call before its request is encoded.
 #[derive(Debug)]
 pub struct OutgoingCall<'a> {
-    origin: &'a Origin<'a>,
+    origin: &'a CallOrigin<'a>,
     what: What<'a>,
     /// The `callId`.
     pub id: String,
@@ -91,7 +91,12 @@ enum What<'a> {
 
 impl<'a> OutgoingCall<'a> {
     /// The current call of a state.
-    pub fn of_state(origin: &'a Origin<'a>, state: &'a StateExecution, attempt: Attempt, timeout: Duration) -> Self {
+    pub fn of_state(
+        origin: &'a CallOrigin<'a>,
+        state: &'a StateExecution,
+        attempt: Attempt,
+        timeout: Duration,
+    ) -> Self {
         let Attempt { api, number, first_at, .. } = attempt;
         let id = call_id(origin.execution.id, &state.id, api);
         Self { origin, what: What::State(state, api), id, number, first_at, timeout: timeout.as_std() }
@@ -99,7 +104,7 @@ impl<'a> OutgoingCall<'a> {
 
     /// An RPC. `invocation` is unique, or the same if the RPC is repeated.
     pub fn of_rpc(
-        origin: &'a Origin<'a>,
+        origin: &'a CallOrigin<'a>,
         (rpc_name, input): (&'a str, Option<&'a Json>),
         invocation: &str,
         now: Timestamp,
@@ -111,7 +116,7 @@ impl<'a> OutgoingCall<'a> {
 
     /// The `context` of the request. Functions that the answer calls get it too.
     pub fn context(&self) -> CallContext<'_> {
-        let Origin { execution, owner, database, shard } = self.origin;
+        let CallOrigin { execution, owner, database, shard } = self.origin;
         let state = match self.what {
             What::State(state, _) => Some(state),
             What::Rpc(..) => None,
@@ -170,7 +175,7 @@ fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
 #[derive(Debug)]
 pub struct CallRequest<'a> {
     body: RequestBody<'a>,
-    /// The bytes of payloads and attributes; the rest is short.
+    /// The bytes of payloads and attributes. The rest of the body is short.
     pub bytes: usize,
     /// The path after the worker's URL.
     pub path: &'static str,

@@ -1,4 +1,5 @@
-//! `apply`, the one path of an answer, with a driver in memory.
+//! Tests `apply`, the only way in which an answer is applied. A driver in memory answers each step as a test says, or
+//! at random.
 
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
@@ -9,7 +10,7 @@ use std::convert::Infallible;
 use xdb_calls::*;
 use xdb_engine::*;
 
-/// What the driver answers at each step.
+/// The driver's result at each step.
 #[derive(Clone, Debug)]
 struct Said {
     strict: bool,

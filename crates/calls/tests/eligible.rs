@@ -1,4 +1,4 @@
-//! May a call be made now? Each verdict, for each asker, and the order of the checks.
+//! Tests `eligible`: each verdict for each asker, and the order of the checks. The facts are values in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn the_pause_of_a_type_is_nothing_to_a_closed_process() {
     assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade);
 }
 
-/// The engine's processes hold paused calls that they find, and the sessions of a pull worker hold those that they
+/// The engine's processes hold paused calls that they find. The sessions of a pull worker hold paused calls that they
 /// claim.
 #[test]
 fn each_asker_holds_the_calls_that_it_claims() {

@@ -1,4 +1,4 @@
-//! Requests: the identity of a call, its attributes, and the limit of its size.
+//! Tests requests: the identity of a call, its attributes, and the limit on its size. Executions are made in memory.
 
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ fn at_execute() -> Execution {
     execution(Phase::Execute { call: CallState { generation: 3, ..CallState::default() }, results: None })
 }
 
-fn origin(execution: &Execution) -> Origin<'_> {
-    Origin { execution, owner: Some("alice".to_owned()), database: "app".into(), shard: Some(5) }
+fn origin(execution: &Execution) -> CallOrigin<'_> {
+    CallOrigin { execution, owner: Some("alice".to_owned()), database: "app".into(), shard: Some(5) }
 }
 
 fn loading(policy: LoadPolicy, lock_type: LockType) -> Loading {

@@ -182,7 +182,7 @@ impl Execution {
         self.closed_at = Some(at);
         self.pause = None;
         self.live_threads = 0;
-        (self.queued, self.timers) = (Queued::default(), 0);
+        (self.queued, self.timers) = (QueuedTotal::default(), 0);
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {
             let state = Arc::make_mut(state);

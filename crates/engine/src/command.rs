@@ -173,9 +173,9 @@ pub enum Further {
     /// This attempt does not count: the same call is made again after this time. The policy's time for all attempts
     /// still applies.
     Repeat(Duration),
-    /// The answer names something that is not registered, and a deployment may be about to register it. The same call
-    /// is made again with growing pauses. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) the answer is an
-    /// ordinary failed attempt.
+    /// The answer names something that is not registered, and a deployment may be about to register it. The engine
+    /// makes the same call again with growing pauses. After [`REGISTERED_WITHIN`](crate::REGISTERED_WITHIN) the answer
+    /// is an ordinary failed attempt.
     WhenRegistered,
 }
 
@@ -196,7 +196,7 @@ pub struct GlobalPublish {
     pub key: Option<String>,
     pub message_id: Option<String>,
     pub payload: Option<Json>,
-    /// How long the message can be consumed; None: for ever.
+    /// How long the message can be consumed. None: for ever.
     pub ttl: Option<Duration>,
 }
 
@@ -208,7 +208,7 @@ pub struct FunctionCall {
     pub argument: Option<Json>,
 }
 
-/// What any answer may do besides its decision.
+/// The effects of an answer besides its decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     pub publish_to_local_queue: Vec<Publish>,
@@ -216,7 +216,7 @@ pub struct Effects {
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
-    /// Warnings about the answer, one sentence each. They are stored in the event of the answer.
+    /// Warnings about the answer, one sentence each. The event of the answer stores them.
     pub warnings: Vec<String>,
 }
 
@@ -346,7 +346,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// The same as a time; at least `now`.
+    /// The earliest time of the call as a moment, at least `now`.
     pub fn not_before(self, now: Timestamp) -> Timestamp {
         match self {
             Self::AtOnce => now,
@@ -388,7 +388,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Whether the answer is late, doubled or stolen. Nothing is wrong with such an answer, but its call is over.
+    /// Whether the answer is late, doubled or stolen. The answer may be valid, but its call is over.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stale | Self::NotRunning(_))
     }

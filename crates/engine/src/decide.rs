@@ -62,7 +62,7 @@ impl Quotas {
     }
 }
 
-impl Queued {
+impl QueuedTotal {
     /// Whether the messages reach `times` the limits.
     pub fn reaches(&self, times: usize, quotas: &Quotas) -> bool {
         self.messages as usize >= quotas.queue_messages.saturating_mul(times)

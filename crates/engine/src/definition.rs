@@ -16,7 +16,7 @@ pub struct Definition {
     /// The application's tables whose columns are global attributes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub global_attributes: Vec<TableMapping>,
-    /// None: each key is allowed. The same holds for local queues and RPCs.
+    /// None: all local attributes are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_attributes: Option<BTreeSet<String>>,
     /// None: all local queues are allowed.
@@ -36,7 +36,7 @@ pub struct Definition {
     /// The timeout of the process. None or 0: no timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
-    /// How long closed executions are kept. Overrides the setting; less than 0 = for ever.
+    /// How long closed executions are kept. Overrides the setting. A negative number: for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<f64>,
     pub history: HistoryPolicy,
@@ -65,7 +65,7 @@ impl Definition {
         text.len() * OF_BYTE + entries * OF_ENTRY
     }
 
-    /// How long its processes may run; None: without limit.
+    /// How long its processes may run. None: without limit.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
     }

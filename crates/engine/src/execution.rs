@@ -50,7 +50,7 @@ pub struct Execution {
     pub live_threads: u32,
     /// Messages that were received and not yet consumed.
     #[serde(skip)]
-    pub queued: Queued,
+    pub queued: QueuedTotal,
     /// Open timer commands of its states.
     #[serde(skip)]
     pub timers: u32,
@@ -96,7 +96,7 @@ impl Execution {
             next_message: 1,
             state_numbers: BTreeMap::new(),
             live_threads: 0,
-            queued: Queued::default(),
+            queued: QueuedTotal::default(),
             timers: 0,
             completing: false,
             states: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Execution {
         let live = self.states.values().filter(|state| state.status().is_live());
         self.live_threads = live.count() as u32;
         self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;
-        self.queued = Queued::of(self.queues.values().flatten());
+        self.queued = QueuedTotal::of(self.queues.values().flatten());
     }
 
     /// The loaded waiting states, longest waiting first.
@@ -149,9 +149,9 @@ impl Execution {
 words! {
     /// What happens to requests of callers during a pause.
     PauseMode {
-        /// They are accepted, and the work that follows waits for the end of the pause.
+        /// Requests are accepted. The work that follows waits for the end of the pause.
         Wait = "WAIT",
-        /// They are rejected.
+        /// Requests are rejected.
         Reject = "REJECT",
     }
 }
@@ -161,7 +161,7 @@ words! {
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
     pub mode: PauseMode,
-    /// When the pause ends by itself; None: never.
+    /// When the pause ends by itself. None: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,13 +177,13 @@ impl Pause {
 
 /// Counts the messages in all local queues of an execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Queued {
+pub struct QueuedTotal {
     pub messages: u32,
     /// Bytes of their payloads.
     pub bytes: u64,
 }
 
-impl Queued {
+impl QueuedTotal {
     /// Counts these messages.
     pub fn of<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> Self {
         let mut queued = Self::default();
@@ -376,7 +376,7 @@ pub struct EndedCall {
 pub struct CallState {
     /// When the call may be made: a start in the future, or the end of backoff.
     pub not_before: Timestamp,
-    /// Number of the last failed attempt; attempts count from 1.
+    /// Number of the last failed attempt. Attempts count from 1.
     pub failed_attempts: u32,
     /// Attempts up to this number are in the history. The first [`RECORDED_ATTEMPTS`] are there anyway.
     #[serde(skip_serializing_if = "is_default")]
@@ -412,7 +412,7 @@ impl CallState {
         self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
     }
 
-    /// Since when the answers to the current attempt have named something that is not registered. That attempt has not
+    /// Since when the answers to the current attempt have named something that is not registered. The attempt has not
     /// failed yet.
     pub fn unregistered_since(&self) -> Option<Timestamp> {
         let last = self.last_failure.as_ref().filter(|last| last.attempt > self.failed_attempts);
@@ -430,7 +430,7 @@ pub struct Failure {
     /// The worker's name for the kind of its error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
-    /// What went wrong, for a person.
+    /// The problem in words, for a person.
     pub detail: String,
     /// The functions of the database that ran, innermost first, with their lines. Shown to the owner of the process,
     /// never sent to workers.

@@ -45,16 +45,12 @@
 //! After a state has failed, the state in its options follows, or the process fails. With an incident the state does
 //! not fail: it stays at its call, which is not made until a retry is requested.
 //!
-//! The process runs until `ProcessClosed`. It closes if a decision forces the end, or if the last thread ends after a
-//! graceful completion was requested. It also closes if the retries are spent, if it times out, or if a caller stops it.
-//! A closed process refuses all commands except read-only RPCs.
-//!
-//! The process runs until a `ProcessClosed`. Its reason is one of these:
-//! - a decision that forces the close
-//! - the end of the last thread after a graceful completion was requested
-//! - spent retries
-//! - the timeout
-//! - a caller who stops the process
+//! The process runs until a `ProcessClosed`. The reason is one of these:
+//! - a decision forces the close
+//! - the last thread ends after a graceful completion was requested
+//! - the retries are spent
+//! - the process times out
+//! - a caller stops the process
 //!
 //! A closed process refuses all commands except read-only RPCs.
 //!

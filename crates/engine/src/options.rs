@@ -17,7 +17,7 @@ pub struct RetryPolicy {
     pub maximum_interval_seconds: f64,
     /// 0: unlimited.
     pub maximum_attempts: u32,
-    /// Limit on the time since the first attempt; 0 = unlimited.
+    /// Limit on the time since the first attempt. 0: unlimited.
     pub maximum_attempts_duration_seconds: f64,
 }
 

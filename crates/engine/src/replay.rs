@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Replaces the events of an execution up to its number. It holds the running execution at that event, without the
-/// states that had ended. Of those it keeps only the state that failed last.
+/// Replaces the events of an execution up to its number. It holds the running execution at that event. Of the ended
+/// states, it holds only the one that failed last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
@@ -59,8 +59,8 @@ impl Replay {
         Self { execution: Execution::new(id), received_at: HashMap::new(), earlier_message_ids: MessageIds::default() }
     }
 
-    /// Replays one more event. The error says why the history can't be replayed. Numbers give the order of events;
-    /// times don't, because clocks can be set back.
+    /// Replays one more event. The error says why the history can't be replayed. The numbers give the order of events.
+    /// Times don't, because clocks can be set back.
     pub fn event(&mut self, number: u64, at: Timestamp, name: &str, details: &str) -> Result<(), String> {
         let event = Event::from_parts(name, details).map_err(|what| format!("event {number}: {what}"))?;
         let first = !self.execution.exists();
@@ -147,7 +147,7 @@ impl Replay {
                 id: ExecutionId::default(),
                 next_event: 0,
                 live_threads: 0,
-                queued: Queued::default(),
+                queued: QueuedTotal::default(),
                 timers: 0,
                 message_ids: BTreeSet::new(),
                 ..execution.clone()
@@ -159,8 +159,8 @@ impl Replay {
     }
 }
 
-/// The number of the event up to which a snapshot should replace the events of a running execution. `next` is the next
-/// event's number now, and `before` was it earlier. None: nothing to do.
+/// The number of the event up to which a snapshot should replace the events of a running execution. `next` is the
+/// number of the next event now, and `before` was the number of the next event at the load. None: nothing to do.
 ///
 /// A snapshot for each event would be costly, so events are cut in slices.
 pub fn history_cut(keep: u32, before: u64, next: u64) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use crate::{Duration, Further, RetryPolicy, Timestamp};
 
-/// What follows a failed attempt.
+/// The decision after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// The next attempt, at this time.
@@ -63,8 +63,8 @@ const FIRST_UNREGISTERED_PAUSE: Duration = Duration(10_000_000);
 /// The longest time before such a call is repeated.
 pub const LONGEST_UNREGISTERED_PAUSE: Duration = Duration(60_000_000);
 
-/// What follows an answer that names something that is not registered. Each repeat may have effects outside of the
-/// database, so pauses grow with the time since the first such answer.
+/// Decides what follows an answer that names something that is not registered. Each repeat may have effects outside of
+/// the database, so pauses grow with the time since the first such answer.
 pub(crate) fn when_registered(since: Timestamp, now: Timestamp) -> Further {
     let waited = Duration(now.since(since).max(0));
     match waited < REGISTERED_WITHIN {

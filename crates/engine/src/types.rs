@@ -58,7 +58,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// A length of time in microseconds; never negative.
+/// A length of time in microseconds. Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(pub i64);
 
@@ -116,6 +116,9 @@ impl fmt::Debug for ExecutionId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
+
+/// The key of a state execution, and of its call, its task and its timers.
+pub type StateKey = (ExecutionId, StateSeq);
 
 /// The name of a state execution for people and workers: `<stateId>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

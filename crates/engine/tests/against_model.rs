@@ -1,8 +1,8 @@
-//! The engine against a second, naive model of a process, and crashes at every event.
+//! Compares the engine with a second, naive model of a process, in random runs. Also simulates a crash at every event.
 //!
 //! The tests make 16 times `PROPTEST_CASES` (256) runs, and twice `PROPTEST_CASES` runs with crashes. The runs are the
-//! same each time, and other ones in `make explore`. A failing run is written to `against_model.proptest-regressions`,
-//! and is repeated first from then on. That file belongs into the repository.
+//! same each time, except in `make explore`. A failing run is written to `against_model.proptest-regressions`, and is
+//! repeated first from then on. That file belongs into the repository.
 
 mod model;
 
@@ -43,7 +43,7 @@ proptest! {
     }
 }
 
-/// The runs reach all parts of the model. If nothing happened in them, any model would agree.
+/// The runs reach all parts of the model. If nothing happened in the runs, any model would agree.
 #[test]
 fn the_runs_get_everywhere() {
     let mut runner = TestRunner::deterministic();

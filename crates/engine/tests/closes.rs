@@ -1,5 +1,5 @@
-//! Graceful conditional closes, unrecorded attempts in the history of a close, timers at a moment, timeouts of later
-//! starts, and default options.
+//! Stories in memory about less common cases. These are graceful conditional closes, unrecorded attempts in a close,
+//! timers at a moment, timeouts of later starts, and default options.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Global queues, as one execution sees them.
+//! Global queues, as one execution sees them. Free messages are offered to its states in memory.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A state whose retries are spent stays at its call until a caller retries it.
+//! Incidents: a state whose retries are spent stays at its call until a caller retries it. Stories in memory.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A worker may ask for very much. The cost is in proportion to the size.
+//! A worker may ask for very many things. The cost of a decision must be proportional to their number.
 
 mod common;
 

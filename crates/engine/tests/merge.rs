@@ -1,4 +1,4 @@
-//! Starts that are merged into a pending one.
+//! Starts that are merged into a pending one: the resulting time and input, by examples.
 
 use xdb_engine::*;
 

@@ -1,4 +1,5 @@
-//! State options of a movement or a start: they override the registered ones, and their names must exist.
+//! State options of a movement or a start override the registered ones, and their names must exist. Tested with
+//! examples of each place.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Limits of one process. An answer that exceeds one can't be applied. What was stored under other limits goes on.
+//! Limits of one process. An answer that exceeds one can't be applied. Things that were stored under other limits stay
+//! valid.
 
 mod common;
 
@@ -136,7 +137,7 @@ fn what_is_full_takes_no_more_from_answers() {
     refused(world.decide(&publishes(&["other"], &[])), "local queue \"other\" is full");
     world.run(publishes(&["another"], &[])).unwrap();
     refused(world.decide(&publishes(&["yet another"], &[])), "local queue \"yet another\" is full");
-    assert_eq!(world.execution.queued, Queued { messages: 4, bytes: 4 });
+    assert_eq!(world.execution.queued, QueuedTotal { messages: 4, bytes: 4 });
     world.quotas = Quotas { queue_bytes: 4, ..Quotas::NONE };
     refused(world.decide(&publishes(&["full"], &[])), "with 4 bytes together");
     world.quotas = Quotas { queue_bytes: 8, ..Quotas::NONE };

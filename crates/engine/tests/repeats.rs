@@ -1,4 +1,5 @@
-//! Calls that are made again without counting as attempts.
+//! Calls that are made again without counting as attempts: repeats after changed values, a busy worker, or a missing
+//! registration.
 
 mod common;
 

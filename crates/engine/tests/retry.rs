@@ -1,4 +1,4 @@
-//! When a call is made again.
+//! The time of the next attempt: policies, limits, jitter, and the wishes of workers.
 
 use xdb_engine::*;
 

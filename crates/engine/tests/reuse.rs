@@ -1,4 +1,4 @@
-//! What a start does about the latest execution of its process id, for each policy and status.
+//! The rule for a start whose process id was used before: a table of all policies and statuses.
 
 use xdb_engine::IdReusePolicy::*;
 use xdb_engine::{IdReusePolicy, ProcessStatus, Reuse};

@@ -1,4 +1,4 @@
-//! Events are read again as they were stored.
+//! Events are read again as they were stored. Tested with random texts and numbers, and with invalid events.
 
 mod common;
 

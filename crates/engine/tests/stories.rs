@@ -1,4 +1,4 @@
-//! Processes from their start to their end.
+//! Processes from their start to their end, as stories in memory: each command, and the events that follow.
 
 mod common;
 

@@ -2,7 +2,7 @@
 
 use crate::config::state_config;
 use crate::fields::{
-    Fault, Object, Read, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole,
+    Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole,
 };
 use crate::functions::{FUNCTION_CALL, function_call, function_calls};
 use crate::payload::MAX_PAYLOAD_DEPTH;
@@ -16,7 +16,7 @@ use xdb_engine::*;
 
 /// Limits on the size of an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct AnswerLimits {
     /// Limit on each input, message, attribute and output.
     pub max_payload_bytes: usize,
     /// Limit on the whole answer.
@@ -33,7 +33,7 @@ const TAKES_NO_CALL: [u16; 2] = [429, 503];
 /// An answer may be nested deeper than a payload, because the protocol adds levels around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-/// The keys of an answer: the given ones, and those of its effects.
+/// The keys of an answer: the given ones, and the keys of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
         &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]
@@ -43,24 +43,24 @@ macro_rules! keys {
 /// The context for reading any part of an answer.
 #[derive(Clone, Copy)]
 struct AnswerReader<'r> {
-    limits: &'r Limits,
+    limits: &'r AnswerLimits,
     unknown: &'r Unknown,
 }
 
 impl<'r> AnswerReader<'r> {
     /// An object that may have unknown keys: a worker may be newer than the engine.
-    fn object(self, text: &'r str, known: &'static [&'static str]) -> Read<Object<'r>> {
+    fn object(self, text: &'r str, known: &'static [&'static str]) -> Parsed<Object<'r>> {
         Ok(Object::read(text, UnknownKeys::Noted(self.unknown))?.knowing(known))
     }
 
-    fn payload(self, text: &str) -> Read<Json> {
+    fn payload(self, text: &str) -> Parsed<Json> {
         payload(text, self.limits.max_payload_bytes)
     }
 }
 
 /// Reads the body of a 200 to `waitUntil`. The error says what is wrong with it. Unknown keys become `warnings` of the
 /// effects, or part of the error.
-pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
+pub fn decode_wait_until(body: &[u8], limits: &AnswerLimits) -> Result<WaitUntilAnswer, String> {
     let ((request, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("commandRequest"))?;
         let request = object.required("commandRequest", |text| command_request(text, reader))?;
@@ -103,7 +103,7 @@ enum Choice {
 }
 
 /// Reads the body of a 200 to `execute`, in the same way as [`decode_wait_until`].
-pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> {
+pub fn decode_execute(body: &[u8], limits: &AnswerLimits) -> Result<Executed, String> {
     let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("stateDecision"))?;
         let choice = object.required("stateDecision", |text| choice(text, reader))?;
@@ -117,7 +117,7 @@ pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> 
 }
 
 /// Reads the body of a 200 to an RPC, in the same way as [`decode_wait_until`].
-pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
+pub fn decode_rpc(body: &[u8], limits: &AnswerLimits) -> Result<RpcAnswer, String> {
     let (answer, warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("output", "stateDecision"))?;
         Ok(RpcAnswer {
@@ -142,7 +142,7 @@ struct ToldFailure {
     further: Further,
     /// The object has a field about further attempts, valid or not.
     says_further: bool,
-    /// What is wrong with those fields.
+    /// The problems of these fields.
     warnings: Vec<String>,
 }
 
@@ -169,7 +169,7 @@ fn told(text: &str) -> Option<ToldFailure> {
     Some(told)
 }
 
-fn retry_after(text: &str) -> Read<Further> {
+fn retry_after(text: &str) -> Parsed<Further> {
     match seconds(text)? {
         longer if longer > MAX_RETRY_AFTER_SECONDS => Err(Fault::new("is more than ten years")),
         after => Ok(Further::After(Duration::from_seconds(after))),
@@ -255,8 +255,8 @@ pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
 }
 
-/// What follows an answer that the engine rejects: a failed attempt, or a repeat if a registration could make the
-/// answer valid.
+/// Decides what follows an answer that the engine rejects: a failed attempt, or a repeat if a registration could make
+/// the answer valid.
 pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     let invalid = invalid_answer(rejection.to_string());
     if !rejection.is_unregistered() {
@@ -266,12 +266,12 @@ pub fn rejected_answer(rejection: &Rejection) -> (Failure, Further) {
     (Failure { status: invalid.status, ..failure }, further)
 }
 
-/// What follows a call of a state that the current registration does not list.
+/// Decides what follows a call of a state that the current registration does not list.
 pub fn unlisted_state(state_id: &str) -> (Failure, Further) {
     unregistered(format!("unknown state \"{state_id}\": the process type does not list it"))
 }
 
-/// What follows a call that needs something that is not registered, before or after the worker answered.
+/// Decides what follows a call that needs something that is not registered, before or after the worker answered.
 pub fn unregistered(what: String) -> (Failure, Further) {
     (Failure::of(NOT_REGISTERED, what), Further::WhenRegistered)
 }
@@ -292,8 +292,8 @@ fn printable(text: &str, chars: usize) -> String {
 /// The decoded answer, and a warning for each unknown key.
 fn decode<T>(
     body: &[u8],
-    limits: &Limits,
-    read: impl FnOnce(AnswerReader<'_>, &str) -> Read<T>,
+    limits: &AnswerLimits,
+    read: impl FnOnce(AnswerReader<'_>, &str) -> Parsed<T>,
 ) -> Result<(T, Vec<String>), String> {
     if body.len() > limits.max_answer_bytes {
         let most = limits.max_answer_bytes;
@@ -323,7 +323,7 @@ pub fn with_warnings(mut what: String, warnings: &[String]) -> String {
     what
 }
 
-fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Read<Effects> {
+fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Parsed<Effects> {
     let value = |text: &str| reader.payload(text);
     Ok(Effects {
         publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, reader))?,
@@ -337,7 +337,7 @@ fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Read<Effects> {
     })
 }
 
-fn publish(text: &str, reader: AnswerReader<'_>) -> Read<Publish> {
+fn publish(text: &str, reader: AnswerReader<'_>) -> Parsed<Publish> {
     let mut object = reader.object(text, &["queueName", "messageId", "payload"])?;
     Ok(Publish {
         queue: object.required("queueName", name)?,
@@ -346,7 +346,7 @@ fn publish(text: &str, reader: AnswerReader<'_>) -> Read<Publish> {
     })
 }
 
-fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Read<GlobalPublish> {
+fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Parsed<GlobalPublish> {
     let mut object = reader.object(text, &["queueName", "key", "messageId", "payload", "ttlSeconds"])?;
     Ok(GlobalPublish {
         queue: object.required("queueName", name)?,
@@ -360,7 +360,7 @@ fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Read<GlobalPublish>
     })
 }
 
-fn command_request(text: &str, reader: AnswerReader<'_>) -> Read<CommandRequest> {
+fn command_request(text: &str, reader: AnswerReader<'_>) -> Parsed<CommandRequest> {
     let mut object = reader
         .object(text, &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"])?;
     let waiting_type = object.required_word("waitingType", WaitingType::WORDS, WaitingType::parse)?;
@@ -388,7 +388,7 @@ fn command_request(text: &str, reader: AnswerReader<'_>) -> Read<CommandRequest>
     Ok(CommandRequest { waiting_type, commands, combinations })
 }
 
-fn positions_by_id(commands: &[RequestedCommand]) -> Read<BTreeMap<&str, u32>> {
+fn positions_by_id(commands: &[RequestedCommand]) -> Parsed<BTreeMap<&str, u32>> {
     let mut positions = BTreeMap::new();
     for (position, command) in (0u32..).zip(commands) {
         let Some(id) = &command.command_id else {
@@ -404,7 +404,7 @@ fn positions_by_id(commands: &[RequestedCommand]) -> Read<BTreeMap<&str, u32>> {
     Ok(positions)
 }
 
-fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
+fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Parsed<Vec<u32>> {
     let ids = list(text, |text| {
         let id = name(text)?;
         match positions.get(id.as_str()) {
@@ -419,7 +419,7 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
     Ok(unique.into_iter().collect())
 }
 
-fn timer_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
+fn timer_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt"])?;
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
@@ -433,7 +433,7 @@ fn timer_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand>
     Ok(RequestedCommand { command_id, kind })
 }
 
-fn moment(text: &str) -> Read<Timestamp> {
+fn moment(text: &str) -> Parsed<Timestamp> {
     parse_moment(&string(text)?).map_err(Fault::new)
 }
 
@@ -446,7 +446,7 @@ pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
     i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| "is too far away".to_owned())
 }
 
-fn local_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
+fn local_queue_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "queueName", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
@@ -454,7 +454,7 @@ fn local_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCo
     Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
 }
 
-fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedCommand> {
+fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
     let mut object = reader.object(text, &["commandId", "queueName", "key", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
@@ -464,7 +464,7 @@ fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Read<RequestedC
 }
 
 /// The minimum and maximum of messages that a queue command takes.
-fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
+fn bounds(object: &mut Object<'_>) -> Parsed<(u32, u32)> {
     let at_least_one = |text: &str| match whole(text)? {
         0 => Err(Fault::new("must be at least 1")),
         count => Ok(count),
@@ -486,7 +486,7 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
 /// The keys of a decision, except `retry`.
 const DECISIONS: &[&str] = &["nextStates", "threadCloseDecision", "conditionalClose"];
 
-fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
+fn choice(text: &str, reader: AnswerReader<'_>) -> Parsed<Choice> {
     let mut object = reader.object(text, &["retry", "nextStates", "threadCloseDecision", "conditionalClose"])?;
     match object.optional("retry", |text| retry(text, reader))? {
         None => decision_of(object, reader).map(Choice::Decision),
@@ -495,14 +495,14 @@ fn choice(text: &str, reader: AnswerReader<'_>) -> Read<Choice> {
     }
 }
 
-fn retry(text: &str, reader: AnswerReader<'_>) -> Read<(Failure, Further)> {
+fn retry(text: &str, reader: AnswerReader<'_>) -> Parsed<(Failure, Further)> {
     failure(&mut reader.object(text, FAILURE)?, "the worker asked for a retry")
 }
 
 /// The keys of a failure.
 const FAILURE: &[&str] = &["errorType", "detail", "retryAfterSeconds", "final"];
 
-fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Further)> {
+fn failure(object: &mut Object<'_>, without_detail: &str) -> Parsed<(Failure, Further)> {
     let error_type = object.optional("errorType", string)?;
     let detail = object.optional("detail", string)?.filter(|detail| !detail.trim().is_empty());
     let after = object.optional("retryAfterSeconds", retry_after)?;
@@ -515,11 +515,11 @@ fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Furt
     Ok((Failure { status: Some(200), error_type, detail, ..Failure::default() }, further))
 }
 
-fn decision(text: &str, reader: AnswerReader<'_>) -> Read<Decision> {
+fn decision(text: &str, reader: AnswerReader<'_>) -> Parsed<Decision> {
     decision_of(reader.object(text, DECISIONS)?, reader)
 }
 
-fn decision_of(mut object: Object<'_>, reader: AnswerReader<'_>) -> Read<Decision> {
+fn decision_of(mut object: Object<'_>, reader: AnswerReader<'_>) -> Parsed<Decision> {
     let next_states = object.list_of("nextStates", |text| movement(text, reader))?;
     let thread_close = object.optional("threadCloseDecision", |text| {
         let mut object = reader.object(text, &["closeType", "closeInput"])?;
@@ -541,14 +541,14 @@ fn decision_of(mut object: Object<'_>, reader: AnswerReader<'_>) -> Read<Decisio
     }
 }
 
-fn close(object: &mut Object<'_>, known: &[&str], reader: AnswerReader<'_>) -> Read<(CloseType, Option<Json>)> {
+fn close(object: &mut Object<'_>, known: &[&str], reader: AnswerReader<'_>) -> Parsed<(CloseType, Option<Json>)> {
     let parse = |word: &str| CloseType::parse(word).filter(|close_type| known.contains(&close_type.as_str()));
     let close_type = object.required_word("closeType", known, parse)?;
     let output = object.optional("closeInput", |text| reader.payload(text))?;
     Ok((close_type, output))
 }
 
-fn conditional_close(text: &str, reader: AnswerReader<'_>) -> Read<(CloseType, Option<Json>, Vec<String>)> {
+fn conditional_close(text: &str, reader: AnswerReader<'_>) -> Parsed<(CloseType, Option<Json>, Vec<String>)> {
     let known = [CloseType::GracefulComplete.as_str(), CloseType::ForceComplete.as_str()];
     let mut object = reader.object(text, &["closeType", "closeInput", "whenLocalQueuesEmpty"])?;
     let (close_type, output) = close(&mut object, &known, reader)?;
@@ -559,7 +559,7 @@ fn conditional_close(text: &str, reader: AnswerReader<'_>) -> Read<(CloseType, O
     Ok((close_type, output, queues))
 }
 
-fn movement(text: &str, reader: AnswerReader<'_>) -> Read<StateMovement> {
+fn movement(text: &str, reader: AnswerReader<'_>) -> Parsed<StateMovement> {
     let mut object = reader.object(text, &["stateId", "stateInput", "stateConfig", "delayInSeconds", "startAt"])?;
     Ok(StateMovement {
         state_id: object.required("stateId", name)?,
@@ -571,7 +571,7 @@ fn movement(text: &str, reader: AnswerReader<'_>) -> Read<StateMovement> {
     })
 }
 
-fn begin(object: &mut Object<'_>) -> Read<Begin> {
+fn begin(object: &mut Object<'_>) -> Parsed<Begin> {
     let delay = object.optional("delayInSeconds", seconds)?;
     match (delay, object.optional("startAt", moment)?) {
         (None, None) => Ok(Begin::AtOnce),

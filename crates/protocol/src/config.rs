@@ -1,6 +1,6 @@
 //! Reads state options, in definitions, start options and state movements.
 
-use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, name, number, seconds, whole, word};
+use crate::fields::{Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word};
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
 /// Options may contain the options of the state to proceed to, and so on. Stored options are read again by a reader
@@ -34,12 +34,12 @@ const FAILURE_RECOVERY: &[&str] = &["policy", "stateFailureProceedStateId", "sta
 const LOADING: &[&str] = &["policy", "names", "lockType"];
 
 /// Options of a movement or a start. Only registered options may name functions.
-pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateConfig> {
+pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Parsed<StateConfig> {
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
 
 /// Reads the options of a state in a definition.
-pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
+pub(crate) fn registered_state_config(text: &str) -> Parsed<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
     let [wait_until, execute] = FUNCTIONS;
@@ -47,7 +47,7 @@ pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
     object.finish(StateConfig { wait_until_function, execute_function, ..options })
 }
 
-fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
+fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Parsed<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
     if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
         return Err(Fault::new("is only allowed for the states of a definition").at(function));
@@ -56,7 +56,7 @@ fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize)
     object.finish(options)
 }
 
-fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
+fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize) -> Parsed<StateConfig> {
     let retries = |text| retry_policy(text, unknown);
     let load = |text| loading(text, unknown);
     Ok(StateConfig {
@@ -79,11 +79,11 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
 }
 
 /// The timeout of a call. Zero counts as absent, because a call without any time could never succeed.
-pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Read<Option<f64>> {
+pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Parsed<Option<f64>> {
     Ok(object.optional(key, seconds)?.filter(|timeout| *timeout > 0.0))
 }
 
-fn retry_policy(text: &str, unknown: UnknownKeys<'_>) -> Read<RetryPolicy> {
+fn retry_policy(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RetryPolicy> {
     let mut object = Object::read(text, unknown)?.knowing(RETRY_POLICY);
     let default = RetryPolicy::default();
     let coefficient = |text: &str| match number(text)? {
@@ -106,7 +106,7 @@ fn retry_policy(text: &str, unknown: UnknownKeys<'_>) -> Read<RetryPolicy> {
     object.finish(policy)
 }
 
-fn failure_recovery(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<FailureRecovery> {
+fn failure_recovery(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Parsed<FailureRecovery> {
     let mut object = Object::read(text, unknown)?.knowing(FAILURE_RECOVERY);
     let recovery = FailureRecovery {
         policy: object
@@ -128,7 +128,7 @@ fn failure_recovery(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) ->
     Ok(recovery)
 }
 
-pub(crate) fn loading(text: &str, unknown: UnknownKeys<'_>) -> Read<Loading> {
+pub(crate) fn loading(text: &str, unknown: UnknownKeys<'_>) -> Parsed<Loading> {
     let mut object = Object::read(text, unknown)?.knowing(LOADING);
     let loading = Loading {
         policy: object.optional("policy", |text| word(text, LoadPolicy::WORDS, LoadPolicy::parse))?.unwrap_or_default(),

@@ -2,7 +2,9 @@
 //! a typing error is found at once.
 
 use crate::config::{call_timeout, loading, registered_state_config, state_config};
-use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
+use crate::fields::{
+    Fault, Object, Parsed, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word,
+};
 use crate::functions::{function_call, function_calls, functions};
 use crate::merge::merge_options;
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
@@ -101,7 +103,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
     })
 }
 
-fn correlation(object: &mut Object<'_>) -> Read<Option<Correlation>> {
+fn correlation(object: &mut Object<'_>) -> Parsed<Option<Correlation>> {
     let key = object.optional("correlationKey", name)?;
     let merge = object.optional("merge", merge_options)?;
     match (key, merge) {
@@ -111,12 +113,12 @@ fn correlation(object: &mut Object<'_>) -> Read<Option<Correlation>> {
     }
 }
 
-fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read<T>) -> Result<T, String> {
+fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Parsed<T>) -> Result<T, String> {
     scan(text, &Rules { max_depth: MAX_PAYLOAD_DEPTH, jsonb: false }).map_err(|error| format!("{document} {error}"))?;
     Object::read(text, UnknownKeys::Refused).and_then(read).map_err(|fault| fault.message(document))
 }
 
-fn definition(mut object: Object<'_>) -> Read<Definition> {
+fn definition(mut object: Object<'_>) -> Parsed<Definition> {
     let definition = Definition {
         starting_state: object.optional("startingState", name)?,
         states: object.optional("states", states)?.unwrap_or_default(),
@@ -135,7 +137,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
     object.finish(definition)
 }
 
-fn retention(text: &str) -> Read<f64> {
+fn retention(text: &str) -> Parsed<f64> {
     match number(text)? {
         for_ever if for_ever == -1.0 => Ok(for_ever),
         negative if negative < 0.0 => Err(Fault::new("is negative, and not -1")),
@@ -143,7 +145,7 @@ fn retention(text: &str) -> Read<f64> {
     }
 }
 
-fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
+fn states(text: &str) -> Parsed<BTreeMap<String, StateConfig>> {
     // Counted before memory is allocated for them.
     let listed = map(text, Ok)?;
     if listed.len() > MAX_STATES {
@@ -157,15 +159,15 @@ fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
 }
 
 /// An entry with null as its options is listed too, with defaults.
-fn or_default<T: Default>(text: &str, read: impl FnOnce(&str) -> Read<T>) -> Read<T> {
+fn or_default<T: Default>(text: &str, read: impl FnOnce(&str) -> Parsed<T>) -> Parsed<T> {
     if text == "null" { Ok(T::default()) } else { read(text) }
 }
 
-fn names(text: &str) -> Read<BTreeSet<String>> {
+fn names(text: &str) -> Parsed<BTreeSet<String>> {
     Ok(list(text, name)?.into_iter().collect())
 }
 
-fn table_mapping(text: &str) -> Read<TableMapping> {
+fn table_mapping(text: &str) -> Parsed<TableMapping> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let mapping = TableMapping {
         table: object.required("table", name)?,
@@ -180,7 +182,7 @@ fn table_mapping(text: &str) -> Read<TableMapping> {
     object.finish(mapping)
 }
 
-fn primary_key(text: &str) -> Read<Vec<String>> {
+fn primary_key(text: &str) -> Parsed<Vec<String>> {
     let columns = match text.as_bytes() {
         [b'"', ..] => vec![name(text)?],
         [b'[', ..] => list(text, name)?,
@@ -193,7 +195,7 @@ fn primary_key(text: &str) -> Read<Vec<String>> {
     Ok(columns)
 }
 
-fn refuse_twice<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Read<()> {
+fn refuse_twice<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Parsed<()> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -203,7 +205,7 @@ fn refuse_twice<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Read<()
     Ok(())
 }
 
-fn rpc_config(text: &str) -> Read<RpcConfig> {
+fn rpc_config(text: &str) -> Parsed<RpcConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let load = |text| loading(text, UnknownKeys::Refused);
     let config = RpcConfig {
@@ -215,7 +217,7 @@ fn rpc_config(text: &str) -> Read<RpcConfig> {
     object.finish(config)
 }
 
-fn history(text: &str) -> Read<HistoryPolicy> {
+fn history(text: &str) -> Parsed<HistoryPolicy> {
     if text.starts_with('{') {
         let mut object = Object::read(text, UnknownKeys::Refused)?;
         let keep = object.required("keepLast", |text| {
@@ -231,7 +233,7 @@ fn history(text: &str) -> Read<HistoryPolicy> {
     })
 }
 
-fn priority(text: &str) -> Read<i8> {
+fn priority(text: &str) -> Parsed<i8> {
     let (lowest, highest) = (PRIORITIES.start(), PRIORITIES.end());
     let priority = text.parse::<i8>().ok().filter(|priority| PRIORITIES.contains(priority));
     priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
@@ -240,7 +242,7 @@ fn priority(text: &str) -> Read<i8> {
 /// Largest number of events for `keepLast`.
 const MOST_EVENTS: u32 = 1_000_000_000;
 
-fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
+fn table_key(text: &str) -> Parsed<BTreeMap<String, Json>> {
     let columns = map(text, |text| match text.as_bytes() {
         [b'{' | b'[', ..] | b"null" => Err(Fault::new("must be a string, a number or a boolean")),
         _ => check_payload(text, usize::MAX).map_err(|error| Fault::new(error.to_string())),
@@ -248,7 +250,7 @@ fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
     if columns.is_empty() { Err(Fault::new("names no column")) } else { Ok(columns) }
 }
 
-fn traceparent(text: &str) -> Read<String> {
+fn traceparent(text: &str) -> Parsed<String> {
     let header = string(text)?;
     match is_traceparent(&header) {
         true => Ok(header),
@@ -279,7 +281,7 @@ pub fn is_traceparent(text: &str) -> bool {
 }
 
 /// Checks that references within the definition name something that the definition lists.
-fn check_references(definition: &Definition) -> Read<()> {
+fn check_references(definition: &Definition) -> Parsed<()> {
     if let Some(state) = &definition.starting_state
         && !definition.states.contains_key(state)
     {

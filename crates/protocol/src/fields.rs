@@ -44,7 +44,7 @@ impl Fault {
     }
 }
 
-pub(crate) type Read<T> = Result<T, Fault>;
+pub(crate) type Parsed<T> = Result<T, Fault>;
 
 /// A text in quotes for a message, shortened and printable.
 pub(crate) fn quote(text: &str) -> String {
@@ -87,7 +87,7 @@ pub(crate) struct Object<'a> {
 
 impl<'a> Object<'a> {
     /// Reads an object. [`Object::finish`] refuses or ignores the fields that were not read.
-    pub fn read(text: &'a str, unknown_keys: UnknownKeys<'a>) -> Read<Self> {
+    pub fn read(text: &'a str, unknown_keys: UnknownKeys<'a>) -> Parsed<Self> {
         if !text.trim_start().starts_with('{') {
             return Err(Fault::new("must be an object"));
         }
@@ -105,7 +105,7 @@ impl<'a> Object<'a> {
     }
 
     /// Reads a field. Null counts as absent.
-    pub fn optional<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
+    pub fn optional<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Parsed<T>) -> Parsed<Option<T>> {
         if matches!(self.unknown_keys, UnknownKeys::Refused) {
             self.known.push(key);
         }
@@ -124,7 +124,7 @@ impl<'a> Object<'a> {
     }
 
     /// Reads a required field.
-    pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
+    pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Parsed<T>) -> Parsed<T> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
     }
 
@@ -134,25 +134,29 @@ impl<'a> Object<'a> {
         key: &'static str,
         known: &[&str],
         parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Read<T> {
+    ) -> Parsed<T> {
         let missing = || Fault::new(format!("is missing; known are {}", known.join(", "))).at(key);
         self.optional(key, |text| word(text, known, parse))?.ok_or_else(missing)
     }
 
     /// Reads an array. An absent array is empty.
-    pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+    pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Parsed<T>) -> Parsed<Vec<T>> {
         let (unknown_keys, mut items) = (self.unknown_keys, 0..);
         let read_one = |text| unknown_keys.within(Step::Item(items.next().unwrap_or_default()), || read(text));
         Ok(self.optional(key, |text| list(text, read_one))?.unwrap_or_default())
     }
 
     /// Reads an object with free keys. An absent object is empty.
-    pub fn map_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
+    pub fn map_of<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnMut(&'a str) -> Parsed<T>,
+    ) -> Parsed<BTreeMap<String, T>> {
         Ok(self.optional(key, |text| map(text, read))?.unwrap_or_default())
     }
 
     /// Returns `made`, unless unknown keys are refused and some fields were not read.
-    pub fn finish<T>(self, made: T) -> Read<T> {
+    pub fn finish<T>(self, made: T) -> Parsed<T> {
         match self.fields.keys().next() {
             Some(key) if matches!(self.unknown_keys, UnknownKeys::Refused) => {
                 let known = self.known.join(", ");
@@ -163,7 +167,7 @@ impl<'a> Object<'a> {
     }
 }
 
-pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Parsed<T>) -> Parsed<Vec<T>> {
     if !text.starts_with('[') {
         return Err(Fault::new("must be an array"));
     }
@@ -173,7 +177,7 @@ pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T
 }
 
 /// An object whose keys are free names.
-pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
+pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Parsed<T>) -> Parsed<BTreeMap<String, T>> {
     let object = Object::read(text, UnknownKeys::Ignored)?;
     let read_one = |(key, value): (String, &'a RawValue)| {
         check_name(&key).map_err(|fault| Fault::new(format!("has a key that {}", fault.what)))?;
@@ -183,7 +187,7 @@ pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>
     object.fields.into_iter().map(read_one).collect()
 }
 
-pub(crate) fn string(text: &str) -> Read<String> {
+pub(crate) fn string(text: &str) -> Parsed<String> {
     if !text.starts_with('"') {
         return Err(Fault::new("must be a string"));
     }
@@ -191,13 +195,13 @@ pub(crate) fn string(text: &str) -> Read<String> {
 }
 
 /// A name: not empty, at most [`MAX_NAME_BYTES`] long, without NUL.
-pub(crate) fn name(text: &str) -> Read<String> {
+pub(crate) fn name(text: &str) -> Parsed<String> {
     let name = string(text)?;
     check_name(&name)?;
     Ok(name)
 }
 
-fn check_name(name: &str) -> Read<()> {
+fn check_name(name: &str) -> Parsed<()> {
     if name.is_empty() {
         return Err(Fault::new("is empty"));
     }
@@ -210,7 +214,7 @@ fn check_name(name: &str) -> Read<()> {
     Ok(())
 }
 
-pub(crate) fn boolean(text: &str) -> Read<bool> {
+pub(crate) fn boolean(text: &str) -> Parsed<bool> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -219,7 +223,7 @@ pub(crate) fn boolean(text: &str) -> Read<bool> {
 }
 
 /// A finite number, at least 0.
-pub(crate) fn seconds(text: &str) -> Read<f64> {
+pub(crate) fn seconds(text: &str) -> Parsed<f64> {
     let number = number(text)?;
     if number < 0.0 {
         return Err(Fault::new("is negative"));
@@ -230,7 +234,7 @@ pub(crate) fn seconds(text: &str) -> Read<f64> {
 /// The largest accepted number. `jsonb` writes numbers out, and some readers can't read larger ones again.
 const MAX_NUMBER: f64 = 1e300;
 
-pub(crate) fn number(text: &str) -> Read<f64> {
+pub(crate) fn number(text: &str) -> Parsed<f64> {
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
         return Err(Fault::new("must be a number"));
     }
@@ -242,7 +246,7 @@ pub(crate) fn number(text: &str) -> Read<f64> {
 }
 
 /// A whole number within SQL's `int`; `1.0` is one.
-pub(crate) fn whole(text: &str) -> Read<u32> {
+pub(crate) fn whole(text: &str) -> Parsed<u32> {
     let number = number(text)?;
     if number < 0.0 {
         return Err(Fault::new("is negative"));
@@ -257,12 +261,12 @@ pub(crate) fn whole(text: &str) -> Read<u32> {
 }
 
 /// One of the known words.
-pub(crate) fn word<T>(text: &str, known: &[&str], parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
+pub(crate) fn word<T>(text: &str, known: &[&str], parse: impl FnOnce(&str) -> Option<T>) -> Parsed<T> {
     let word = string(text)?;
     parse(&word).ok_or_else(|| Fault::new(format!("{} is unknown; known are {}", quote(&word), known.join(", "))))
 }
 
 /// A value of the application.
-pub(crate) fn payload(text: &str, max_bytes: usize) -> Read<Json> {
+pub(crate) fn payload(text: &str, max_bytes: usize) -> Parsed<Json> {
     check_payload(text, max_bytes).map_err(|error| Fault::new(error.to_string()))
 }

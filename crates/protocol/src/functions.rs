@@ -1,6 +1,6 @@
 //! Functions of the database: how definitions name them, and how answers and starts call them.
 
-use crate::fields::{Fault, Object, Read, name, payload};
+use crate::fields::{Fault, Object, Parsed, name, payload};
 use std::collections::BTreeMap;
 use xdb_engine::FunctionCall;
 
@@ -13,8 +13,8 @@ pub(crate) const FUNCTION_CALL: &[&str] = &["function", "argument"];
 /// The function calls of an answer or a start, in order.
 pub(crate) fn function_calls<'a>(
     object: &mut Object<'a>,
-    read: impl FnMut(&'a str) -> Read<FunctionCall>,
-) -> Read<Vec<FunctionCall>> {
+    read: impl FnMut(&'a str) -> Parsed<FunctionCall>,
+) -> Parsed<Vec<FunctionCall>> {
     let calls = object.list_of("callFunctions", read)?;
     match calls.len() {
         too_many if too_many > MAX_FUNCTION_CALLS => {
@@ -25,7 +25,7 @@ pub(crate) fn function_calls<'a>(
     }
 }
 
-pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) -> Read<FunctionCall> {
+pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<FunctionCall> {
     let call = FunctionCall {
         function: object.required("function", name)?,
         argument: object.optional("argument", |text| payload(text, max_payload_bytes))?,
@@ -34,6 +34,6 @@ pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) ->
 }
 
 /// Functions as a definition names them. Only the database can check how a name is written.
-pub(crate) fn functions(object: &mut Object<'_>) -> Read<BTreeMap<String, String>> {
+pub(crate) fn functions(object: &mut Object<'_>) -> Parsed<BTreeMap<String, String>> {
     object.map_of("functions", name)
 }

@@ -44,7 +44,7 @@ mod start;
 mod unknown;
 
 pub use answer::{
-    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
+    AnswerLimits, Executed, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
     decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
     unregistered, with_warnings,
 };

@@ -1,9 +1,9 @@
 //! Reads how a start is merged into another one, from the options of a start.
 
-use crate::fields::{Fault, Object, Read, UnknownKeys, name, quote, seconds, word};
+use crate::fields::{Fault, Object, Parsed, UnknownKeys, name, quote, seconds, word};
 use xdb_engine::{Duration, MergeOptions, MergedInput, MergedStart};
 
-pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
+pub(crate) fn merge_options(text: &str) -> Parsed<MergeOptions> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = MergeOptions {
         input: object.optional("input", input)?.unwrap_or_default(),
@@ -22,7 +22,7 @@ pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
 
 /// One of the words, or the qualified name of a function. A name without a schema is refused, so a misspelt word is an
 /// error.
-fn input(text: &str) -> Read<MergedInput> {
+fn input(text: &str) -> Parsed<MergedInput> {
     let given = name(text)?;
     match MergedInput::parse(&given) {
         Some(known) => Ok(known),

@@ -14,7 +14,7 @@ pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
 /// The identity of a call, the same for all its attempts:
 /// `<execution id>/<state execution id>/wait-until` or `…/execute`.
 ///
-/// It is sent in HTTP headers. So each byte of the state execution id except ASCII letters, digits and `-_.~` is
+/// HTTP headers contain it. So each byte of the state execution id except ASCII letters, digits and `-_.~` is
 /// percent-encoded.
 pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, api: Api) -> String {
     let api = match api {

@@ -20,7 +20,7 @@ pub enum PayloadError {
     TooDeep {
         max: usize,
     },
-    /// What serde reports.
+    /// An error of serde.
     Syntax(String),
     NulCharacter {
         at: usize,
@@ -55,7 +55,7 @@ impl fmt::Display for PayloadError {
 
 impl std::error::Error for PayloadError {}
 
-/// What to check besides the grammar.
+/// The checks besides the grammar.
 pub(crate) struct Rules {
     pub max_depth: usize,
     /// Check what only `jsonb` refuses: `\u0000`, half surrogate pairs, numbers beyond `numeric`.

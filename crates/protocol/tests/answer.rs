@@ -1,9 +1,9 @@
-//! Answers of workers: valid, invalid, and absurd ones.
+//! Answers of workers: valid, invalid, and absurd ones, with the message about each.
 
 use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{
-    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
+    AnswerLimits, Executed, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
     decode_wait_until, rejected_answer, retry_after_seconds,
 };
 
@@ -11,7 +11,7 @@ fn failure_of(status: u16, body: &[u8]) -> Failure {
     decode_error(status, None, body).0
 }
 
-const LIMITS: Limits = Limits { max_payload_bytes: 1000, max_answer_bytes: usize::MAX };
+const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 1000, max_answer_bytes: usize::MAX };
 
 fn wait_until(body: &str) -> Result<WaitUntilAnswer, String> {
     decode_wait_until(body.as_bytes(), &LIMITS)

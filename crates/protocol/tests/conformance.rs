@@ -8,7 +8,7 @@ use xdb_engine::*;
 use xdb_protocol::*;
 
 const EXECUTION: ExecutionId = ExecutionId([0x12; 16]);
-const LIMITS: Limits = Limits { max_payload_bytes: 10_000, max_answer_bytes: usize::MAX };
+const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 10_000, max_answer_bytes: usize::MAX };
 const EXECUTE: &str = "/api/v1/xdb/worker/async-state/execute";
 const WAIT_UNTIL: &str = "/api/v1/xdb/worker/async-state/wait-until";
 const RPC: &str = "/api/v1/xdb/worker/process/rpc";

@@ -1,4 +1,4 @@
-//! Definitions and start options: valid and invalid ones.
+//! Definitions and start options, valid and invalid ones. Each invalid one has its message.
 
 use proptest::prelude::*;
 use xdb_engine::*;

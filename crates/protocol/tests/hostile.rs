@@ -1,4 +1,5 @@
-//! Hostile documents: no decoder panics, and each message is short, printable, and names the place.
+//! Hostile documents, made from valid ones: no decoder panics, and each message is short, printable, and names the
+//! place.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `check_payload` against examples and against a slow reference.
+//! `check_payload`, compared with examples and with a slow reference.
 
 use proptest::prelude::*;
 use xdb_protocol::{PayloadError, check_payload};

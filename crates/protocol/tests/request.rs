@@ -1,4 +1,4 @@
-//! Requests, as a worker parses them.
+//! Requests: their exact JSON, and random texts that a worker parses again.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Accepted options are stored, and must be the same when they are read again.
+//! Accepted options are stored, and must be the same when they are read again. Tested with nested options and random
+//! numbers.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -6,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 use xdb_protocol::*;
 
-const LIMITS: Limits = Limits { max_payload_bytes: 1_000_000, max_answer_bytes: usize::MAX };
+const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 1_000_000, max_answer_bytes: usize::MAX };
 
 /// Options of a state that contain the options of the state to proceed to, and so on.
 fn nested(levels: usize) -> String {

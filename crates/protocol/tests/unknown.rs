@@ -1,4 +1,5 @@
-//! Unknown keys of answers: they change nothing, and the warnings name their places.
+//! Unknown keys of answers change nothing, and the warnings name their places. Each key of each answer is misspelt
+//! once.
 
 mod common;
 

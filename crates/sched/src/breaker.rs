@@ -1,15 +1,16 @@
 //! The breaker of one worker. It stops calls to a worker that can't be reached, and finds out when the worker can be
 //! reached again.
 //!
-//! It counts requests that did not get through, not calls that failed: an error from a worker is an answer. It reads no
-//! clock; every moment is a parameter.
+//! The breaker counts requests that did not get through, not calls that failed: an error from a worker is an answer.
+//! The breaker reads no clock. Every moment is a parameter.
 //!
 //! Limitations: a worker that accepts connections and never answers does not open the breaker.
 
 use std::time::{Duration, Instant};
 
-/// The breaker opens after this many requests in a row that did not get through. It is few enough to save attempts
-/// while a worker is down. It is enough for a process with quick retries to use all attempts of its policy.
+/// The breaker opens after this many requests in a row that did not get through. The number is small enough to save
+/// attempts while a worker is down. It is large enough for a process with quick retries to use all attempts of its
+/// policy.
 pub const FAILURES: u32 = 20;
 /// How long the breaker stays open before the first probe.
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const JITTER: f64 = 0.1;
 
 /// What the end of a request says about whether the worker can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Reachability {
     /// The request got through, whatever the answer.
     Reached,
     /// The request did not get through.
@@ -40,7 +41,7 @@ pub enum Admission {
     None,
 }
 
-/// Goes with a call from its begin to its end.
+/// Links the end of a call to its begin. The caller keeps it while the call is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
     round: u64,
@@ -78,7 +79,7 @@ enum Probe {
     },
 }
 
-/// See the module.
+/// The breaker of one worker: see the head of this file.
 #[derive(Debug)]
 pub struct Breaker {
     state: BreakerState,
@@ -119,23 +120,23 @@ impl Breaker {
     }
 
     /// A call has ended. `jitter` is in 0..1.
-    pub fn end(&mut self, ticket: Ticket, verdict: Verdict, now: Instant, jitter: f64) {
+    pub fn end(&mut self, ticket: Ticket, reachability: Reachability, now: Instant, jitter: f64) {
         if ticket.round != self.round {
             return;
         }
-        match (&mut self.state, verdict) {
-            (BreakerState::Closed { failures }, Verdict::Unreachable) => {
+        match (&mut self.state, reachability) {
+            (BreakerState::Closed { failures }, Reachability::Unreachable) => {
                 *failures += 1;
                 if *failures >= FAILURES {
                     let probe = Probe::At(now + stretched(FIRST_WAIT, jitter));
                     self.state = BreakerState::Open { since: now, wait: FIRST_WAIT, probe };
                 }
             }
-            (BreakerState::Closed { failures }, Verdict::Reached) => *failures = 0,
-            (BreakerState::Closed { .. }, Verdict::Unknown) => {}
-            (BreakerState::Open { .. }, Verdict::Reached) => self.close(),
-            (BreakerState::Open { wait, probe, .. }, verdict) if ticket.probe => {
-                if verdict == Verdict::Unreachable {
+            (BreakerState::Closed { failures }, Reachability::Reached) => *failures = 0,
+            (BreakerState::Closed { .. }, Reachability::Unknown) => {}
+            (BreakerState::Open { .. }, Reachability::Reached) => self.close(),
+            (BreakerState::Open { wait, probe, .. }, reachability) if ticket.probe => {
+                if reachability == Reachability::Unreachable {
                     *wait = (*wait * 2).min(LONGEST_WAIT);
                 }
                 *probe = Probe::At(now + stretched(*wait, jitter));

@@ -9,7 +9,7 @@
 //!                       all of them            until the budget is spent   │ the rest: next turn
 //! ```
 //!
-//! A turn uses tables in three [parts](Part), one after the other. Each part begins with the item that has waited
+//! A turn uses tables in three [parts](TurnPart), one after the other. Each part begins with the item that has waited
 //! longest. If the time is too short for a part, one of the next turns begins with that part ([`Parts`]). The parts
 //! before it wait for a turn. So no part waits forever, and a slow use comes first at some time. Then it reaches a
 //! limit that no other use has used up.
@@ -28,7 +28,7 @@ const SHORTEST_USE: Duration = Duration::from_millis(1);
 
 /// The parts of a turn that use tables, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum TurnPart {
     /// Answers are applied.
     Answers,
     /// Answers that close their executions are applied: these need another lock first.
@@ -37,42 +37,42 @@ pub enum Part {
     Calls,
 }
 
-impl Part {
-    pub const ALL: [Part; 3] = [Part::Answers, Part::Closing, Part::Calls];
+impl TurnPart {
+    pub const ALL: [TurnPart; 3] = [TurnPart::Answers, TurnPart::Closing, TurnPart::Calls];
 }
 
 /// Which part of the next turn is the first to use tables. It outlasts the turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
-    first: Part,
+    first: TurnPart,
     /// The parts for which the time was too short since then.
-    short: [bool; Part::ALL.len()],
+    short: [bool; TurnPart::ALL.len()],
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { first: Part::Answers, short: [false; Part::ALL.len()] }
+        Self { first: TurnPart::Answers, short: [false; TurnPart::ALL.len()] }
     }
 }
 
 impl Parts {
     /// Begins a turn, and returns its first part. Parts whose time was too short take turns.
-    pub fn begin_turn(&mut self) -> Part {
-        let after = |step: usize| Part::ALL[(self.first as usize + step) % Part::ALL.len()];
-        let next = (1..=Part::ALL.len()).map(after).find(|part| self.short[*part as usize]);
-        *self = Self { first: next.unwrap_or(Part::Answers), ..Self::default() };
+    pub fn begin_turn(&mut self) -> TurnPart {
+        let after = |step: usize| TurnPart::ALL[(self.first as usize + step) % TurnPart::ALL.len()];
+        let next = (1..=TurnPart::ALL.len()).map(after).find(|part| self.short[*part as usize]);
+        *self = Self { first: next.unwrap_or(TurnPart::Answers), ..Self::default() };
         self.first
     }
 
     /// Begins a turn in which answers get no time. Its first part is `Calls`, which has had its turn then. The order of
     /// the other parts stays.
-    pub fn begin_rest(&mut self) -> Part {
-        self.short[Part::Calls as usize] = false;
-        Part::Calls
+    pub fn begin_rest(&mut self) -> TurnPart {
+        self.short[TurnPart::Calls as usize] = false;
+        TurnPart::Calls
     }
 
     /// The time was too short for a use in this part.
-    pub fn was_short(&mut self, part: Part) {
+    pub fn was_short(&mut self, part: TurnPart) {
         self.short[part as usize] = true;
     }
 }
@@ -83,23 +83,23 @@ pub struct Budget {
     limit: Duration,
     left: Duration,
     /// Parts before this one get no time.
-    first: Part,
-    part: Part,
+    first: TurnPart,
+    part: TurnPart,
 }
 
 impl Budget {
     /// The budget of a turn. `limit` is the time limit of one use too.
-    pub fn new(limit: Duration, first: Part) -> Self {
-        Self { limit, left: limit, first, part: Part::Answers }
+    pub fn new(limit: Duration, first: TurnPart) -> Self {
+        Self { limit, left: limit, first, part: TurnPart::Answers }
     }
 
     /// The uses that follow belong to this part.
-    pub fn begin_part(&mut self, part: Part) {
+    pub fn begin_part(&mut self, part: TurnPart) {
         self.part = part;
     }
 
     /// The part that was begun last.
-    pub fn part(&self) -> Part {
+    pub fn part(&self) -> TurnPart {
         self.part
     }
 

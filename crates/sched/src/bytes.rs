@@ -2,8 +2,8 @@
 //!
 //! **Small things always go. Large things go while bytes are left.** So the first large thing goes whatever its size.
 //! The rest stays in the backlog or in the tables, for later turns. One answer that begins 20,000 threads takes as long
-//! as hundreds of others, and so does one request with 16 MB of attributes. A few of them in one turn would delay all
-//! processes for seconds.
+//! as hundreds of other answers. So does one request with 16 MB of attributes. A few large things in one turn would
+//! delay all processes for seconds.
 //!
 //! Each phase has its own budget. With a common one, a steady flow of answers would leave nothing for the later phases.
 //!
@@ -23,8 +23,8 @@ pub const LARGE: usize = 64 * 1024;
 /// How many bytes a written row counts.
 pub const ROW: usize = 1024;
 
-/// The budget of one phase; the last large thing may exceed it. It is about 40 ms of reading and writing JSON, or 80 ms
-/// of writing rows.
+/// The budget of one phase. The last large thing may exceed it. The budget is about 40 ms of reading and writing JSON,
+/// or 80 ms of writing rows.
 pub const OF_A_PHASE: usize = 4 * 1024 * 1024;
 
 /// A turn that took longer had something large, or was slow for another reason.

@@ -4,9 +4,8 @@
 //! shares, and a scan for one owner passes no rows of another. A scan from the head ([`crate::due_scan`]) finds out
 //! which owners there are. The other scans use what that one has found, and what turns have written since.
 //!
-//! For timers, it is known when the first one of each owner comes due at the earliest; until then no scan is made for
-//! that owner. Messages are scanned for all owners that had some recently, because the sender does not notify the
-//! engine of their owner.
+//! For timers, the earliest due time of each owner is known. Until then, no scan is made for that owner. Messages are
+//! scanned for all owners that had some recently, because the sender does not notify the engine of their owner.
 //!
 //! Limitations: a new owner is found by the next scan from the head, or when a turn writes a row of that owner.
 

@@ -9,10 +9,10 @@
 //!   └── from the head ──────────┴── from the cursor ──────────►
 //! ```
 //!
-//! Correctness never depends on the cursor. A scan from the head finds every row. It is made at least once per poll
-//! interval, and more often while these scans take at most a twentieth of the time. Without dead rows in the index,
-//! that is nearly every time. (If a scan takes longer than the poll interval, the next one follows after the same
-//! time.) So a cursor costs a wait of one poll interval at most.
+//! Correctness never depends on the cursor. A scan from the head finds every row. Such a scan is made at least once per
+//! poll interval, and more often while these scans take at most a twentieth of the time. Without dead rows in the
+//! index, that is nearly every time. (If a scan takes longer than the poll interval, the next one follows after the
+//! same time.) So a cursor costs a wait of one poll interval at most.
 //!
 //! How rows get behind a cursor, and what finds them:
 //!

@@ -1,10 +1,10 @@
 //! Which lines of calls exist, and in which of them a due call may wait.
 //!
-//! A line ([`crate::room::Line`]) exists while the tables have a call in it. A scan from the head finds the lines; the
-//! other scans use what that one has found. An empty line is remembered for a while: its owner may come back, and its
-//! cursor stays valid.
+//! A line ([`crate::room::Line`]) has a [`Level`] for each priority of its calls. A level exists while the tables have a
+//! call in it. A scan from the head finds the levels. The other scans use the levels that it found. An empty level is
+//! remembered for a while: its owner may come back, and its cursor stays valid.
 //!
-//! Limitations: a new line is known only after the next scan from the head.
+//! Limitations: a new level is known only after the next scan from the head.
 
 use crate::room::{Line, Owner, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,40 +13,42 @@ use std::time::{Duration, Instant};
 /// A line is forgotten after this time without calls.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// The lines that are known.
+/// The calls of a line with one priority, in the order of their due times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level {
+    pub line: Line,
+    pub priority: i8,
+}
+
+/// The lines that are known, by level.
 #[derive(Debug, Default)]
 pub struct Lines {
-    known: BTreeMap<Line, KnownLine>,
-    /// A scan has reported which lines are drained.
+    known: BTreeMap<Level, KnownLevel>,
+    /// A scan has reported which levels are drained.
     is_scanned: bool,
 }
 
 #[derive(Debug)]
-struct KnownLine {
-    /// When the line had a call for the last time.
+struct KnownLevel {
+    /// When the level had a call for the last time.
     seen: Instant,
-    /// The last scan has found all due calls of the line.
+    /// The last scan has found all due calls of the level.
     is_drained: bool,
 }
 
 impl Lines {
-    /// A scan from the head has found exactly these lines.
-    pub fn found(&mut self, lines: impl IntoIterator<Item = Line>, now: Instant) {
-        for line in lines {
-            let known = self.known.entry(line).or_insert(KnownLine { seen: now, is_drained: false });
+    /// A scan from the head has found exactly these levels.
+    pub fn found(&mut self, levels: impl IntoIterator<Item = Level>, now: Instant) {
+        for level in levels {
+            let known = self.known.entry(level).or_insert(KnownLevel { seen: now, is_drained: false });
             known.seen = now;
         }
         self.known.retain(|_, known| now.saturating_duration_since(known.seen) <= FORGOTTEN_AFTER);
     }
 
-    /// Whether the line is known.
-    pub fn has(&self, line: &Line) -> bool {
-        self.known.contains_key(line)
-    }
-
-    /// Whether a due call may wait in this line.
-    pub fn waits(&self, line: &Line) -> bool {
-        self.known.get(line).is_some_and(|known| !known.is_drained)
+    /// Whether the level is known.
+    pub fn has(&self, level: &Level) -> bool {
+        self.known.contains_key(level)
     }
 
     pub fn len(&self) -> usize {
@@ -58,20 +60,44 @@ impl Lines {
     }
 
     /// All lines, each with whether a due call may wait in it.
-    pub fn iter(&self) -> impl Iterator<Item = (Line, bool)> + '_ {
-        self.known.iter().map(|(line, known)| (*line, !known.is_drained))
+    pub fn iter(&self) -> impl Iterator<Item = (Line, bool)> {
+        let mut lines = BTreeMap::<_, bool>::new();
+        for (level, known) in &self.known {
+            *lines.entry(level.line).or_default() |= !known.is_drained;
+        }
+        lines.into_iter()
     }
 
-    /// A scan has found all due calls of these lines. Nothing is known of the other lines.
-    pub fn drained(&mut self, drained: &BTreeSet<Line>) {
+    /// All levels.
+    pub fn levels(&self) -> impl Iterator<Item = Level> + '_ {
+        self.known.keys().copied()
+    }
+
+    /// The levels of a line, the highest priority first.
+    pub fn levels_of(&self, line: Line) -> impl Iterator<Item = Level> + '_ {
+        let level = |priority| Level { line, priority };
+        self.known.range(level(i8::MIN)..=level(i8::MAX)).rev().map(|(level, _)| *level)
+    }
+
+    /// The levels that come before another level of their line.
+    pub fn above_others(&self) -> impl Iterator<Item = Level> + '_ {
+        self.levels()
+            .zip(self.levels().skip(1))
+            .filter(|(below, above)| below.line == above.line)
+            .map(|(_, above)| above)
+    }
+
+    /// A scan has found all due calls of these levels. Nothing is known of the other levels.
+    pub fn drained(&mut self, drained: &BTreeSet<Level>) {
         self.is_scanned = true;
-        self.known.iter_mut().for_each(|(line, known)| known.is_drained = drained.contains(line));
+        self.known.iter_mut().for_each(|(level, known)| known.is_drained = drained.contains(level));
     }
 
-    /// The lines of a worker in which a due call may wait.
+    /// The lines of a worker in which a due call may wait, once for each level.
     pub fn waiting(&self, worker: WorkerId) -> impl Iterator<Item = Line> + '_ {
-        let all = Line { worker, owner: Owner::MIN }..=Line { worker, owner: Owner::MAX };
-        self.known.range(all).filter(|(_, known)| !known.is_drained).map(|(line, _)| *line)
+        let end = |owner, priority| Level { line: Line { worker, owner }, priority };
+        let all = end(Owner::MIN, i8::MIN)..=end(Owner::MAX, i8::MAX);
+        self.known.range(all).filter(|(_, known)| !known.is_drained).map(|(level, _)| level.line)
     }
 
     /// Whether the last scan has found all due calls of this worker.

@@ -25,10 +25,10 @@
 //! The changes of a turn are undone if its transaction fails: see [`LockTable::undo`].
 //!
 //! **Cost.** Each waiting request is noted at one object where it is blocked. When a request leaves an object, only the
-//! requests noted there that are not blocked there any more are checked. So a release costs as many steps as there are
-//! requests that it lets go on, however many wait.
+//! requests noted there that are not blocked there any more are checked. So the cost of a release depends on how many
+//! requests can then go on, and not on how many wait.
 //!
-//! Limitations: at most [`CAPACITY`] requests wait. There is no timeout; calls that end release their locks.
+//! Limitations: at most [`CAPACITY`] requests wait. There is no timeout. Calls that end release their locks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 use xdb_engine::Timestamp;
 
 /// What is locked: a hash. Two things with the same hash only wait for each other.
-pub type Object = [u8; 16];
+pub type LockObject = [u8; 16];
 
 /// How an object is locked. The intention modes announce locks on parts of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,7 @@ impl LockMode {
 }
 
 /// What a call wants: objects and modes.
-pub type Wants = Arc<[(Object, LockMode)]>;
+pub type Wants = Arc<[(LockObject, LockMode)]>;
 
 /// The most requests that wait. Calls beyond that stay unclaimed and are found again by a scan.
 pub const CAPACITY: usize = 10_000;
@@ -95,7 +95,7 @@ enum LockState {
     /// It holds all its objects.
     Has,
     /// Some: it is noted at this object, where it is blocked. None: it is in `ready`.
-    Waits(Option<(Object, LockMode)>),
+    Waits(Option<(LockObject, LockMode)>),
     /// It waits and has stepped aside.
     Aside,
 }
@@ -156,7 +156,7 @@ impl<K: Copy + Ord> LockQueue<K> {
 #[derive(Debug)]
 pub struct LockTable<K> {
     capacity: usize,
-    objects: HashMap<Object, LockQueue<K>>,
+    objects: HashMap<LockObject, LockQueue<K>>,
     requests: HashMap<K, LockRequest<K>>,
     /// Calls that hold their objects.
     has: BTreeSet<K>,
@@ -166,7 +166,7 @@ pub struct LockTable<K> {
     ready: BTreeSet<LinePlace<K>>,
     /// Requests that have stepped aside.
     aside: BTreeSet<LinePlace<K>>,
-    /// What this turn has changed, as it was before.
+    /// The values from before this turn, of everything that the turn has changed.
     before: Vec<(K, Option<LockRequest<K>>)>,
 }
 
@@ -282,7 +282,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         let Some(request) = self.requests.get(key).filter(|request| request.state == LockState::Has) else {
             return false;
         };
-        let is_wanted = |(object, mode): &(Object, LockMode)| {
+        let is_wanted = |(object, mode): &(LockObject, LockMode)| {
             let queue = self.objects.get(object);
             queue
                 .is_some_and(|q| LockMode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty()))
@@ -296,7 +296,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// What the call holds or waits for.
-    pub fn wants(&self, key: &K) -> Option<&[(Object, LockMode)]> {
+    pub fn wants(&self, key: &K) -> Option<&[(LockObject, LockMode)]> {
         self.requests.get(key).map(|request| &*request.wants)
     }
 
@@ -311,8 +311,8 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// One of the objects where such a request is blocked.
-    fn blocked_at(&self, wants: &[(Object, LockMode)], place: &LinePlace<K>) -> Option<(Object, LockMode)> {
-        let is_blocked = |(object, mode): &&(Object, LockMode)| {
+    fn blocked_at(&self, wants: &[(LockObject, LockMode)], place: &LinePlace<K>) -> Option<(LockObject, LockMode)> {
+        let is_blocked = |(object, mode): &&(LockObject, LockMode)| {
             self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
         };
         wants.iter().find(is_blocked).copied()
@@ -390,7 +390,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// Notes a waiting request at an object where it is blocked.
-    fn note(&mut self, place: LinePlace<K>, at: (Object, LockMode)) {
+    fn note(&mut self, place: LinePlace<K>, at: (LockObject, LockMode)) {
         self.ready.remove(&place);
         self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {

@@ -4,11 +4,11 @@
 //! shared buffers call this a dynamic threshold.) So every owner gets places, and none gets all of them:
 //!
 //! - A single owner gets `SHARE` of `SHARE + 1` places. Of `SHARE` places or fewer, it gets all.
-//! - With more places, one stays free for an owner without calls, however long the other calls take.
-//! - Owners that want more than there is get fair shares: an owner with more calls than the others waits until they
-//!   have as many.
+//! - With more places, one place stays free for an owner without calls, even if the other calls take very long.
+//! - Owners that want more than there is get fair shares: an owner with more calls than another waits until they are
+//!   equal.
 //!
-//! The same rule applies to all calls of an owner together, so that an owner with many workers does not get all places
+//! The same rule applies to all calls of an owner together. So an owner with many workers does not get all places
 //! either.
 //!
 //! A free place goes to the owner with the fewest calls at that worker. Of owners with equally few, it goes to the one
@@ -23,13 +23,14 @@
 use crate::breaker::Admission;
 use std::collections::HashMap;
 
-/// The id of a worker in the tables.
+/// The key of a registered worker. Zero stands for none.
 pub type WorkerId = i32;
 
 /// The oid of a role that owns processes.
 pub type Owner = u32;
 
-/// The calls of one owner's processes to one worker, in the order of their due times.
+/// The calls of one owner's processes to one worker: by priority, then by due time. Owners share places whatever their
+/// priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line {
     pub worker: WorkerId,
@@ -58,7 +59,7 @@ fn fair(calls: usize, free: usize) -> usize {
 }
 
 /// The most calls of a worker at a time. If there are several workers, none gets more than half of the calls or
-/// connections. So a slow or dead worker does not delay the others.
+/// connections. So a slow or dead worker does not delay calls to other workers.
 pub fn places(max_concurrency: usize, max_calls: usize, max_connections: usize, workers: usize) -> usize {
     let share = if workers > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
     share.min(max_concurrency)
@@ -72,7 +73,7 @@ pub fn is_full(calls: usize, places: usize) -> bool {
 
 /// The places that owners have taken.
 #[derive(Clone, Debug, Default)]
-struct Shares {
+struct OwnerShares {
     lines: HashMap<Line, Share>,
     /// Places of the calls to all workers.
     owners: HashMap<Owner, usize>,
@@ -85,7 +86,7 @@ struct Share {
     last: u64,
 }
 
-impl Shares {
+impl OwnerShares {
     fn of(&self, line: Line) -> Share {
         self.lines.get(&line).copied().unwrap_or_default()
     }
@@ -120,7 +121,7 @@ impl Shares {
 pub struct InFlight<C> {
     calls: HashMap<u64, CountedCall<C>>,
     per_worker: HashMap<WorkerId, usize>,
-    shares: Shares,
+    shares: OwnerShares,
     /// The places that all calls take.
     places: usize,
     next_tag: u64,
@@ -136,7 +137,7 @@ struct CountedCall<C> {
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
         let (calls, per_worker) = (HashMap::new(), HashMap::new());
-        Self { calls, per_worker, shares: Shares::default(), places: 0, next_tag: 0 }
+        Self { calls, per_worker, shares: OwnerShares::default(), places: 0, next_tag: 0 }
     }
 }
 
@@ -188,7 +189,7 @@ impl<C> InFlight<C> {
 pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, Places>,
-    shares: Shares,
+    shares: OwnerShares,
 }
 
 /// The places of a worker.
@@ -201,10 +202,10 @@ struct Places {
 
 /// The lines to scan.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct LinesToScan {
     /// Lines, each with the most due calls to read.
     pub lines: Vec<(Line, usize)>,
-    /// Lines that have places too, but come after the others.
+    /// Lines that have places too, but come after the lines above.
     pub passed_over: Vec<Line>,
 }
 
@@ -272,7 +273,8 @@ impl Room {
         self.take_places(line, 1)
     }
 
-    /// The same for a call with several places. If one place is free, the call gets it and takes as many as are free.
+    /// Like [`Room::take`], for a call with several places. If one place is free, the call gets it and takes as many as
+    /// are free.
     pub fn take_places(&mut self, line: Line, taken: usize) -> bool {
         if !self.has(line) {
             return false;
@@ -299,8 +301,8 @@ impl Room {
     /// How many due calls to read of each line. `lines` says of each line whether it may have due calls. At each
     /// worker, the lines that may share twice the places, because a found call may not be made. Lines beyond that
     /// number are passed over. (Else each of hundreds of owners would have as many calls read as it may have places.)
-    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> LinesToScan {
+        let mut wanted = LinesToScan::default();
         let mut waiting = HashMap::<_, Vec<_>>::new();
         for (line, waits) in lines {
             match self.of_line(line).min(at_most) {

@@ -1,7 +1,7 @@
 //! Which of the application's tables are locked or contended, as the steps that use them have found out.
 //!
 //! After trouble, a table is deferred for a while, each time longer, up to half a second. Its steps are kept meanwhile,
-//! and no other step waits for it. That does not mark a table as slow.
+//! and no other step waits for it. A deferred table is not marked as slow.
 //!
 //! Limitations: only the tables used by this process are known. All of it is in memory.
 

@@ -1,9 +1,9 @@
-//! How many of each owner's due calls a pull worker gets: owners take turns.
+//! Fair shares of a pull worker's claim: owners take turns.
 //!
-//! Of N owners with due calls each gets one in N, whatever the priorities of its calls are: these order the owner's own.
+//! Each owner with due calls gets the same number of calls. Priorities only order the calls of one owner.
 
-/// Shares places out among owners: one each in their order, again and again. `due`: how many calls of each are due. Says how many each
-/// gets, and who gets the last one.
+/// Gives places to owners in turns: one to each, in their order, until places or calls run out. `due`: how many calls
+/// of each owner are due. Returns how many places each owner gets, and which owner gets the last place.
 pub fn shares(due: &[usize], places: usize) -> (Vec<usize>, Option<usize>) {
     let mut shares = vec![0; due.len()];
     let mut waiting: Vec<_> = (0..due.len()).collect();

@@ -3,7 +3,7 @@
 //!
 //! Limitations: a row that is mapped by two unique keys is two objects. The optimistic check finds such conflicts.
 
-use crate::lock_table::{LockMode, Object, Wants};
+use crate::lock_table::{LockMode, LockObject, Wants};
 use std::collections::BTreeMap;
 use xdb_engine::{ExecutionId, LoadPolicy, Loading, LockType, TableMapping, fnv1a_128};
 
@@ -29,7 +29,7 @@ impl WantedLocks {
     ) -> Self {
         let (mut objects, mut names) = (BTreeMap::new(), Vec::new());
         // Of two modes for one hash the stronger one applies.
-        let mut add = |object: Object, mode: LockMode| {
+        let mut add = |object: LockObject, mode: LockMode| {
             let entry = objects.entry(object).or_insert(mode);
             *entry = mode.max(*entry);
         };
@@ -72,7 +72,7 @@ impl WantedLocks {
 
     /// Whether two calls can't hold both at the same time.
     pub fn conflict(&self, other: &Self) -> bool {
-        let is_in_the_way = |(object, mode): &(Object, LockMode)| {
+        let is_in_the_way = |(object, mode): &(LockObject, LockMode)| {
             other.objects.iter().any(|(theirs, other)| object == theirs && mode.conflicts(*other))
         };
         self.objects.iter().any(is_in_the_way)
@@ -80,7 +80,7 @@ impl WantedLocks {
 }
 
 /// The hash of parts. Their lengths are hashed too, so that different splits of the same text differ.
-fn hash(parts: &[&[u8]]) -> Object {
+fn hash(parts: &[&[u8]]) -> LockObject {
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     fnv1a_128(bytes).to_be_bytes()
 }

@@ -1,4 +1,4 @@
-//! How long a key is deferred.
+//! Backoff of keys: how long a key is deferred, and when it is forgotten.
 
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::*;

@@ -1,10 +1,10 @@
-//! When the breaker of a worker opens, probes and closes.
+//! The breaker of a worker: when it opens, probes and closes. Tested with a clock of its own and random steps.
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 use xdb_sched::breaker::*;
 
-use Verdict::{Reached, Unknown, Unreachable};
+use Reachability::{Reached, Unknown, Unreachable};
 
 /// A breaker and its clock.
 struct Bench {
@@ -24,10 +24,10 @@ impl Bench {
         bench
     }
 
-    fn calls(&mut self, count: u32, verdict: Verdict) {
+    fn calls(&mut self, count: u32, reachability: Reachability) {
         for _ in 0..count {
             let ticket = self.begin();
-            self.end(ticket, verdict);
+            self.end(ticket, reachability);
         }
     }
 
@@ -35,8 +35,8 @@ impl Bench {
         self.breaker.begin(self.now)
     }
 
-    fn end(&mut self, ticket: Ticket, verdict: Verdict) {
-        self.breaker.end(ticket, verdict, self.now, 0.0);
+    fn end(&mut self, ticket: Ticket, reachability: Reachability) {
+        self.breaker.end(ticket, reachability, self.now, 0.0);
     }
 
     fn admits(&mut self) -> Admission {
@@ -170,15 +170,15 @@ fn waits_are_stretched_by_a_tenth_at_most() {
 #[derive(Clone, Debug)]
 enum Step {
     Begin,
-    End(usize, Verdict),
+    End(usize, Reachability),
     Pass(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let verdict = prop_oneof![3 => Just(Unreachable), 1 => Just(Reached), 1 => Just(Unknown)];
+    let reachability = prop_oneof![3 => Just(Unreachable), 1 => Just(Reached), 1 => Just(Unknown)];
     prop_oneof![
         4 => Just(Step::Begin),
-        4 => (0_usize..64, verdict).prop_map(|(which, verdict)| Step::End(which, verdict)),
+        4 => (0_usize..64, reachability).prop_map(|(which, reachability)| Step::End(which, reachability)),
         2 => (0_u64..20_000).prop_map(Step::Pass),
     ]
 }
@@ -198,10 +198,10 @@ proptest! {
                         under_way.push((ticket, admission == Admission::Probe));
                     }
                 },
-                Step::End(which, verdict) if !under_way.is_empty() => {
+                Step::End(which, reachability) if !under_way.is_empty() => {
                     let which = which % under_way.len();
                     let (ticket, _) = under_way.swap_remove(which);
-                    bench.end(ticket, verdict);
+                    bench.end(ticket, reachability);
                 }
                 Step::End(..) => {}
                 Step::Pass(millis) => bench.pass(Duration::from_millis(millis)),

@@ -1,4 +1,4 @@
-//! How much time a turn may spend in the application's tables.
+//! The budget of a turn for the application's tables, with examples and random turns.
 
 use proptest::prelude::*;
 use std::time::Duration;
@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_millis(250);
 
 #[test]
 fn all_uses_together_take_the_limit_of_one() {
-    let mut budget = Budget::new(LIMIT, Part::Answers);
+    let mut budget = Budget::new(LIMIT, TurnPart::Answers);
     assert!(budget.is_untouched());
     assert_eq!(budget.next_use(false), Some(LIMIT));
     budget.spent(Duration::from_millis(100));
@@ -22,9 +22,9 @@ fn all_uses_together_take_the_limit_of_one() {
 
 #[test]
 fn nothing_is_for_the_parts_before_the_first_one() {
-    let mut budget = Budget::new(LIMIT, Part::Closing);
+    let mut budget = Budget::new(LIMIT, TurnPart::Closing);
     assert_eq!(budget.next_use(budget.is_untouched()), None);
-    for part in [Part::Closing, Part::Calls] {
+    for part in [TurnPart::Closing, TurnPart::Calls] {
         budget.begin_part(part);
         assert_eq!((budget.next_use(true), budget.part()), (Some(LIMIT), part));
     }
@@ -33,31 +33,31 @@ fn nothing_is_for_the_parts_before_the_first_one() {
 #[test]
 fn parts_for_which_the_time_was_too_short_take_turns() {
     let mut parts = Parts::default();
-    assert_eq!(parts.begin_turn(), Part::Answers);
-    parts.was_short(Part::Calls);
-    assert_eq!(parts.begin_turn(), Part::Calls);
-    assert_eq!(parts.begin_turn(), Part::Answers, "nobody has waited");
+    assert_eq!(parts.begin_turn(), TurnPart::Answers);
+    parts.was_short(TurnPart::Calls);
+    assert_eq!(parts.begin_turn(), TurnPart::Calls);
+    assert_eq!(parts.begin_turn(), TurnPart::Answers, "nobody has waited");
     let turn = |parts: &mut Parts| {
-        Part::ALL.into_iter().for_each(|part| parts.was_short(part));
+        TurnPart::ALL.into_iter().for_each(|part| parts.was_short(part));
         parts.begin_turn()
     };
     let turns: Vec<_> = (0..4).map(|_| turn(&mut parts)).collect();
-    assert_eq!(turns, [Part::Closing, Part::Calls, Part::Answers, Part::Closing]);
+    assert_eq!(turns, [TurnPart::Closing, TurnPart::Calls, TurnPart::Answers, TurnPart::Closing]);
 }
 
 #[test]
 fn a_turn_in_which_answers_rest_is_that_of_the_calls() {
     let mut parts = Parts::default();
     for _ in 0..3 {
-        assert_eq!(parts.begin_turn(), Part::Answers, "calls have had theirs in the rest");
-        parts.was_short(Part::Answers);
-        parts.was_short(Part::Calls);
-        assert_eq!(parts.begin_rest(), Part::Calls);
-        parts.was_short(Part::Answers);
+        assert_eq!(parts.begin_turn(), TurnPart::Answers, "calls have had theirs in the rest");
+        parts.was_short(TurnPart::Answers);
+        parts.was_short(TurnPart::Calls);
+        assert_eq!(parts.begin_rest(), TurnPart::Calls);
+        parts.was_short(TurnPart::Answers);
     }
-    parts.was_short(Part::Closing);
-    assert_eq!(parts.begin_rest(), Part::Calls);
-    assert_eq!(parts.begin_turn(), Part::Closing, "a rest changes nothing about whose turn it is");
+    parts.was_short(TurnPart::Closing);
+    assert_eq!(parts.begin_rest(), TurnPart::Calls);
+    assert_eq!(parts.begin_turn(), TurnPart::Closing, "a rest changes nothing about whose turn it is");
 }
 
 /// How long each use of a table in a part takes.
@@ -68,7 +68,7 @@ type Wants = Vec<Duration>;
 fn turn(parts: &mut Parts, wants: &[Wants; 3]) -> ([usize; 3], bool) {
     let mut budget = Budget::new(LIMIT, parts.begin_turn());
     let (mut done, mut cut_first) = ([0; 3], false);
-    for part in Part::ALL {
+    for part in TurnPart::ALL {
         budget.begin_part(part);
         for takes in &wants[part as usize] {
             let is_first = budget.is_untouched();
@@ -100,7 +100,7 @@ proptest! {
         let mut parts = Parts::default();
         let turns: Vec<_> = (0..turns).map(|_| turn(&mut parts, &wants).0).collect();
         for three in turns.windows(3) {
-            for part in Part::ALL {
+            for part in TurnPart::ALL {
                 prop_assert!(three.iter().any(|done| done[part as usize] > 0), "{part:?} of {turns:?}");
             }
         }
@@ -110,7 +110,7 @@ proptest! {
     #[test]
     fn what_is_slow_comes_first_some_time(
         before in prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100),
-        part in prop::sample::select(vec![Part::Closing, Part::Calls]),
+        part in prop::sample::select(vec![TurnPart::Closing, TurnPart::Calls]),
     ) {
         let mut wants = [before, Vec::new(), Vec::new()];
         wants[part as usize] = vec![LIMIT * 2];
@@ -121,7 +121,7 @@ proptest! {
     /// 64 uses of a table with a slow trigger end soon after the limit, however long each takes.
     #[test]
     fn a_turn_is_bounded(uses in prop::collection::vec(4u64..400, 64)) {
-        let mut budget = Budget::new(LIMIT, Part::Answers);
+        let mut budget = Budget::new(LIMIT, TurnPart::Answers);
         let mut took = Duration::ZERO;
         for millis in uses {
             let Some(at_most) = budget.next_use(false) else { break };

@@ -1,4 +1,4 @@
-//! Large things wait, small things go.
+//! The budget of bytes: small things always go, and large things go while bytes are left.
 
 use xdb_sched::bytes::*;
 

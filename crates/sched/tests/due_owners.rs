@@ -1,4 +1,4 @@
-//! For which owners timers and messages are scanned, and how many of each owner a turn takes.
+//! The owners for which timers and messages are scanned, and how many of each owner a turn takes.
 
 use std::collections::HashMap;
 use std::time::Instant;

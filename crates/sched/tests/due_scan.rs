@@ -1,4 +1,4 @@
-//! Where scans begin, and that no row is missed for long.
+//! Where scans begin, and that no row is missed for long. Tested with random writes, locks and scans.
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ fn a_cursor_goes_back_at_once() {
 struct World {
     base: Instant,
     time: u64,
-    /// The rows that were written, and not taken by a scan yet.
+    /// Rows that were written, and that no scan has taken yet.
     rows: Vec<Row>,
     written: usize,
     scan: DueScan<(), u64>,

@@ -1,4 +1,4 @@
-//! What is dropped when there is too much.
+//! The cache: which values it removes when their weights exceed the limit.
 
 use xdb_sched::kept::Kept;
 

@@ -1,4 +1,4 @@
-//! Which calls hold locks, and which calls wait for them.
+//! The lock table: which calls hold locks, and which calls wait. Random requests are compared with a simple model.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use xdb_sched::lock_table::*;
 
 use LockMode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
 
-fn object(number: u32) -> Object {
+fn object(number: u32) -> LockObject {
     u128::from(number).to_be_bytes()
 }
 

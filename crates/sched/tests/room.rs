@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
-use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId, is_full, places, places_of_request};
+use xdb_sched::room::{InFlight, Line, LinesToScan, Owner, Room, SHARE, WorkerId, is_full, places, places_of_request};
 
 const PLENTY: usize = 1000;
 
@@ -137,7 +137,7 @@ fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
 fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
     let room = room_of(&InFlight::default(), 90);
     let lines = |count, waits| (0..count).map(move |owner| (line(1, owner), waits));
-    let total = |wanted: Wanted| wanted.lines.into_iter().map(|(_, count)| count).sum::<usize>();
+    let total = |wanted: LinesToScan| wanted.lines.into_iter().map(|(_, count)| count).sum::<usize>();
     assert_eq!(room.wanted(lines(1, true), PLENTY).lines, [(line(1, 0), 80)]);
     assert_eq!(room.wanted(lines(1, true), 30).lines, [(line(1, 0), 30)]);
     assert_eq!(total(room.wanted(lines(2, true), PLENTY)), 160);
@@ -152,7 +152,7 @@ fn of_more_lines_than_calls_are_looked_for_those_that_come_last_are_passed_over(
         in_flight.insert(line(1, owner), 1, ());
     }
     let room = room_of(&in_flight, 300);
-    let Wanted { lines, passed_over } = room.wanted((0..500).map(|owner| (line(1, owner), true)), PLENTY);
+    let LinesToScan { lines, passed_over } = room.wanted((0..500).map(|owner| (line(1, owner), true)), PLENTY);
     assert_eq!(lines, (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(), "who has no call comes first");
     let passed_over: HashSet<_> = passed_over.into_iter().map(|line| line.owner).collect();
     assert_eq!(passed_over, (0..200).chain(400..500).collect());
@@ -258,8 +258,8 @@ proptest! {
         }
     }
 
-    /// However the calls were distributed before: after all of them have ended once, waiting owners have equal shares,
-    /// and no owner lacks a place that another owner could give.
+    /// Whatever the distribution of calls was before, all of them end once. Then waiting owners have equal shares, and
+    /// no owner lacks a place that another owner could give.
     #[test]
     fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
         let mut bench = Bench::new(places);

@@ -1,4 +1,4 @@
-//! Owners take turns at a pull worker.
+//! Fair shares at a pull worker: owners take turns.
 
 use xdb_sched::turns::shares;
 

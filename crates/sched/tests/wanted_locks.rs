@@ -1,4 +1,4 @@
-//! Which locks a call wants, and which locks conflict.
+//! The locks that a call wants, and which locks conflict.
 
 use std::collections::BTreeMap;
 use xdb_engine::{ExecutionId, LoadPolicy, Loading, LockType, TableMapping};

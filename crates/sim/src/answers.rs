@@ -1,14 +1,12 @@
 //! Applies answers in memory: the simulator's driver of `xdb_calls::apply`.
 
 use crate::calls::{OpenCall, OpenState};
-use crate::locks::Locked;
+use crate::locks::LockedValues;
 use crate::{AnswerArguments, LIMITS, Result, Simulator};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use xdb_calls::{
-    self as calls, Attempt, CloseLock, Driver, Outcome, Used, Written, apply, failed_by_policy, read_answer,
-};
+use xdb_calls::{Answered, Attempt, CloseLock, Driver, Outcome, Used, Written, apply, failed_by_policy, read_answer};
 use xdb_engine::*;
 use xdb_protocol::refusal::{Refusal, invalid_argument};
 use xdb_protocol::retry_after_seconds;
@@ -16,7 +14,7 @@ use xdb_protocol::retry_after_seconds;
 /// The result of an answer.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum Answered {
+pub enum AnswerResult {
     /// The output of an RPC.
     Rpc { output: Option<Json> },
     /// The result for the call of a state.
@@ -29,21 +27,23 @@ pub enum Answered {
     },
 }
 
-impl Answered {
+impl AnswerResult {
     const OVER: Self = Self::State { applied: false, failure: None };
 }
 
 impl Simulator {
     /// Applies the answer to an open call.
-    pub fn answer(&mut self, answer: AnswerArguments) -> Result<Answered> {
+    pub fn answer(&mut self, answer: AnswerArguments) -> Result<AnswerResult> {
         let AnswerArguments { call, status, headers, body } = answer;
         let retry_after = retry_after(&headers, self.now);
         if call == 0 || call > self.last_call {
             return Err(invalid_argument("call", format_args!("there was no call {call}")));
         }
         match self.open.remove(&call) {
-            None => Ok(Answered::OVER),
-            Some(OpenCall::Rpc(rpc)) => Ok(Answered::Rpc { output: self.answer_rpc(rpc, status, retry_after, &body)? }),
+            None => Ok(AnswerResult::OVER),
+            Some(OpenCall::Rpc(rpc)) => {
+                Ok(AnswerResult::Rpc { output: self.answer_rpc(rpc, status, retry_after, &body)? })
+            }
             Some(OpenCall::State(open)) => {
                 let answered = read_answer(open.api, status, retry_after, body.as_bytes(), &LIMITS);
                 self.answer_state(&open, &answered)
@@ -58,40 +58,40 @@ impl Simulator {
         self.answer_state(open, &failed_by_policy(Failure::of("Timeout", detail))).map(drop)
     }
 
-    fn answer_state(&mut self, open: &OpenState, answered: &calls::Answered) -> Result<Answered> {
+    fn answer_state(&mut self, open: &OpenState, answered: &Answered) -> Result<AnswerResult> {
         let OpenState { execution: id, seq, api, attempt, first_attempt_at, global, local, locked, .. } = open;
         let attempt = Attempt { seq: *seq, api: *api, number: *attempt, first_at: *first_attempt_at };
-        let read = Read { global, local, locked: locked.as_ref() };
-        let mut answering = Answering { simulator: self, id: *id, read, raises: false };
-        let mut outcome = apply(&mut answering, &answered.command(attempt))?;
+        let loading = CallLoading { global, local, locked: locked.as_ref() };
+        let mut driver = SimulatorDriver { simulator: self, id: *id, loading, raises: false };
+        let mut outcome = apply(&mut driver, &answered.command(attempt))?;
         if outcome == Outcome::Repeat {
-            outcome = apply(&mut answering, &Command::CallRepeated { seq: *seq, api: *api })?;
+            outcome = apply(&mut driver, &Command::CallRepeated { seq: *seq, api: *api })?;
         }
         match outcome {
-            Outcome::Failed(failure, further) => self.answer_state(open, &calls::Answered::Failed(failure, further)),
-            Outcome::Applied => Ok(Answered::State { applied: true, failure: answered.failure().cloned() }),
-            Outcome::Repeat | Outcome::Over(_) | Outcome::Closing { .. } => Ok(Answered::OVER),
+            Outcome::Failed(failure, further) => self.answer_state(open, &Answered::Failed(failure, further)),
+            Outcome::Applied => Ok(AnswerResult::State { applied: true, failure: answered.failure().cloned() }),
+            Outcome::Repeat | Outcome::Over(_) | Outcome::Closing { .. } => Ok(AnswerResult::OVER),
         }
     }
 }
 
 /// The loading policies of a call, and the values that it locked.
-pub(crate) struct Read<'a> {
+pub(crate) struct CallLoading<'a> {
     pub global: &'a Loading,
     pub local: &'a Loading,
-    pub locked: Option<&'a Locked>,
+    pub locked: Option<&'a LockedValues>,
 }
 
 /// An answer that is being applied.
-pub(crate) struct Answering<'a> {
+pub(crate) struct SimulatorDriver<'a> {
     pub simulator: &'a mut Simulator,
     pub id: ExecutionId,
-    pub read: Read<'a>,
+    pub loading: CallLoading<'a>,
     /// Whether an error of a table is raised to the caller. Otherwise it is a failed attempt.
     pub raises: bool,
 }
 
-impl Driver for Answering<'_> {
+impl Driver for SimulatorDriver<'_> {
     type Error = Refusal;
     type Later = Infallible;
 
@@ -108,8 +108,8 @@ impl Driver for Answering<'_> {
     }
 
     fn is_unchanged(&mut self) -> Result<Used<bool, Infallible>> {
-        let Read { global, local, locked } = self.read;
-        let now = Locked::read(self.simulator.run(self.id), &self.simulator.tables, global, local);
+        let CallLoading { global, local, locked } = self.loading;
+        let now = LockedValues::read(self.simulator.run(self.id), &self.simulator.tables, global, local);
         Ok(Used::Done(now.as_ref() == locked))
     }
 

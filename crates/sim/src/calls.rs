@@ -1,6 +1,6 @@
 //! Finds due calls, and hands them out as requests for the test to answer.
 
-use crate::locks::{Locked, wanted};
+use crate::locks::{LockedValues, wanted};
 use crate::rpc::OpenRpc;
 use crate::run::Run;
 use crate::{DATABASE, OWNER, Simulator};
@@ -15,7 +15,7 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
 /// A request to a worker. The test answers it with [`Simulator::answer`].
 #[derive(Clone, Debug, Serialize)]
-pub struct Call {
+pub struct WorkerRequest {
     /// Identifies the call in its answer.
     pub call: u64,
     pub process_id: String,
@@ -56,7 +56,7 @@ pub(crate) struct OpenState {
     /// The locks that the call holds until it is answered.
     pub locks: WantedLocks,
     /// The values that the call has locked.
-    pub locked: Option<Locked>,
+    pub locked: Option<LockedValues>,
 }
 
 impl OpenCall {
@@ -79,7 +79,7 @@ impl OpenCall {
 impl Simulator {
     /// Hands out due calls: by priority, then by due time. A call that waits for the lock of an open call is not handed
     /// out.
-    pub fn calls(&mut self) -> Vec<Call> {
+    pub fn calls(&mut self) -> Vec<WorkerRequest> {
         let mut calls = Vec::new();
         for (id, seq) in self.due() {
             if let Some(call) = self.give_out(id, seq) {
@@ -90,7 +90,7 @@ impl Simulator {
     }
 
     /// States with due calls that are neither handed out nor held back, for instance by a pause.
-    pub(crate) fn due(&self) -> Vec<(ExecutionId, StateSeq)> {
+    pub(crate) fn due(&self) -> Vec<StateKey> {
         let mut due = Vec::new();
         for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
             for (state, at) in self.begin_at(run) {
@@ -124,7 +124,7 @@ impl Simulator {
     }
 
     /// Whether no open call holds the locks that this call wants.
-    pub(crate) fn is_free(&self, (id, seq): (ExecutionId, StateSeq)) -> bool {
+    pub(crate) fn is_free(&self, (id, seq): StateKey) -> bool {
         let run = self.run(id);
         let Some((state, api)) = at_call(run, seq) else { return false };
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
@@ -133,7 +133,7 @@ impl Simulator {
         !self.open.values().any(|open| open.locks().conflict(&locks))
     }
 
-    fn give_out(&mut self, id: ExecutionId, seq: StateSeq) -> Option<Call> {
+    fn give_out(&mut self, id: ExecutionId, seq: StateSeq) -> Option<WorkerRequest> {
         if !self.is_free((id, seq)) {
             return None;
         }
@@ -162,7 +162,7 @@ impl Simulator {
         &self,
         id: ExecutionId,
         attempt: Attempt,
-    ) -> Option<std::result::Result<(Call, OpenState), (Failure, Further)>> {
+    ) -> Option<std::result::Result<(WorkerRequest, OpenState), (Failure, Further)>> {
         let Attempt { seq, api, number, first_at } = attempt;
         let run = self.run(id);
         let state = run.execution.states.get(&seq)?;
@@ -188,7 +188,7 @@ impl Simulator {
             timeout,
             deadline: self.now + timeout,
             locks: wanted(run, &global, &local),
-            locked: Locked::read(run, &self.tables, &global, &local),
+            locked: LockedValues::read(run, &self.tables, &global, &local),
             global,
             local,
         };
@@ -203,7 +203,7 @@ impl Simulator {
     }
 
     /// The next call to be handed out, with its number and headers.
-    pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> Call {
+    pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> WorkerRequest {
         let context = outgoing.context();
         let mut headers = BTreeMap::from([
             ("Content-Type", "application/json".to_owned()),
@@ -211,7 +211,7 @@ impl Simulator {
             ("Idempotency-Key", request.key()),
         ]);
         headers.extend(run.options.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
-        Call {
+        WorkerRequest {
             call: self.last_call + 1,
             process_id: run.execution.process_id.clone(),
             process_type: run.execution.process_type.clone(),
@@ -234,6 +234,6 @@ fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
 }
 
 /// What each request says about its process.
-pub(crate) fn origin(run: &Run) -> Origin<'_> {
-    Origin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
+pub(crate) fn origin(run: &Run) -> CallOrigin<'_> {
+    CallOrigin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
 }

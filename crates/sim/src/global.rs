@@ -3,15 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
-/// A waiting state.
-pub(crate) type StateKey = (ExecutionId, StateSeq);
-
 /// How long a used message id is remembered: the default of `xdb.retention`.
 const RETENTION: Duration = Duration(7 * 86_400_000_000);
 
 #[derive(Default)]
 pub(crate) struct GlobalQueues {
-    messages: BTreeMap<u64, Stored>,
+    messages: BTreeMap<u64, StoredMessage>,
     last_message: u64,
     /// Last use of each (queue, message id): when, and for which message.
     ids: BTreeMap<(String, String), (Timestamp, u64)>,
@@ -19,7 +16,7 @@ pub(crate) struct GlobalQueues {
     pub waiting: Vec<StateKey>,
 }
 
-struct Stored {
+struct StoredMessage {
     message: GlobalMessage,
     expires_at: Option<Timestamp>,
     /// The state that has taken the message, and when.
@@ -40,12 +37,12 @@ impl GlobalQueues {
         }
         self.last_message = number;
         let message = GlobalMessage { number, queue, key, message_id, payload };
-        self.messages.insert(number, Stored { message, expires_at, taken: None });
+        self.messages.insert(number, StoredMessage { message, expires_at, taken: None });
     }
 
     /// Messages that were neither taken nor have expired.
     pub fn free(&self, now: Timestamp) -> Vec<GlobalMessage> {
-        let is_free = |stored: &&Stored| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
+        let is_free = |stored: &&StoredMessage| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
     }
 

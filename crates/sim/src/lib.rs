@@ -42,9 +42,9 @@ use run::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tables::Tables;
+use tables::TablesInMemory;
 use xdb_engine::*;
-use xdb_protocol::Limits;
+use xdb_protocol::AnswerLimits;
 use xdb_protocol::refusal::{self, Refusal};
 
 /// The result of a command, or why it was refused. A refused command changes nothing.
@@ -62,7 +62,7 @@ const QUOTAS: Quotas = Quotas {
     call_timeout: Duration(3_600_000_000),
     ..Quotas::NONE
 };
-const LIMITS: Limits = Limits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
+const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
 /// A recorded call of a function. A database would have called the function.
 #[derive(Serialize)]
@@ -79,12 +79,12 @@ pub struct Simulator {
     types: BTreeMap<String, Arc<Definition>>,
     /// Pauses of process types. A pause that has ended by itself stays here.
     paused_types: BTreeMap<String, Pause>,
-    tables: Tables,
+    tables: TablesInMemory,
     queues: GlobalQueues,
     /// Executions by id, which is the order of their starts.
     runs: BTreeMap<ExecutionId, Run>,
-    /// First answers of RPCs, by execution and idempotency key.
-    rpc_answers: BTreeMap<(ExecutionId, String), rpc::FirstAnswer>,
+    /// First RPCs and their outputs, by execution and idempotency key.
+    rpc_answers: BTreeMap<(ExecutionId, String), (rpc::Asked, Option<Json>)>,
     /// Open calls by number: handed out and not answered.
     open: BTreeMap<u64, OpenCall>,
     /// Function calls since the last command `called`.

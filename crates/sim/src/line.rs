@@ -124,7 +124,7 @@ impl Given {
         arguments::payloads(argument, self.text(argument)?.as_deref(), LIMITS.max_payload_bytes)
     }
 
-    /// A moment; never infinite here.
+    /// A moment. Never infinite here.
     pub fn moment(&mut self, argument: &str) -> Result<Option<Option<Timestamp>>> {
         let parse = |text: String| parse_moment(&text).map_err(|what| invalid_argument(argument, what));
         Ok(self.take(argument)?.map(parse).transpose()?.map(Some))

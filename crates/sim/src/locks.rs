@@ -5,7 +5,7 @@
 //! attributes, versions of local ones.
 
 use crate::run::Run;
-use crate::tables::Tables;
+use crate::tables::TablesInMemory;
 use std::collections::BTreeMap;
 use xdb_engine::Loading;
 use xdb_sched::wanted_locks::WantedLocks;
@@ -17,11 +17,11 @@ pub(crate) fn wanted(run: &Run, global: &Loading, local: &Loading) -> WantedLock
 
 /// Values loaded under locks: global attributes as a JSON object, and the versions of local ones.
 #[derive(PartialEq)]
-pub(crate) struct Locked(Option<String>, BTreeMap<String, u64>);
+pub(crate) struct LockedValues(Option<String>, BTreeMap<String, u64>);
 
-impl Locked {
+impl LockedValues {
     /// The current values. None if these loading policies lock nothing.
-    pub fn read(run: &Run, tables: &Tables, global: &Loading, local: &Loading) -> Option<Self> {
+    pub fn read(run: &Run, tables: &TablesInMemory, global: &Loading, local: &Loading) -> Option<Self> {
         let values = global.locks().then(|| tables.load(run, global));
         let mut versions = run.local_versions.clone();
         versions.retain(|name, _| local.locks() && local.wants(name));

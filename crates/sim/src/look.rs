@@ -12,7 +12,7 @@ use xdb_engine::*;
 /// What a process does and waits for, like `xdb.describe_process`. Limitations: only the fields that the simulator
 /// knows.
 #[derive(Serialize)]
-pub(crate) struct Description {
+pub(crate) struct ProcessDescription {
     #[serde(flatten)]
     about: Value,
     results: Vec<ProcessResult>,
@@ -20,7 +20,7 @@ pub(crate) struct Description {
 
 impl Simulator {
     /// Describes a process: what it does, what it waits for, and its last failure.
-    pub(crate) fn describe(&self, id: ExecutionId) -> Description {
+    pub(crate) fn describe(&self, id: ExecutionId) -> ProcessDescription {
         let run = self.run(id);
         let execution = &run.execution;
         let live = execution.states.values().filter(|state| state.status().is_live());
@@ -36,7 +36,7 @@ impl Simulator {
             "threads": live.map(|state| self.thread(run, state)).collect::<Vec<_>>(),
             "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),
         }));
-        Description { about, results: execution.results.clone() }
+        ProcessDescription { about, results: execution.results.clone() }
     }
 
     fn thread(&self, run: &Run, state: &StateExecution) -> Value {

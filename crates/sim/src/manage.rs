@@ -2,7 +2,7 @@
 //! as with SQL.
 
 use crate::line::Given;
-use crate::tables::Row;
+use crate::tables::TableRow;
 use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_engine::*;
@@ -90,7 +90,7 @@ impl Simulator {
     }
 
     /// Writes or deletes a row, as with SQL. Returns the rows with this key, or all rows if no key is given.
-    pub(crate) fn rows(&mut self, given: &mut Given) -> Result<Vec<Row>> {
+    pub(crate) fn rows(&mut self, given: &mut Given) -> Result<Vec<TableRow>> {
         let (table, key, set) = (given.name("table")?, given.payloads("key")?, given.payloads("set")?);
         let deletes: bool = given.take("delete")?.unwrap_or_default();
         given.end()?;

@@ -7,7 +7,7 @@ use xdb_engine::*;
 use xdb_protocol::{arguments, refusal};
 
 /// What is paused, for a message, and its pause.
-type Paused<'s> = (String, &'s Pause);
+type NamedPause<'s> = (String, &'s Pause);
 
 impl Simulator {
     /// Pauses a process: no call of its states begins until the pause ends.
@@ -48,13 +48,13 @@ impl Simulator {
     }
 
     /// The current pause of a process type.
-    pub(crate) fn pause_of_type(&self, process_type: &str) -> Option<Paused<'_>> {
+    pub(crate) fn pause_of_type(&self, process_type: &str) -> Option<NamedPause<'_>> {
         let pause = self.paused_types.get(process_type).filter(|pause| !pause.is_over(self.now))?;
         Some((format!("process type \"{process_type}\""), pause))
     }
 
     /// The current pauses of a process: its own, and its type's. A pause of the type does not concern a closed process.
-    fn pauses<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = Paused<'s>> {
+    fn pauses<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = NamedPause<'s>> {
         let Execution { process_id, process_type, pause, .. } = &run.execution;
         let own = pause.as_ref().map(|pause| (format!("process \"{process_id}\""), pause));
         own.into_iter().chain(self.pause_of_type(process_type).filter(|_| run.execution.is_running()))
@@ -77,6 +77,6 @@ impl Simulator {
     }
 }
 
-fn refuse(paused: Option<Paused<'_>>) -> Result<()> {
+fn refuse(paused: Option<NamedPause<'_>>) -> Result<()> {
     paused.map_or(Ok(()), |(what, pause)| Err(refusal::paused(&what, pause)))
 }

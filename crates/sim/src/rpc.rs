@@ -1,9 +1,9 @@
 //! RPCs: hands out the call, and applies its answer.
 
-use crate::answers::{Answering, Read};
-use crate::calls::{Call, MAX_REQUEST_BYTES, OpenCall, origin};
+use crate::answers::{CallLoading, SimulatorDriver};
+use crate::calls::{MAX_REQUEST_BYTES, OpenCall, WorkerRequest, origin};
 use crate::line::Given;
-use crate::locks::{Locked, wanted};
+use crate::locks::{LockedValues, wanted};
 use crate::{LIMITS, QUOTAS, Result, Simulator};
 use serde::Serialize;
 use xdb_calls::{OutgoingCall, apply, read_rpc_answer};
@@ -17,16 +17,13 @@ use xdb_sched::wanted_locks::WantedLocks;
 #[serde(rename_all = "snake_case")]
 pub enum RpcCall {
     /// The call to the worker. Its answer gives the output.
-    Call(Box<Call>),
+    Call(Box<WorkerRequest>),
     /// The output of the first RPC with this idempotency key.
     Output(Option<Json>),
 }
 
 /// RPC and input, which an idempotency key stands for.
-type Asked = (String, String);
-
-/// First use of an idempotency key, and its output.
-pub(crate) type FirstAnswer = (Asked, Option<Json>);
+pub(crate) type Asked = (String, String);
 
 /// An open call of an RPC.
 pub(crate) struct OpenRpc {
@@ -36,7 +33,7 @@ pub(crate) struct OpenRpc {
     timeout: Duration,
     deadline: Timestamp,
     loading: (Loading, Loading),
-    locked: Option<Locked>,
+    locked: Option<LockedValues>,
     pub locks: WantedLocks,
 }
 
@@ -91,7 +88,7 @@ impl Simulator {
             idempotency_key,
             timeout,
             deadline: self.now + timeout,
-            locked: Locked::read(run, &self.tables, &global, &local),
+            locked: LockedValues::read(run, &self.tables, &global, &local),
             loading: (global, local),
             locks,
         };
@@ -121,8 +118,8 @@ impl Simulator {
         }
         let command = Command::RpcAnswered { rpc_name: rpc_name.clone(), answer };
         let process_id = self.run(*id).execution.process_id.clone();
-        let read = Read { global: &rpc.loading.0, local: &rpc.loading.1, locked: rpc.locked.as_ref() };
-        apply(&mut Answering { simulator: self, id: *id, read, raises: true }, &command)?
+        let loading = CallLoading { global: &rpc.loading.0, local: &rpc.loading.1, locked: rpc.locked.as_ref() };
+        apply(&mut SimulatorDriver { simulator: self, id: *id, loading, raises: true }, &command)?
             .of_rpc(&process_id, rpc_name)?;
         if let Some(key) = &rpc.idempotency_key {
             self.rpc_answers.insert((*id, key.clone()), (rpc.asked.clone(), output.clone()));

@@ -10,7 +10,7 @@ use xdb_protocol::StartOptions;
 
 /// An event as a row of `xdb.history`.
 #[derive(Serialize)]
-pub(crate) struct HistoryEvent {
+pub(crate) struct HistoryRow {
     event_id: u64,
     event_time: String,
     #[serde(skip)]
@@ -22,7 +22,7 @@ pub(crate) struct HistoryEvent {
 /// An execution, always complete, and its history.
 pub(crate) struct Run {
     pub execution: Execution,
-    pub history: Vec<HistoryEvent>,
+    pub history: Vec<HistoryRow>,
     /// The mapping at the start of the execution, and the key values of each table.
     mapping: Arc<[TableMapping]>,
     /// For each mapped table, the values of its key columns.
@@ -77,7 +77,7 @@ impl Run {
         if event.is_recorded() {
             let (event_type, details) = event.to_parts();
             let details = Json::from_trusted(details);
-            self.history.push(HistoryEvent { event_id, event_time: shown(now), at: now, event_type, details });
+            self.history.push(HistoryRow { event_id, event_time: shown(now), at: now, event_type, details });
         }
         match &event {
             Event::LocalAttributesWritten { attributes } => {
@@ -98,7 +98,7 @@ impl Run {
     /// Replays the history and compares. None: it gives this execution.
     pub fn problem(&self) -> Option<String> {
         let mut replay = Replay::new(self.execution.id);
-        for HistoryEvent { event_id, at, event_type, details, .. } in &self.history {
+        for HistoryRow { event_id, at, event_type, details, .. } in &self.history {
             if let Err(broken) = replay.event(*event_id, *at, event_type, details.as_str()) {
                 return Some(format!("history_event: {broken}"));
             }

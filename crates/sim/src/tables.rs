@@ -1,4 +1,6 @@
-//! The application's tables: rows of JSON values. Limitations: no types, no constraints; keys are compared as text.
+//! The application's tables: rows of JSON values.
+//!
+//! Limitations: no types, no constraints. Keys are compared as text.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
@@ -8,11 +10,11 @@ use xdb_protocol::arguments::key_text;
 use xdb_protocol::refusal::Refusal;
 
 /// A row: column to value.
-pub type Row = BTreeMap<String, Json>;
+pub type TableRow = BTreeMap<String, Json>;
 
 /// All tables by full name.
 #[derive(Default)]
-pub(crate) struct Tables(BTreeMap<String, Vec<Row>>);
+pub(crate) struct TablesInMemory(BTreeMap<String, Vec<TableRow>>);
 
 /// An error of a table about a write.
 #[derive(Debug)]
@@ -48,16 +50,16 @@ pub(crate) fn full_name(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
 
-fn has_key(row: &Row, columns: &[String], key: &[String]) -> bool {
+fn has_key(row: &TableRow, columns: &[String], key: &[String]) -> bool {
     columns.iter().zip(key).all(|(column, text)| row.get(column).is_some_and(|value| key_text(value) == *text))
 }
 
-impl Tables {
-    fn table(&mut self, name: &str) -> &mut Vec<Row> {
+impl TablesInMemory {
+    fn table(&mut self, name: &str) -> &mut Vec<TableRow> {
         self.0.entry(full_name(name)).or_default()
     }
 
-    fn found(&self, table: &TableMapping, key: &[String]) -> Option<&Row> {
+    fn found(&self, table: &TableMapping, key: &[String]) -> Option<&TableRow> {
         self.rows(&table.table, &table.primary_key, key).next()
     }
 
@@ -78,7 +80,7 @@ impl Tables {
         self.write(run, attributes, None)
     }
 
-    /// Like [`Tables::update`]. At the start of a process rows are inserted, and `start` decides about existing rows.
+    /// Like [`Self::update`]. At the start of a process rows are inserted, and `start` decides about existing rows.
     pub fn write(
         &mut self,
         run: &Run,
@@ -88,7 +90,7 @@ impl Tables {
         let mut writes = Vec::new();
         for (table, key) in run.rows() {
             let column = |(name, value): (&String, &Json)| Some((table.attributes.get(name)?.clone(), value.clone()));
-            let columns: Row = attributes.iter().filter_map(column).collect();
+            let columns: TableRow = attributes.iter().filter_map(column).collect();
             match (start, self.found(table, key)) {
                 _ if columns.is_empty() => {}
                 (None, None) => return Err(Refused::of(table, key, b"02000", "has no row with")),
@@ -106,14 +108,14 @@ impl Tables {
     }
 
     /// Writes columns of the row with this key. If the row does not exist, it is inserted.
-    pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: Row) {
+    pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: TableRow) {
         let rows = self.table(table);
         match rows.iter_mut().find(|row| has_key(row, columns, key)) {
             Some(row) => row.extend(values),
             None => {
                 // A string always has a JSON form.
                 let text = |text: &String| Json::from_trusted(serde_json::to_string(text).unwrap_or_default());
-                let mut row: Row = columns.iter().cloned().zip(key.iter().map(text)).collect();
+                let mut row: TableRow = columns.iter().cloned().zip(key.iter().map(text)).collect();
                 row.extend(values);
                 rows.push(row);
             }
@@ -121,7 +123,7 @@ impl Tables {
     }
 
     /// The rows with this key. All rows if there are no key columns.
-    pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> impl Iterator<Item = &Row> {
+    pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> impl Iterator<Item = &TableRow> {
         self.0.get(&full_name(table)).into_iter().flatten().filter(|row| has_key(row, columns, key))
     }
 

@@ -1,4 +1,4 @@
-//! Processes in the simulator, as a test of a worker sees them.
+//! Processes in the simulator, driven by the same commands as a test of a worker.
 
 mod common;
 

@@ -24,7 +24,7 @@ use super::hosts::HostPolicy;
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
 use super::{Authorities, HttpFailure, Notifier, lock};
-use crate::transport::{FailureKind, Outcome, Reply, Request};
+use crate::transport::{CallOutcome, FailureKind, Reply, Request};
 pub use phase::reason;
 use round::ReactorRound;
 
@@ -61,7 +61,7 @@ impl Means {
 /// How many connections a reactor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Existing connections, including idle ones and those being made.
+    /// Existing connections, including idle ones and connections that are being made.
     pub open: usize,
     /// Calls that wait until another connection is allowed.
     pub waiting: usize,
@@ -131,7 +131,7 @@ struct Job {
 /// A finished call.
 struct Done {
     id: u64,
-    outcome: Outcome,
+    outcome: CallOutcome,
     elapsed: Duration,
 }
 
@@ -175,7 +175,7 @@ impl Reactor {
         Ok(Reactor { shared })
     }
 
-    /// Submits calls. Never blocks; failures come back through [`drain`](Reactor::drain).
+    /// Submits calls. Never blocks. Failures come back through [`drain`](Reactor::drain).
     pub fn submit(&self, requests: Vec<Request>) {
         let now = Instant::now();
         let shared = &self.shared;

@@ -22,10 +22,10 @@ use crate::http::hosts::{WorkerUrl, read_url};
 use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
 use crate::http::{HEADER_LIMIT, HttpFailure};
-use crate::transport::{FailureKind, Outcome};
+use crate::transport::{CallOutcome, FailureKind};
 
 const EVENTS: usize = 1024;
-/// Bytes read at once; the buffer is shared by all connections.
+/// Bytes read at once. All connections share the buffer.
 const READ: usize = 64 * 1024;
 /// Pause before new connections after a shortage of resources on this machine.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
@@ -118,7 +118,7 @@ impl<'a> ReactorRound<'a> {
         }
     }
 
-    /// How long the loop may sleep; None: until an event.
+    /// How long the loop may sleep. None: until an event.
     fn idle_for(&mut self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -509,7 +509,7 @@ impl<'a> ReactorRound<'a> {
             self.connections.keep(connection, self.now);
         }
         let Status { code: status, retry_after } = status;
-        self.end(index, Outcome::Answer { status, retry_after, body });
+        self.end(index, CallOutcome::Answer { status, retry_after, body });
     }
 
     /// An attempt failed: ends its call, or makes one more attempt.
@@ -536,7 +536,7 @@ impl<'a> ReactorRound<'a> {
     }
 
     /// Ends a call, and closes its connection unless it was kept.
-    fn end(&mut self, index: usize, outcome: Outcome) {
+    fn end(&mut self, index: usize, outcome: CallOutcome) {
         let Some(call) = self.calls.try_remove(index) else { return };
         self.timers.remove(&(call.timer, index));
         match call.place {

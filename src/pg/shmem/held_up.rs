@@ -1,5 +1,5 @@
-//! Locks of other sessions that blocked executions when the engine last tried. Written by the engine, read by functions
-//! that describe processes; nothing else depends on it.
+//! Locks of other sessions that blocked executions when the engine last tried. Written by the engine. Read only by
+//! functions that describe processes.
 //!
 //! A place belongs to an execution and a lock. Limitations: if no place is free, the newest entry replaces the oldest.
 use super::shared;
@@ -13,7 +13,7 @@ const SHOWN_FOR: i64 = 3_000_000;
 /// A lock held for a shorter time than this, in microseconds, is not shown.
 const SHOWN_AFTER: i64 = 100_000;
 
-/// What another session has locked. The first variant is the value in new shared memory.
+/// The thing that another session has locked. The first variant is the value in new shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LockOn {
@@ -61,7 +61,7 @@ pub(super) struct WaitPlace {
 
 /// A lock that blocks an execution.
 #[derive(Clone, Copy, Debug)]
-pub struct HeldUp {
+pub struct BlockingLock {
     pub lock: LockOn,
     /// The oid of the table; zero if there is none.
     pub table: u32,
@@ -85,7 +85,7 @@ pub fn note(execution: [u8; 16], lock: LockOn, table: u32) {
 }
 
 /// The locks that block an execution of this database.
-pub fn of(execution: [u8; 16]) -> Vec<HeldUp> {
+pub fn of(execution: [u8; 16]) -> Vec<BlockingLock> {
     let Some(shared) = shared() else { return Vec::new() };
     let (database, now) = (process::database().to_u32(), raw::now_micros());
     let is_shown = |place: &&WaitPlace| {
@@ -94,5 +94,7 @@ pub fn of(execution: [u8; 16]) -> Vec<HeldUp> {
     };
     let places = shared.held_up.read();
     let shown = places.iter().filter(is_shown);
-    shown.map(|WaitPlace { wait, since, .. }| HeldUp { lock: wait.lock, table: wait.table, since: *since }).collect()
+    shown
+        .map(|WaitPlace { wait, since, .. }| BlockingLock { lock: wait.lock, table: wait.table, since: *since })
+        .collect()
 }

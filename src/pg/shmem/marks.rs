@@ -13,7 +13,7 @@ use pgrx::pg_sys;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use xdb_sched::lock_table::{LockMode, Object};
+use xdb_sched::lock_table::{LockMode, LockObject};
 
 /// Marks of one database.
 pub const MARKS: usize = 64;
@@ -23,13 +23,13 @@ pub const MARKS: usize = 64;
 pub const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
 /// An object, and the mode in which a state wants to lock it.
-pub type Mark = (Object, LockMode);
+pub type LockMark = (LockObject, LockMode);
 
 /// The marks of a scheduler. Zero ends them.
 pub(super) type Marks = [AtomicU64; MARKS];
 
 /// The word of a mark, which is never zero.
-fn word((object, mode): &Mark) -> u64 {
+fn word((object, mode): &LockMark) -> u64 {
     words(object)[1] << 3 | (*mode as u64) << 1 | 1
 }
 
@@ -46,14 +46,14 @@ pub fn are_any(database: pg_sys::Oid) -> bool {
 }
 
 /// Whether an object is marked in a mode that conflicts with this one.
-pub fn is_marked(database: pg_sys::Oid, (object, mode): &Mark) -> bool {
+pub fn is_marked(database: pg_sys::Oid, (object, mode): &LockMark) -> bool {
     let words = LockMode::ALL.map(|other| if mode.conflicts(other) { word(&(*object, other)) } else { 0 });
     of(database).any(|mark| words.contains(&mark))
 }
 
 /// Replaces the marks of a scheduler, and wakes the sessions that wait for the end of one. Only the scheduler of the
 /// slot may call it.
-pub fn replace(slot: Slot, before: &[Mark], marks: &[Mark]) {
+pub fn replace(slot: Slot, before: &[LockMark], marks: &[LockMark]) {
     let Some(shared) = shared() else { return };
     let words = marks.iter().map(word).chain(std::iter::repeat(0));
     shared.marks[slot.index()].iter().zip(words).for_each(|(mark, word)| mark.store(word, Ordering::SeqCst));

@@ -12,7 +12,7 @@ pub const PLACES: usize = 512;
 
 /// Which quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Quota {
     /// Running processes.
     Running,
     /// Messages in global queues, or their bytes.
@@ -33,20 +33,20 @@ fn key(database: pg_sys::Oid, role: pg_sys::Oid) -> u64 {
     u64::from(database.to_u32()) << 32 | u64::from(role.to_u32())
 }
 
-/// The limit of this kind that the role has reached, if any.
-pub fn limit(database: pg_sys::Oid, role: pg_sys::Oid, kind: Kind) -> Option<u32> {
+/// The limit of this quota that the role has reached, if any.
+pub fn limit(database: pg_sys::Oid, role: pg_sys::Oid, quota: Quota) -> Option<u32> {
     let shared = shared()?;
     if shared.over_in_use.load(Ordering::SeqCst) == 0 {
         return None;
     }
-    let cell = find(shared, kind, key(database, role))?;
+    let cell = find(shared, quota, key(database, role))?;
     Some(cell.limit.load(Ordering::SeqCst)).filter(|limit| *limit > 0)
 }
 
-/// Sets which roles of the database have reached their limits of this kind. Only its scheduler may call it.
-pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
+/// Sets which roles of the database have reached their limits of this quota. Only its scheduler may call it.
+pub fn set(database: pg_sys::Oid, quota: Quota, over: &[(pg_sys::Oid, u32)]) {
     let Some(shared) = shared() else { return };
-    for cell in &shared.over[kind as usize] {
+    for cell in &shared.over[quota as usize] {
         let of = cell.key.load(Ordering::SeqCst);
         if of >> 32 == u64::from(database.to_u32()) && over.iter().all(|(role, _)| key(database, *role) != of) {
             cell.limit.store(0, Ordering::SeqCst);
@@ -56,9 +56,9 @@ pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
     }
     for (role, limit) in over {
         let key = key(database, *role);
-        let taken = find(shared, kind, key).or_else(|| {
+        let taken = find(shared, quota, key).or_else(|| {
             let free = |cell: &&OverCell| cell.key.compare_exchange(0, key, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-            let cell = shared.over[kind as usize].iter().find(free)?;
+            let cell = shared.over[quota as usize].iter().find(free)?;
             shared.over_in_use.fetch_add(1, Ordering::SeqCst);
             Some(cell)
         });
@@ -71,10 +71,10 @@ pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
 
 /// Clears the places of this database. Can't fail.
 pub fn clear(database: pg_sys::Oid) {
-    set(database, Kind::Running, &[]);
-    set(database, Kind::Messages, &[]);
+    set(database, Quota::Running, &[]);
+    set(database, Quota::Messages, &[]);
 }
 
-fn find(shared: &'static Shared, kind: Kind, key: u64) -> Option<&'static OverCell> {
-    shared.over[kind as usize].iter().find(|cell| cell.key.load(Ordering::SeqCst) == key)
+fn find(shared: &'static Shared, quota: Quota, key: u64) -> Option<&'static OverCell> {
+    shared.over[quota as usize].iter().find(|cell| cell.key.load(Ordering::SeqCst) == key)
 }

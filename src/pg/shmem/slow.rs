@@ -1,25 +1,26 @@
 //! Marks of slow things in a database: tables, functions, and roles whose steps have ended an engine process.
 //!
-//! - [`Kind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps of
-//!   the table run in a runner.
-//! - [`Kind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no process
-//!   uses the table.
-//! - [`Kind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
+//! - [`MarkKind::Slow`]: the scheduler sets it if one use of a table exceeded `xdb.apply_timeout`. For ten minutes, steps
+//!   of the table run in a runner.
+//! - [`MarkKind::Deadly`]: an engine process that can't be cancelled in a table sets it, and ends. For ten minutes, no
+//!   process uses the table.
+//! - [`MarkKind::Killer`]: the same process sets it. For an hour, all steps of the role that use tables run in a runner.
 //!
-//! A runner is the first process that uses a deadly table again. If the table ends the runner, both marks are set
-//! again. So one role ends the scheduler at most once, however many such tables it has, and no process waits for its
-//! tables.
+//! A runner is the first process that uses a deadly table again. If the table ends the runner, the runner sets both
+//! marks again. So each role ends the scheduler at most once, even with several such tables. No process has to wait for
+//! the tables of a role.
 //!
 //! The marks are in shared memory, by the slot of the database's scheduler. They outlive the process that sets them.
-//! Limitations: marks may be lost at any moment; then the scheduler has to find out again.
+//!
+//! Limitations: marks may be lost at any moment. Then the scheduler has to find the slow tables again.
 use super::slot::{Role, Slot};
 use super::{clock_offset, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Most marks of one database. If all are in use, a new mark replaces the oldest one of the first [`Kind`] that has
-/// any. So slow tables never replace marks of what ends processes.
+/// Most marks of one database. If all are in use, a new mark replaces the oldest mark of the first [`MarkKind`] that has
+/// one. So marks of slow tables never replace the other kinds.
 pub const PLACES: usize = 64;
 
 const MINUTE: i64 = 60_000_000;
@@ -27,7 +28,7 @@ const MINUTE: i64 = 60_000_000;
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum Kind {
+pub enum MarkKind {
     /// A table or a function took too long.
     Slow = 1,
     /// A process could not be cancelled in this table or function.
@@ -36,7 +37,7 @@ pub enum Kind {
     Killer = 3,
 }
 
-impl Kind {
+impl MarkKind {
     const ALL: [Self; 3] = [Self::Slow, Self::Deadly, Self::Killer];
 
     fn lasts(self) -> i64 {
@@ -44,11 +45,11 @@ impl Kind {
     }
 }
 
-/// A mark of a table, a function or a role. Limitation: tables and functions may have the same oid; then both are
+/// A mark of a table, a function or a role. Limitation: a table and a function may have the same oid. Then both are
 /// marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mark {
-    pub kind: Kind,
+pub struct SlowMark {
+    pub kind: MarkKind,
     pub oid: u32,
 }
 
@@ -57,19 +58,19 @@ pub(super) struct SlowMarks([MarkPlace; PLACES]);
 
 #[repr(C)]
 struct MarkPlace {
-    /// Kind and oid; zero: free. Written last.
+    /// Kind and oid. Zero: free. Written last.
     mark: AtomicU64,
-    /// Process time, which `xdb.now` may shift; zero: free.
+    /// Process time, which `xdb.now` may shift. Zero: free.
     since: AtomicI64,
 }
 
 impl MarkPlace {
     /// The mark in this place, unless it has expired. Setting the clock back by more than the mark's age ends it too.
-    fn mark(&self, now: i64) -> Option<Mark> {
+    fn mark(&self, now: i64) -> Option<SlowMark> {
         let word = self.mark.load(Ordering::SeqCst);
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
+        let kind = MarkKind::ALL.into_iter().find(|kind| *kind as u64 == word >> 32)?;
         let age = now.saturating_sub(self.since.load(Ordering::SeqCst));
-        (0..kind.lasts()).contains(&age).then_some(Mark { kind, oid: word as u32 })
+        (0..kind.lasts()).contains(&age).then_some(SlowMark { kind, oid: word as u32 })
     }
 }
 
@@ -82,8 +83,8 @@ fn places(database: pg_sys::Oid) -> Option<&'static [MarkPlace]> {
     Some(&shared()?.slow[slot.index()].0)
 }
 
-/// Marks something in this database. Can't fail.
-pub fn mark(database: pg_sys::Oid, mark: Mark) {
+/// Sets a mark in this database. Can't fail.
+pub fn mark(database: pg_sys::Oid, mark: SlowMark) {
     let Some(places) = places(database) else { return };
     let now = now();
     let same = places.iter().find(|place| place.mark(now) == Some(mark));
@@ -96,18 +97,18 @@ pub fn mark(database: pg_sys::Oid, mark: Mark) {
     }
 }
 
-/// Records that this process ends because it can't be cancelled in this table, in a step of this role. A zero role: the
-/// scheduler never runs such a step. Called by a signal handler.
+/// Records that this process ends because it can't be cancelled in this table, in a step of this role. `owner` is zero
+/// if the scheduler never runs such a step. Called by a signal handler.
 pub fn ends_process(table: u32, owner: u32) {
     let Some(slot) = Slot::mine() else { return };
-    mark(slot.database(), Mark { kind: Kind::Deadly, oid: table });
+    mark(slot.database(), SlowMark { kind: MarkKind::Deadly, oid: table });
     if owner != 0 {
-        mark(slot.database(), Mark { kind: Kind::Killer, oid: owner });
+        mark(slot.database(), SlowMark { kind: MarkKind::Killer, oid: owner });
     }
 }
 
 /// The current marks of this database.
-pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = Mark> {
+pub fn marks(database: pg_sys::Oid) -> impl Iterator<Item = SlowMark> {
     let now = now();
     places(database).unwrap_or_default().iter().filter_map(move |place| place.mark(now))
 }

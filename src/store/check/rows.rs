@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
 
 /// What is known about an execution.
-pub struct Known {
+pub struct KnownExecution {
     pub execution: Execution,
     /// When the messages were received, by number. None without a history.
     pub received_at: Option<HashMap<u64, Timestamp>>,
@@ -104,14 +104,19 @@ fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
 
 /// The rows of every table that follows from the execution. `arrived` are the message ids of the inbox, which have keys
 /// too.
-pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
-    let Known { execution, received_at, more_message_ids } = known;
+pub fn expected(
+    known: &KnownExecution,
+    shard: i16,
+    owner: pg_sys::Oid,
+    arrived: &[(String, String)],
+) -> Result<Vec<Expected>> {
+    let KnownExecution { execution, received_at, more_message_ids } = known;
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
     // A state at a call has a task, unless it has an incident. No other state has a task.
     let task = |state: &StateExecution| {
-        state.open_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
+        state.open_call().map(|(api, call)| Task::of(execution, state.seq, shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,

@@ -40,11 +40,7 @@ const STATE: &[(&str, &str)] = &[
 ];
 
 const TASK: &[(&str, &str)] = &[
-    // 16 to 36 are the lanes of priorities. 40 to 60 are the same for calls that functions answer.
-    (
-        "t.lane NOT IN (0, 1, 2) AND t.lane NOT BETWEEN 16 AND 36 AND t.lane NOT BETWEEN 40 AND 60",
-        "'its lane is unknown'",
-    ),
+    ("t.lane NOT BETWEEN 0 AND 3", "'its lane is unknown'"),
     ("t.attempt > 0 AND t.first_attempt_at IS NULL", "'it has begun an attempt, and first_attempt_at is null'"),
     // Leases of pull workers have epoch 0, and a number.
     (

@@ -22,7 +22,7 @@ use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::defer_nothing;
-use crate::store::attribute::{Found, Size};
+use crate::store::attribute::{LoadedLocals, Size};
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ const IN_ONE_TRANSACTION: usize = 16;
 const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 
 /// While other calls wait, more functions are called in a transaction only until this time after its begin. That saves
-/// more time than it costs the others. A function of another process than the first one's may wait for locks no longer
-/// than this; else it is called alone. So its waits do not prolong the locks of the functions before it.
+/// more time than it costs the waiting calls. A function of another process than the first one's may wait for locks no
+/// longer than this. Else it is called alone. So its waits do not prolong the locks of the functions before it.
 const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
 /// Why a call is undone: its attempt failed, or it is made again later, or nothing is left to call.
@@ -218,12 +218,12 @@ impl Decider<'_, '_, '_> {
         let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
         let (size, mut local) = match read.of(id) {
-            Found::All(size, all) => (size, all.clone()),
-            Found::TooLarge(size) => {
+            LoadedLocals::All(size, all) => (size, all.clone()),
+            LoadedLocals::TooLarge(size) => {
                 let failure = calls::too_large(&attribute::too_large(size).message);
                 return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
             }
-            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
+            LoadedLocals::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
         };
         // What this transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
@@ -259,7 +259,7 @@ impl Decider<'_, '_, '_> {
         queue::queues(spi, &mut self.decided.executions, &queues)?;
         inbox::message_ids(spi, &mut self.decided.executions, &with_id)?;
         let record = CallRecord { local_size: size, ..record.clone() };
-        let close = Close::AtOnce;
+        let close = CloseLocking::AtOnce;
         let mut deciding = Deciding { decider: self, id, item: None, record: Some(&record), offered: None, close };
         match xdb_calls::apply(&mut deciding, &answered.command(record.as_attempt()))? {
             Outcome::Applied => Ok(None),

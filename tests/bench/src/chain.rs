@@ -1,4 +1,4 @@
-//! Processes of some no-op states, one after another: what most workloads are made of.
+//! Processes of several no-op states, one after the other. Most workloads are made of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,12 +24,12 @@ pub fn definition(states: u64) -> Value {
 const DONE_BUT_FOR_ITS_END: &str =
     r#"{"stateDecision":{"threadCloseDecision":{"closeType":"GRACEFUL_COMPLETE_PROCESS","closeInput":"done"}}"#;
 
-/// Ends a process, as every process of the benchmark ends.
+/// Ends a process. Every process of the benchmark ends in this way.
 pub fn end(reply: &mut Reply) {
     go_on(1, 1, "", reply);
 }
 
-/// The result of a process that ended so.
+/// The result of such a process.
 pub const OUTPUT: &str = r#""done""#;
 
 /// When the first request of each process came.
@@ -42,7 +42,7 @@ impl Arrivals {
         Arc::new(Arrivals((0..processes).map(|_| AtomicU64::new(NEVER)).collect()))
     }
 
-    /// Keeps the first time alone: a repeated call is later.
+    /// Records the time of a process's first request. A repeated call is later, and changes nothing.
     pub fn note(&self, index: usize, nanoseconds: u64) {
         if let Some(place) = self.0.get(index) {
             place.fetch_min(nanoseconds, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Arrivals {
     }
 }
 
-/// A worker that sends each process through its states, and how many it has sent to their end.
+/// A worker that sends each process through its states. It counts the processes that it has sent to their end.
 pub struct ChainWorker {
     pub worker: Worker,
     arrivals: Arc<Arrivals>,
@@ -63,7 +63,7 @@ pub struct ChainWorker {
 }
 
 impl ChainWorker {
-    /// `answer` is given the number of the state that is asked for, from 1, and the request.
+    /// `answer` gets the number of the called state, from 1, and the request.
     pub fn start(
         stage: &Stage<'_>,
         processes: u64,
@@ -87,18 +87,19 @@ impl ChainWorker {
         ChainWorker { worker, arrivals, ended }
     }
 
-    /// Waits until so many processes have got their last answer, repeated ones counted twice, and then until none runs.
+    /// Waits until the last answers of this number of processes were given. Repeated answers count again. Then waits
+    /// until no process runs.
     pub fn wait_for_end(&self, stage: &Stage<'_>, ended: u64, within: Duration) -> Result<(), String> {
         wait_for("the last calls are made", within, || Ok(self.ended() >= ended))?;
         stage.wait_until_closed("", within)
     }
 
-    /// Last answers so far.
+    /// How many last answers were given.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Milliseconds from the first request of each process to its close, of those whose ids begin with `prefix`.
+    /// Milliseconds from the first request of each process to its close. Only processes whose ids begin with `prefix`.
     pub fn latencies(&self, stage: &Stage<'_>, prefix: &str) -> Result<Vec<f64>, String> {
         let closes = closing_times(stage, prefix)?;
         let latency = |(index, closed): &(usize, f64)| {
@@ -113,12 +114,13 @@ impl ChainWorker {
     }
 }
 
-/// The number of the state `S<number>` that is asked for.
+/// The number of the called state `S<number>`.
 pub fn state_number(request: &Request<'_>) -> u64 {
     request.target().get(1..).and_then(|digits| digits.parse().ok()).unwrap_or(1)
 }
 
-/// What sends a process of so many states on from the state with this number, or ends it. `more` are further fields of the answer.
+/// The answer of the state with this number, in a process of `states` states: the next state, or the end. `more` are
+/// further fields of the answer.
 pub fn go_on(number: u64, states: u64, more: &str, reply: &mut Reply) {
     if number < states {
         reply.say(r#"{"stateDecision":{"nextStates":[{"stateId":"S"#);
@@ -132,7 +134,7 @@ pub fn go_on(number: u64, states: u64, more: &str, reply: &mut Reply) {
     reply.say("}");
 }
 
-/// The answer of the state of this number, for whoever answers without HTTP.
+/// The answer of the state with this number, for tests that answer without HTTP.
 pub fn answer(number: u64, states: u64) -> String {
     match number < states {
         true => format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"S{}"}}]}}}}"#, number + 1),
@@ -140,7 +142,7 @@ pub fn answer(number: u64, states: u64) -> String {
     }
 }
 
-/// The number of each closed process and when it closed, in seconds since 1970 by the server's clock.
+/// The number of each closed process, and when it closed, in seconds since 1970 by the server's clock.
 pub fn closing_times(stage: &Stage<'_>, prefix: &str) -> Result<Vec<(usize, f64)>, String> {
     let sql = format!(
         "SELECT substr(process_id, {})::int8, extract(epoch FROM closed_at)::float8
@@ -152,14 +154,14 @@ pub fn closing_times(stage: &Stage<'_>, prefix: &str) -> Result<Vec<(usize, f64)
     Ok(rows.iter().map(|row| (row.get::<_, i64>(0) as usize, row.get(1))).collect())
 }
 
-/// Adds the usual percentiles.
+/// Sets the usual percentiles.
 pub fn set_percentiles(run: &mut Run, milliseconds: &Distribution) {
     run.set(figure::P50, milliseconds.percentile(50.0));
     run.set(figure::P95, milliseconds.percentile(95.0));
     run.set(figure::P99, milliseconds.percentile(99.0));
 }
 
-/// Starts so many processes while the engine is paused, and measures from the moment it goes on until the last has closed.
+/// Starts processes while the engine is paused. Measures from the end of the pause until the last process has closed.
 pub fn drain(
     stage: &Stage<'_>,
     chain: &ChainWorker,
@@ -188,7 +190,7 @@ pub fn drain(
     Ok(run)
 }
 
-/// The whole of it in a database of its own: the measure that other workloads are compared with.
+/// Runs the chain in a database of its own. Other workloads are compared with the result.
 pub fn plain(stage: &Stage<'_>, processes: u64, states: u64) -> Result<Run, String> {
     let answer = move |number, _: &Request<'_>, reply: &mut Reply| go_on(number, states, "", reply);
     let chain = ChainWorker::start(stage, processes, states, answer);

@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::report::{Run, figure};
 use crate::worker::{Reply, Request, Worker};
 
-/// One moment by two clocks: what the worker and the clients see, and what the server writes down.
+/// One moment by two clocks: the clock of the worker and the clients, and the clock of the server.
 #[derive(Clone, Copy)]
 pub struct Clock {
     instant: Instant,
@@ -28,7 +28,7 @@ impl Clock {
         Clock { instant: Instant::now(), wall }
     }
 
-    /// Nanoseconds of a moment since the clock was set; moments before count as that.
+    /// Nanoseconds of a moment since the clock was set. Earlier moments count as zero.
     pub fn nanoseconds(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.instant).as_nanos() as u64
     }
@@ -39,12 +39,13 @@ impl Clock {
     }
 }
 
-/// The settings that the benchmark changes; all others are Postgres' and XDB's defaults. The harness adds connections and places.
+/// The settings that the benchmark changes. All others are the defaults of Postgres and XDB. The harness adds
+/// connections and places.
 const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
-    // So many sessions wait in W16.
+    // This number of sessions waits in W16.
     ("max_connections", "1200"),
     ("max_worker_processes", "8"),
     ("max_wal_size", "8GB"),
@@ -52,11 +53,11 @@ const SETTINGS: &[(&str, &str)] = &[
     ("max_files_per_process", "70000"),
 ];
 
-/// The server, and what all workloads share.
+/// The server, shared by all workloads.
 pub struct Lab {
     pub options: Options,
     pub cluster: Cluster,
-    /// In the database `postgres`, so that reading the figures does not change them.
+    /// A session in the database `postgres`, so that reading the figures does not change them.
     observer: Mutex<Db>,
 }
 
@@ -70,7 +71,7 @@ impl Lab {
         let settings = own.chain(given).fold(ClusterOptions::default(), |all, (name, value)| all.set(name, value));
         let cluster = Cluster::start(settings);
         let mut observer = cluster.superuser();
-        // Which is not as all the others: calls are prepared apart from their leases.
+        // In the first minute the engine prepares calls apart from their leases.
         let is_over = "SELECT clock_timestamp() > backend_start + interval '61 s' FROM pg_stat_activity
             WHERE backend_type = 'xdb launcher'";
         wait_until("the first minute of the server is over", 120, || observer.one(is_over));
@@ -97,7 +98,7 @@ impl Lab {
         })
     }
 
-    /// Measures as often as the options say, and notes the load before each time.
+    /// Measures as often as the options say. Records the load before each measurement.
     pub fn runs(&self, title: &str, mut body: impl FnMut() -> Result<Run, String>) -> Result<Vec<Run>, String> {
         (1..=self.options.runs)
             .map(|number| {
@@ -114,7 +115,7 @@ impl Lab {
             .collect()
     }
 
-    /// A new database with the extension, an ordinary role that may use it, and nothing else.
+    /// A new database with the extension and an ordinary role that may use it.
     pub fn stage(&self) -> Stage<'_> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let database = format!("bench_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -132,7 +133,7 @@ impl Lab {
     }
 }
 
-/// The database of a run, dropped at its end.
+/// The database of a run. Dropped at the end of the run.
 pub struct Stage<'a> {
     pub lab: &'a Lab,
     pub database: String,
@@ -149,7 +150,7 @@ impl Stage<'_> {
         self.session("app")
     }
 
-    /// Has the server do what it would do by itself some time later, and waits until it has done nothing more for a while.
+    /// Makes the server do its pending maintenance now. Waits until it has written no WAL for `quiet`.
     pub fn come_to_rest(&self, quiet: Duration) -> Result<(), String> {
         self.superuser().run("VACUUM ANALYZE");
         self.lab.observe(|db| db.run("CHECKPOINT"));
@@ -165,7 +166,7 @@ impl Stage<'_> {
         })
     }
 
-    /// A session of another role, which uses nothing as long as it was granted nothing.
+    /// A session of another role. Without grants, the role uses nothing.
     pub fn other(&self) -> Db {
         self.session("other")
     }
@@ -202,8 +203,8 @@ impl Stage<'_> {
         self.superuser().run("SELECT xdb.resume_engine()");
     }
 
-    /// Starts the processes `<prefix><from>` to below `<prefix><to>`, some thousand in a transaction. `more` is an SQL expression
-    /// with `i`, the number, for further parameters of each start.
+    /// Starts the processes `<prefix><from>` to below `<prefix><to>`, some thousand in a transaction. `more` is an SQL
+    /// expression for further parameters of each start. It may contain `i`, the number.
     pub fn start(&self, prefix: &str, process_type: &str, from: u64, to: u64, more: &str) {
         start(&mut self.app(), prefix, process_type, from, to, more);
     }
@@ -246,8 +247,8 @@ pub fn start(db: &mut Db, prefix: &str, process_type: &str, from: u64, to: u64, 
     }
 }
 
-/// Starts processes from the number `from` on while the engine works, until there are `to` of them or the time is over, and
-/// answers how many there are. `done` says how many the engine has dealt with.
+/// Starts processes from the number `from` on while the engine works, until there are `to` of them or the time is over.
+/// Returns how many there are. `done` returns how many the engine has processed.
 pub fn fill(
     stage: &Stage<'_>,
     (prefix, process_type): (&str, &str),
@@ -279,13 +280,13 @@ impl Drop for Stage<'_> {
     }
 }
 
-/// Ranges of a size that one transaction takes, with both ends in them.
+/// Ranges that one transaction takes, both ends included.
 fn batches(from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
     const BATCH: u64 = 5000;
     (from..to).step_by(BATCH as usize).map(move |first| (first, (first + BATCH).min(to) - 1))
 }
 
-/// Looks every few milliseconds until it is so, or the time is over.
+/// Checks every few milliseconds until the condition holds. Error: the time is over.
 pub fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
     let deadline = Instant::now() + within;
     while !is_so()? {
@@ -297,7 +298,7 @@ pub fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> Result<
     Ok(())
 }
 
-/// Time enough for so many steps on the slowest machine, before a run counts as stuck.
+/// A time limit for this number of steps on the slowest machine. A run that takes longer counts as stuck.
 pub fn patience(steps: u64) -> Duration {
     Duration::from_secs(60 + steps / 50)
 }

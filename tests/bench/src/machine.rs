@@ -1,4 +1,4 @@
-//! The machine: what it is, how busy it is, and which CPU time went where. All of it from `/proc`.
+//! The machine: its hardware, its load, and which process used how much CPU time. Everything is read from `/proc`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub fn wait_for_quiet(below: f64) -> Result<(), String> {
 
 const QUIET_WITHIN: Duration = Duration::from_secs(1800);
 
-/// What a file of `/proc` has behind a name, or nothing.
+/// The text after a name in a file of `/proc`, or an empty text.
 fn field(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
@@ -38,12 +38,12 @@ fn memory() -> String {
     field("/proc/meminfo", "MemTotal")
 }
 
-/// Megabytes of memory that the machine has.
+/// The machine's memory in megabytes.
 pub fn megabytes() -> u64 {
     memory().strip_suffix(" kB").and_then(|kilobytes| kilobytes.parse::<u64>().ok()).unwrap_or_default() / 1024
 }
 
-/// What a reader of the results has to know about the machine.
+/// A description of the machine for readers of the results.
 pub fn description() -> Value {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     json!({
@@ -54,30 +54,30 @@ pub fn description() -> Value {
     })
 }
 
-/// CPU seconds that a process has used so far; none if it is gone.
+/// CPU seconds that a process has used so far. None: there is no such process.
 pub fn cpu_of(pid: i32) -> Option<f64> {
     let (own, _) = ticks(pid)?;
     Some(own as f64 / ticks_per_second())
 }
 
-/// CPU seconds of a process, of all its children, and of those that have ended.
+/// CPU seconds of a process, of all its children, and of its ended children.
 pub fn cpu_of_tree(parent: i32) -> f64 {
     let (own, ended) = ticks(parent).unwrap_or_default();
     let living: u64 = children(parent).into_iter().filter_map(ticks).map(|(own, ended)| own + ended).sum();
     (own + ended + living) as f64 / ticks_per_second()
 }
 
-/// CPU seconds of a process with all threads that it has had, to the nanosecond: over some seconds of idling, ticks are too
-/// coarse, and threads of the pool end. Zero if there is no such process.
+/// CPU seconds of a process with all threads that it has had, to the nanosecond. Ticks are too coarse for some seconds
+/// of idling, and threads of the pool end. Zero: there is no such process.
 pub fn exact_cpu_of(pid: i32) -> f64 {
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: both calls write what they are given, and answer with an error for a process that is gone.
+    // SAFETY: both calls write to the given buffers. For a process that does not exist they return an error.
     let is_read =
         unsafe { libc::clock_getcpuclockid(pid, &mut clock) == 0 && libc::clock_gettime(clock, &mut time) == 0 };
     if is_read { time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 } else { 0.0 }
 }
 
-/// CPU seconds of a thread of our own.
+/// CPU seconds of a thread of this process.
 pub fn cpu_of_thread(thread: i32) -> f64 {
     scheduled(format!("/proc/self/task/{thread}/schedstat").as_ref()).unwrap_or(0.0)
 }
@@ -94,7 +94,8 @@ pub fn memory_of(pid: i32, name: &str) -> Option<f64> {
     Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
 }
 
-/// Raises the limit of open files of this process, and of the server that it starts, as far as that goes. Answers with it.
+/// Raises the limit of open files of this process, and of the server that it starts, as far as possible. Returns the
+/// limit.
 pub fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls get a whole limit.
@@ -108,7 +109,7 @@ pub fn raise_open_files() -> u64 {
     limit.rlim_cur
 }
 
-/// How many threads a process has; none if it is gone.
+/// How many threads a process has. None: there is no such process.
 pub fn threads_of(pid: i32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }
@@ -119,7 +120,7 @@ fn children(parent: i32) -> Vec<i32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The ticks of a process itself, and of its children that have ended and were waited for.
+/// The ticks of a process, and of its ended children that it has waited for.
 fn ticks(pid: i32) -> Option<(u64, u64)> {
     ticks_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -139,7 +140,7 @@ fn ticks_per_second() -> f64 {
     (unsafe { libc::sysconf(libc::_SC_CLK_TCK) }) as f64
 }
 
-/// Seconds since 1970 as `2027-01-31T235959Z`: sorts by time, and is good for a file name.
+/// Seconds since 1970 as `2027-01-31T235959Z`. Sorts by time, and can be part of a file name.
 pub fn utc_stamp(seconds: u64) -> String {
     let (mut days, in_day) = (seconds / 86_400, seconds % 86_400);
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

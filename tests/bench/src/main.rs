@@ -1,7 +1,7 @@
-//! The benchmark: workloads against a throwaway server, one table of what came of them.
+//! The benchmark: runs workloads against a throwaway server, and prints one table of results.
 //!
-//! See `docs/internals/benchmarks.md`. Options come from the environment; the exit code is 1 if a run was violated, 2 for wrong options.
-//! A target that is missed is shown, and is no failure: what is fast enough depends on the machine.
+//! See `docs/internals/benchmarks.md`. Options come from the environment. Exit codes: 1 if the check of a run fails, 2
+//! for wrong options. A missed target is shown and is no failure, because the speed depends on the machine.
 
 mod chain;
 mod lab;
@@ -27,7 +27,7 @@ use report::Row;
 use worker::{Worker, ceiling};
 use workloads::{WORKLOADS, Workload};
 
-/// What Postgres says when a database is dropped, or vacuumed by hand, while autovacuum is at work there.
+/// Lines in Postgres' log when a database is dropped, or vacuumed by hand, while autovacuum works there.
 const EXPLAINED: &[&str] =
     &["terminating autovacuum process due to administrator command", "canceling autovacuum task"];
 
@@ -98,7 +98,7 @@ fn choose(options: &Options) -> Result<Vec<&'static Workload>, String> {
     Ok(WORKLOADS.iter().filter(is_chosen).collect())
 }
 
-/// The rows of a workload. What panicked has been violated: the harness panics when a statement fails.
+/// The rows of a workload. A panic counts as a violation: the harness panics when a statement fails.
 fn measure(lab: &Lab, workload: &Workload) -> Result<Vec<Row>, String> {
     println!("{}: {}", workload.name, workload.about);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What a run costs: CPU time, WAL, commits, memory, dead rows.
+//! The costs of a run: CPU time, WAL, commits, memory, dead rows.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub struct Meter<'a> {
     since: Instant,
 }
 
-/// What can be read at any moment.
+/// Figures that can be read at any moment.
 struct Reading {
     server: f64,
     schedulers: f64,
@@ -24,18 +24,18 @@ struct Reading {
     wal: f64,
 }
 
-/// What processes of the server report some time after the fact.
+/// Figures that processes of the server report some time later.
 #[derive(Clone, Copy, PartialEq)]
 struct Commits {
     commits: f64,
     syncs: f64,
 }
 
-/// How long a figure is awaited that a process of the server has not reported yet.
+/// How long to wait for figures that a process of the server has not reported yet.
 const REPORTED_WITHIN: Duration = Duration::from_secs(5);
 
 impl<'a> Meter<'a> {
-    /// Reads everything, when it has come to rest.
+    /// Reads all figures, once the server is at rest.
     pub fn begin(stage: &'a Stage<'a>, worker: &'a Worker) -> Meter<'a> {
         let commits = Commits::settled(stage);
         Meter { stage, worker, begun: Reading::take(stage, worker), commits, since: Instant::now() }
@@ -46,8 +46,8 @@ impl<'a> Meter<'a> {
         self.since.elapsed().as_secs_f64()
     }
 
-    /// The costs since the beginning, of so many steps. Sessions that took part have to be closed: open ones may keep their
-    /// figures to themselves.
+    /// The costs since the beginning, of this number of steps. Sessions that took part must be closed: open sessions
+    /// may not have reported their figures.
     pub fn end(self, steps: u64) -> Run {
         let ended = Reading::take(self.stage, self.worker);
         let commits = Commits::settled(self.stage);
@@ -85,7 +85,7 @@ impl Reading {
     }
 }
 
-/// Where the server's WAL ends.
+/// The end of the server's WAL.
 pub fn wal(stage: &Stage<'_>) -> f64 {
     stage.lab.observe(|db| db.one("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8"))
 }
@@ -102,7 +102,7 @@ impl Commits {
         Commits { commits: figures[0], syncs: figures[1] }
     }
 
-    /// The same figures several times in a row: whoever is at rest has reported.
+    /// Reads the figures until they are the same several times in a row. Then all processes at rest have reported.
     fn settled(stage: &Stage<'_>) -> Commits {
         let deadline = Instant::now() + REPORTED_WITHIN;
         let mut last = Commits::take(stage);

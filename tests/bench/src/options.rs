@@ -1,4 +1,4 @@
-//! What a benchmark is to be like, from the environment.
+//! The options of a benchmark, read from the environment.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The options of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The names of the workloads, in upper case; empty: all.
+    /// The names of the workloads, in upper case. Empty: all workloads.
     pub workloads: BTreeSet<String>,
     /// Measurements of each row.
     pub runs: usize,
     /// Fraction of the full sizes.
     pub scale: f64,
     pub seed: u64,
-    /// How long a workload that needs a great many processes may take to make them.
+    /// How long a workload that needs very many processes may take to make them.
     pub fill: Duration,
     /// The worker's `max_concurrency`.
     pub concurrency: u32,
@@ -63,12 +63,12 @@ impl Options {
         Ok(options)
     }
 
-    /// A size of the full form, scaled down to no less than `least`.
+    /// A size, multiplied by the scale, and at least `least`.
     pub fn scaled(&self, full: u64, least: u64) -> u64 {
         ((full as f64 * self.scale).round() as u64).max(least)
     }
 
-    /// The same for a length of time.
+    /// A length of time, multiplied by the scale, and at least `least`.
     pub fn scaled_time(&self, full: Duration, least: Duration) -> Duration {
         full.mul_f64(self.scale).max(least)
     }
@@ -90,7 +90,7 @@ fn minutes(name: &str, given: Option<String>, default: f64) -> Result<Duration, 
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| format!("{name}={minutes}: {error}"))
 }
 
-/// `name=value` pairs, separated by semicolons, because values of settings have commas and spaces.
+/// Reads pairs `name=value`, separated by semicolons. Values of settings may contain commas and spaces.
 fn settings(text: &str) -> Result<Vec<(String, String)>, String> {
     text.split(';')
         .filter(|pair| !pair.trim().is_empty())

@@ -1,4 +1,4 @@
-//! What is printed and written.
+//! Prints the table of results, and writes the JSON file.
 
 use std::fmt::{self, Write as _};
 
@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-/// What tells whoever looks on how it goes; the costs are for the table.
+/// The progress of a run, for a person who watches it. The table shows the costs.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let brief = [figure::LOAD, figure::STEPS, figure::PROCESSES, figure::P50, figure::P99];
@@ -73,7 +73,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// What the median of a figure is to be.
+/// A bound on the median of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bound {
     AtLeast(f64),
@@ -96,7 +96,7 @@ impl Target {
         Target { figure: figure.to_owned(), bound: Bound::AtMost(bound) }
     }
 
-    /// What was not measured, or is not a number, does not meet it.
+    /// Whether the median meets the target. A figure that was not measured, or is not a number, does not.
     fn is_met(&self, median: Option<f64>) -> bool {
         median.is_some_and(|median| match self.bound {
             Bound::AtLeast(bound) => median >= bound,
@@ -117,9 +117,9 @@ impl Target {
 pub struct Row {
     /// `W1` and the like.
     pub workload: &'static str,
-    /// What was run, with its sizes.
+    /// The description of the run, with its sizes.
     pub ran: String,
-    /// Between which two moments the latency is.
+    /// The two moments between which the latency is measured.
     pub latency: &'static str,
     pub runs: Vec<Run>,
     pub targets: Vec<Target>,
@@ -131,7 +131,7 @@ impl Row {
         Spread::of(&self.runs.iter().filter_map(|run| run.get(name)).collect::<Vec<_>>())
     }
 
-    /// Names of all figures, each once, in the order in which they came.
+    /// Names of all figures, each once, in the order of their first use.
     fn figures(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.runs.iter().flat_map(|run| &run.0) {
@@ -164,7 +164,7 @@ impl Row {
     }
 }
 
-/// The table: medians, and the spread below them.
+/// The table: medians, and below them the spread.
 pub fn table(rows: &[Row]) -> String {
     let mut lines = vec![heading()];
     for row in rows {
@@ -203,7 +203,7 @@ fn cells(row: &Row, first: &str, cell: impl Fn(Spread, usize) -> String) -> Vec<
     std::iter::once(first.to_owned()).chain(figures).collect()
 }
 
-/// What a row was, the figures that have no column, and the targets.
+/// The description of a row, its figures without a column, and its targets.
 fn details(row: &Row) -> String {
     let mut text = format!("    {}; runs: {}", row.ran, row.runs.len());
     if !row.latency.is_empty() {
@@ -228,7 +228,7 @@ fn details(row: &Row) -> String {
     text
 }
 
-/// A number with about four digits that matter.
+/// A number with about four significant digits.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
@@ -240,7 +240,7 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Everything, for other programs.
+/// All results as JSON, for other programs.
 pub fn json(about: Value, rows: &[Row], violations: &[String]) -> Value {
     json!({
         "about": about,

@@ -1,6 +1,6 @@
 //! Medians, spreads and percentiles.
 
-/// What several measurements of one thing come to.
+/// The summary of several measurements of one thing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -9,7 +9,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// None of nothing.
+    /// None: there are no values.
     pub fn of(values: &[f64]) -> Option<Spread> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -30,7 +30,8 @@ impl Distribution {
         Distribution(values)
     }
 
-    /// The smallest value that at least so many of a hundred do not exceed (nearest rank); not a number of nothing.
+    /// The percentile by nearest rank: the smallest value that at least `percent` of a hundred values do not exceed.
+    /// NaN without values.
     pub fn percentile(&self, percent: f64) -> f64 {
         let rank = (percent / 100.0 * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! Whether what was measured was also right: a run with a violation is none.
+//! Checks that the results of a run are right. The figures of a run with a violation don't count.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,19 @@ use xdb_cluster_tests::db::{Db, literal};
 use crate::lab::Stage;
 use crate::worker::Worker;
 
-/// What has to be there in the end, of the processes whose ids begin with `prefix`.
+/// The expected result of the processes whose ids begin with `prefix`.
 pub struct Expected<'a> {
     pub prefix: &'a str,
     pub processes: u64,
-    /// State executions of all of them together.
+    /// State executions of all processes together.
     pub states: u64,
-    /// The result of each, as JSON.
+    /// The result of each process, as JSON.
     pub output: &'a str,
 }
 
 impl Expected<'_> {
-    /// Every process has completed with its output, after so many states; a sample of them is what its history says.
+    /// Checks that every process has completed with its output after this number of states. A sample must agree with
+    /// its history.
     pub fn check(&self, stage: &Stage<'_>) -> Result<(), String> {
         let mut db = stage.superuser();
         let like = literal(&format!("{}%", self.prefix));
@@ -57,13 +58,13 @@ impl Expected<'_> {
     }
 }
 
-/// A sample of the processes whose ids begin with `prefix` is what its history says.
+/// Checks that a sample of the processes whose ids begin with `prefix` agrees with its history.
 pub fn sound(stage: &Stage<'_>, prefix: &str) -> Result<(), String> {
     let problems = problems(stage, prefix);
     if problems.is_empty() { Ok(()) } else { Err(format!("check_process: {}", problems.join("; "))) }
 }
 
-/// What `check_process` says of a sample.
+/// The problems that `check_process` finds in a sample.
 pub fn problems(stage: &Stage<'_>, prefix: &str) -> Vec<String> {
     let options = &stage.lab.options;
     stage.superuser().all(&format!(
@@ -77,7 +78,7 @@ pub fn problems(stage: &Stage<'_>, prefix: &str) -> Vec<String> {
     ))
 }
 
-/// Nothing is left to be done, and the workers have nothing to complain of.
+/// Checks that no work is left, and that the workers have no complaints.
 pub fn at_rest(stage: &Stage<'_>, workers: &[&Worker]) -> Result<(), String> {
     let tables = ["task", "timer", "inbox", "queue_message", "queue_waiter"];
     let count = |table: &&str| format!("SELECT '{table}', count(*) FROM xdb.{table}");
@@ -88,7 +89,7 @@ pub fn at_rest(stage: &Stage<'_>, workers: &[&Worker]) -> Result<(), String> {
     no_complaints(workers)
 }
 
-/// The workers were asked for nothing that is not of the protocol.
+/// Checks that the workers got only requests of the protocol.
 pub fn no_complaints(workers: &[&Worker]) -> Result<(), String> {
     let complaints: Vec<String> = workers.iter().flat_map(|worker| worker.complaints()).collect();
     if complaints.is_empty() { Ok(()) } else { Err(format!("the worker: {}", complaints.join("; "))) }

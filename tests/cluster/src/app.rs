@@ -1,4 +1,4 @@
-//! An application of one test: a database with the extension, ordinary roles, tables, workers.
+//! The application of one test: a database with the extension, ordinary roles, tables, workers.
 
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -13,14 +13,14 @@ use crate::wait::wait_until;
 use crate::worker::{Call, Ledger, Reply, Worker, force_complete};
 use crate::{log, views};
 
-/// The shared cluster of the test binary, or one that the test has for itself.
+/// The shared cluster of the test binary, or a cluster of the test's own.
 enum Home {
     Shared(&'static Cluster),
     Own(Cluster),
 }
 
-/// What a database of others may be like, before the extension comes. New objects belong in part to `app` and `stranger`, and PUBLIC
-/// has no part in them.
+/// Default privileges that a database may have before the extension is created. New objects give rights to `app` and
+/// `stranger`, and none to PUBLIC.
 const DEFAULT_PRIVILEGES: &str = "
     ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO app, stranger;
     ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app, stranger;
@@ -30,7 +30,8 @@ const DEFAULT_PRIVILEGES: &str = "
     ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM PUBLIC;
     ALTER DEFAULT PRIVILEGES REVOKE ALL ON TYPES FROM PUBLIC;";
 
-/// Its settings: every transaction is serializable, nothing is found without its schema, and values are written otherwise.
+/// Settings of a hostile database. Every transaction is serializable, no object is found without its schema, and values
+/// have other formats.
 const HOSTILE_SETTINGS: &[(&str, &str)] = &[
     ("default_transaction_isolation", "'serializable'"),
     ("search_path", "''"),
@@ -39,13 +40,14 @@ const HOSTILE_SETTINGS: &[(&str, &str)] = &[
     ("timezone", "'Asia/Kolkata'"),
 ];
 
-/// One database and what belongs to it. `app` and `other` may use the extension, `boss` may administer it, `stranger` may not.
+/// One database and everything that belongs to it. `app` and `other` may use the extension, `boss` may administer it,
+/// `stranger` may not.
 ///
-/// A test ends with [`App::done`]; one that panics gets the state of the engine and the end of the log printed.
+/// A test ends with [`App::done`]. If a test panics, the state of the engine and the end of the log are printed.
 pub struct App {
     home: Home,
     database: String,
-    /// Of all workers that were registered.
+    /// The ledgers of all registered workers.
     ledgers: Mutex<Vec<Ledger>>,
 }
 
@@ -55,28 +57,29 @@ impl App {
         App::set_up(Home::Shared(Cluster::shared()), name, "")
     }
 
-    /// The same in a database that [`App::make_hostile_database`] makes. A test names its tables with their schemas there.
+    /// A database that [`App::make_hostile_database`] makes, in the shared cluster. A test names its tables with their
+    /// schemas there.
     pub fn hostile(name: &str) -> App {
         App::set_up_hostile(Home::Shared(Cluster::shared()), name, "")
     }
 
-    /// The same in a cluster of its own.
+    /// A hostile database in a cluster of its own.
     pub fn hostile_alone(name: &str, options: ClusterOptions) -> App {
         App::set_up_hostile(Home::Own(Cluster::start(options)), name, "")
     }
 
-    /// The same with the schema of this version of the extension.
+    /// A hostile database with the schema of this version of the extension, in the shared cluster.
     pub fn hostile_of_version(name: &str, version: &str) -> App {
         let cluster = Cluster::start(ClusterOptions::default());
         App::set_up_hostile(Home::Own(cluster), name, &format!("VERSION '{version}'"))
     }
 
-    /// The same in a cluster of its own, for tests that kill, stop or configure the server.
+    /// A database in a cluster of its own, for tests that kill, stop or configure the server.
     pub fn alone(name: &str, options: ClusterOptions) -> App {
         App::set_up(Home::Own(Cluster::start(options)), name, "")
     }
 
-    /// The same with the schema of this version of the extension.
+    /// A database with the schema of this version of the extension, in the shared cluster.
     pub fn of_version(name: &str, version: &str) -> App {
         let cluster = Cluster::start(ClusterOptions::default());
         App::set_up(Home::Own(cluster), name, &format!("VERSION '{version}'"))
@@ -84,7 +87,7 @@ impl App {
 
     fn set_up(home: Home, name: &str, version: &str) -> App {
         let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
-        // From template0, which nobody can be connected to.
+        // From template0, because no session can connect to it.
         app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
         app.with_extension(version)
     }
@@ -95,8 +98,8 @@ impl App {
         app.with_extension(version)
     }
 
-    /// Makes a database without the extension that has the default privileges and settings of other owners, and compares texts as ICU
-    /// does, where the server has that.
+    /// Makes a database without the extension. It has the default privileges and settings of other owners. If the
+    /// server has ICU, the database compares texts as ICU does.
     pub fn make_hostile_database(&self, name: &str) {
         let mut superuser = self.cluster().superuser();
         let has_icu = superuser.one("SELECT EXISTS (SELECT FROM pg_collation WHERE collprovider = 'i')");
@@ -184,8 +187,9 @@ impl App {
         ));
     }
 
-    /// Has a step of this role run into `xdb.apply_timeout` in a table, so that its steps are runners' for ten minutes. `row` has a value for
-    /// each column, but for the key, that a new row needs; the step writes them.
+    /// Marks a table as slow: a step of this role exceeds `xdb.apply_timeout` in the table. So its steps run in a
+    /// runner for ten minutes. `row` has a value for each column that a new row needs, except the key. The step writes
+    /// these values.
     pub fn make_slow(&self, role: &str, table: &str, key: &str, row: Value) {
         let columns: Vec<_> = row.as_object().into_iter().flatten().map(|(column, _)| column.as_str()).collect();
         let mut superuser = self.superuser();
@@ -216,12 +220,12 @@ impl App {
         drop(worker);
     }
 
-    /// As if marks of slow tables that last ten minutes had expired, and not those that last an hour.
+    /// Makes marks that last ten minutes expire. Marks that last an hour stay.
     pub fn ten_minutes_pass(&self) {
         self.cluster().set("xdb.now", "10 min 30 s");
     }
 
-    /// Kills the scheduler, and with it, for a moment, the whole server; returns when another scheduler is there.
+    /// Kills the scheduler. The whole server restarts because of that. Returns when another scheduler runs.
     pub fn kill_scheduler(&self) {
         let killed = self.scheduler();
         self.cluster().kill_process(killed);
@@ -230,8 +234,8 @@ impl App {
         });
     }
 
-    /// Pauses the engine, and returns when no turn is under way that began before: such a turn goes on with what it has read, and
-    /// may claim what is started after the pause was committed.
+    /// Pauses the engine, and waits until no earlier turn is under way. Such a turn continues with what it has read,
+    /// and may claim calls of processes that are started after the pause.
     pub fn pause(&self) {
         let mut superuser = self.superuser();
         let mut is_paused = || superuser.text("SELECT state FROM xdb.status()") == "paused";
@@ -246,7 +250,7 @@ impl App {
         self.superuser().run("SELECT xdb.resume_engine()");
     }
 
-    /// Has calls made again that are held. Who kills schedulers again and again hits one in the moment in which it makes a call.
+    /// Makes held calls due again. A test that kills schedulers repeatedly may hit the same call each time.
     pub fn let_held_calls_go(&self) {
         let held = "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures
             WHERE error_type = 'CallHeld'";
@@ -258,7 +262,7 @@ impl App {
         self.cluster().scheduler(&self.database)
     }
 
-    /// Does something that ends with the server, at the crash point.
+    /// Does work during which the server dies at the crash point.
     pub fn crash_at(&self, point: &str, work: impl FnOnce() -> Result<(), SqlError>) {
         self.cluster().arm(point);
         let error = work().expect_err("the server dies under it");
@@ -266,12 +270,12 @@ impl App {
         self.cluster().wait_for_crash(point);
     }
 
-    /// Lines of trouble in the log that concern this database and that nothing explains.
+    /// Lines of trouble in the log that concern this database and have no explanation.
     pub fn unexplained_errors(&self, allowed: &[&str]) -> Vec<String> {
         log::unexplained(&self.cluster().log(), Some(&self.database), allowed)
     }
 
-    /// What `xdb.check_process` says about all executions of the database.
+    /// The problems that `xdb.check_process` finds in all executions of the database.
     fn unsound(&self) -> Vec<String> {
         // A test may have dropped or renamed the database, or dropped the extension.
         let exists = format!("SELECT EXISTS (SELECT FROM pg_database WHERE datname = {})", literal(&self.database));
@@ -289,8 +293,8 @@ impl App {
         )
     }
 
-    /// The end of a test: all requests were of the protocol, every process is what its history says, the log has nothing but
-    /// what is allowed, the database can be dropped.
+    /// Ends a test. All requests must be of the protocol, every process must agree with its history, the log must have
+    /// only allowed trouble. The database must be droppable.
     pub fn done(self, allowed: &[&str]) {
         for ledger in &*self.ledgers.lock().expect("never poisoned") {
             assert_eq!(ledger.complaints(), Vec::<String>::new(), "requests that are not of the protocol");
@@ -302,7 +306,7 @@ impl App {
         self.cluster().superuser().drop_database(&self.database, "WITH (FORCE)");
     }
 
-    /// Everything that may tell why a test failed.
+    /// All facts that may explain why a test failed.
     fn report(&self) -> String {
         let state = match self.cluster().try_connect(&self.database, "postgres", Duration::from_secs(3)) {
             Ok(mut db) => views::dump(&mut db),
@@ -322,7 +326,7 @@ impl Drop for App {
     }
 }
 
-/// The application of the design, ready to sign up users.
+/// The application of the example `examples/signup`, ready to sign up users.
 pub struct SignupApp {
     app: App,
     /// Its worker.

@@ -1,10 +1,10 @@
-//! What the catalog has of the extension, to compare two databases by it.
+//! Reads from the catalog everything that the extension owns, to compare two databases.
 
 use std::collections::BTreeSet;
 
 use crate::db::Db;
 
-/// What the catalog has of everything in the extension, one line per fact: objects and all that can be set on them.
+/// All objects of the extension and all their settings, one line per fact.
 pub fn schema(db: &mut Db) -> BTreeSet<String> {
     let facts: Vec<String> = db.all(
         r"SELECT format('member %s', pg_describe_object(classid, objid, objsubid)) FROM pg_depend

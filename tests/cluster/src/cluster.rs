@@ -1,4 +1,4 @@
-//! A Postgres server of the tests' own: own directory, own socket, no TCP port.
+//! A Postgres server of the tests' own, with its own directory and socket, and without a TCP port.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use crate::db::{Db, SqlError};
 use crate::wait::wait_until;
 use crate::{install, keeper, log, skew};
 
-/// Roles that every cluster has. All are ordinary; which of them may use the extension is decided per database.
+/// Roles that every cluster has. All are ordinary. Each database decides which of them may use the extension.
 pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
 
 const DIRECTORY_PREFIX: &str = "xdb-test-";
 
-/// The directory of the sockets. Short, because the path of a socket is.
+/// The directory of the sockets. Short, because a socket's path must be short.
 const SOCKETS: &str = "s";
 
-/// The socket is named by it.
+/// The port, which is part of the socket's name.
 pub(crate) const PORT: u16 = 5432;
 
 /// The file of the data directory that names the armed crash point.
 const CRASH_POINT: &str = "xdb_crash_point";
 
-/// What a cluster is to be like.
+/// The options of a cluster.
 pub struct ClusterOptions {
     preload: bool,
     own_clock: bool,
@@ -45,7 +45,8 @@ impl ClusterOptions {
         self
     }
 
-    /// The server's clock can be set, and names below `silent.test` are never found, nor not found.
+    /// The server's clock can be set. Lookups of names below `silent.test` never end. Names below `absent.test` do not
+    /// exist.
     pub fn own_clock(mut self) -> Self {
         self.own_clock = true;
         self
@@ -58,16 +59,17 @@ impl ClusterOptions {
     }
 }
 
-/// A running server; stopped, and its directory removed, when dropped. After a panic the directory stays and its path is printed.
+/// A running server. When dropped, it is stopped and its directory is removed. After a panic the directory stays and
+/// its path is printed.
 pub struct Cluster {
     directory: PathBuf,
-    /// Of the server's programs. Another one after an upgrade.
+    /// The directory of the server's programs. It changes with an upgrade.
     pub(crate) bindir: Mutex<PathBuf>,
-    /// What was added to `postgresql.conf`.
+    /// The lines that were added to `postgresql.conf`.
     pub(crate) configuration: String,
     server: Mutex<Option<Child>>,
     keep: AtomicBool,
-    /// Crashes that were waited for.
+    /// The number of crashes that were waited for.
     crashes: AtomicUsize,
 }
 
@@ -77,7 +79,7 @@ impl Cluster {
         Cluster::with_roles(install::data_directory, options)
     }
 
-    /// One with a system identifier of its own. The others of the tests have the same.
+    /// A cluster with a system identifier of its own. All other clusters of the tests have the same one.
     pub fn start_elsewhere(options: ClusterOptions) -> Cluster {
         Cluster::with_roles(install::new_data_directory, options)
     }
@@ -91,7 +93,7 @@ impl Cluster {
         cluster
     }
 
-    /// The cluster that the tests of one binary share. Each test has a database of its own in it.
+    /// The cluster that the tests of one binary share. Each test has a database of its own in the cluster.
     pub fn shared() -> &'static Cluster {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         SHARED.get_or_init(|| {
@@ -109,7 +111,7 @@ impl Cluster {
         self.standby_with(ClusterOptions::default())
     }
 
-    /// The same with other options than the defaults.
+    /// A hot standby of this cluster with other options.
     pub fn standby_with(&self, options: ClusterOptions) -> Cluster {
         let copy = |data: &Path| {
             let mut command = self.client("pg_basebackup");
@@ -119,7 +121,8 @@ impl Cluster {
         Cluster::create(copy, &options)
     }
 
-    /// Copies the running server's files, for [`Cluster::recover`]. It has to archive its WAL with [`Cluster::archiving`].
+    /// Copies the running server's files, for [`Cluster::recover`]. The server must archive its WAL with
+    /// [`Cluster::archiving`].
     pub fn base_backup(&self) -> PathBuf {
         let backup = self.directory.join("backup");
         let mut command = self.client("pg_basebackup");
@@ -127,14 +130,14 @@ impl Cluster {
         backup
     }
 
-    /// Options of a server that keeps its WAL in this directory, which is made.
+    /// Options of a server that archives its WAL into this directory. Makes the directory.
     pub fn archiving(directory: &Path) -> ClusterOptions {
         install::server_directory(directory);
         let command = format!("cp %p {}/%f", directory.display());
         ClusterOptions::default().set("archive_mode", "on").set("archive_command", &command)
     }
 
-    /// A server that starts from a backup and replays the archive up to a restore point, then goes on by itself.
+    /// A server that starts from a backup and replays the archive up to a restore point. Then it runs by itself.
     pub fn recover(backup: &Path, archive: &Path, restore_point: &str) -> Cluster {
         let copy = |data: &Path| {
             install::copy(backup, data);
@@ -152,7 +155,7 @@ impl Cluster {
         cluster
     }
 
-    /// Dumps a database into a file next to the data, as `pg_dump` does with these options besides its format.
+    /// Dumps a database into a file next to the data. `pg_dump` gets these options besides its format.
     pub fn dump(&self, database: &str, options: &[&str]) -> PathBuf {
         let file = self.directory.join(format!("{database}.dump"));
         let mut command = self.client("pg_dump");
@@ -160,13 +163,13 @@ impl Cluster {
         file
     }
 
-    /// Makes a database from a dump, whichever cluster it is from.
+    /// Makes a database from a dump, which may be from another cluster.
     pub fn restore(&self, database: &str, dump: &Path) {
         self.superuser().run(&format!("CREATE DATABASE {database} TEMPLATE template0"));
         self.restore_into(database, dump, &[]);
     }
 
-    /// Restores a dump into a database that is there, as `pg_restore` does with these options.
+    /// Restores a dump into an existing database. `pg_restore` gets these options.
     pub fn restore_into(&self, database: &str, dump: &Path, options: &[&str]) {
         let mut command = self.client("pg_restore");
         install::run(command.arg("--exit-on-error").args(options).args(["--dbname", database]).arg(dump));
@@ -223,7 +226,7 @@ impl Cluster {
     fn configuration(directory: &Path, options: &ClusterOptions) -> String {
         let sockets = directory.join(SOCKETS);
         let mut lines = vec![
-            // A TCP port that was free a moment ago may be somebody else's when the server starts.
+            // Another program may take a free TCP port before the server starts.
             ("listen_addresses", String::new()),
             ("port", PORT.to_string()),
             ("unix_socket_directories", sockets.display().to_string()),
@@ -255,12 +258,12 @@ impl Cluster {
         fs::write(&path, conf).expect("a file of ours");
     }
 
-    /// Starts the server and waits until it takes connections.
+    /// Starts the server and waits until it accepts connections.
     pub fn launch(&self) {
         self.launch_with(&[]);
     }
 
-    /// The same, with options on the server's command line.
+    /// Starts the server with options on its command line.
     pub fn launch_with(&self, options: &[&str]) {
         if let Err(problem) = self.try_launch_with(options) {
             self.keep.store(true, Ordering::Relaxed);
@@ -268,7 +271,7 @@ impl Cluster {
         }
     }
 
-    /// The same, and it may fail: what a killed postmaster left behind can be in the way for a moment.
+    /// Starts the server. This may fail: a killed postmaster can leave things that prevent a start for a moment.
     pub fn try_launch(&self) -> Result<(), String> {
         self.try_launch_with(&[])
     }
@@ -289,7 +292,7 @@ impl Cluster {
             let mut server = self.server.lock().expect("never poisoned");
             let exited = server.as_mut().and_then(|child| child.try_wait().expect("a child of ours"));
             if exited.is_some() {
-                // Its pid may be somebody else's soon.
+                // Another process may get its pid soon.
                 *server = None;
             }
             if exited.is_some() || Instant::now() > deadline {
@@ -300,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// Stops the server as a power cut would: nothing is flushed, nobody is told.
+    /// Stops the server as a power cut would: nothing is flushed, and no client gets a message.
     pub fn crash(&self) {
         let Some(mut server) = self.server.lock().expect("never poisoned").take() else {
             return;
@@ -318,7 +321,7 @@ impl Cluster {
         }
     }
 
-    /// Kills the postmaster alone. Its children notice by themselves, some time later.
+    /// Kills the postmaster alone. Its children notice that some time later.
     pub fn kill(&self) {
         if let Some(mut server) = self.server.lock().expect("never poisoned").take() {
             signal(server.id() as i32, libc::SIGKILL);
@@ -326,11 +329,11 @@ impl Cluster {
         }
     }
 
-    /// Kills one process of the server with SIGKILL, and returns when the server has recovered from it.
+    /// Kills one process of the server with SIGKILL, and returns when the server has recovered.
     ///
-    /// 1. A session from before is the witness: the postmaster ends all sessions once it has seen the death. Until then it
-    ///    lets new ones in, which it ends in the middle of their work.
-    /// 2. From then on it turns everybody away until it has recovered.
+    /// 1. A session from before is the witness: the postmaster ends all sessions when it notices the death. Until then
+    ///    it accepts new sessions, which it ends in the middle of their work.
+    /// 2. From then on it refuses all connections until it has recovered.
     pub fn kill_process(&self, pid: i32) {
         let mut witness = self.superuser();
         signal(pid, libc::SIGKILL);
@@ -338,12 +341,12 @@ impl Cluster {
         self.try_connect("postgres", "postgres", Duration::from_secs(60)).expect("the server recovers");
     }
 
-    /// The postmaster's pid, while it is there.
+    /// The postmaster's pid, while it runs.
     pub fn postmaster(&self) -> Option<i32> {
         self.server.lock().expect("never poisoned").as_ref().map(|server| server.id() as i32)
     }
 
-    /// Asks for a fast shutdown and answers how long it took.
+    /// Stops the server by a fast shutdown. Returns how long that took.
     pub fn stop(&self) -> Duration {
         let mut server = self.server.lock().expect("never poisoned").take().expect("the server runs");
         let asked = Instant::now();
@@ -352,7 +355,7 @@ impl Cluster {
         asked.elapsed()
     }
 
-    /// The same, and it may take longer than `within`: then the server is left as it is.
+    /// Stops the server by a fast shutdown. False: it takes longer than `within`, and continues.
     pub fn try_stop(&self, within: Duration) -> bool {
         let mut server = self.server.lock().expect("never poisoned");
         let Some(child) = server.as_mut() else { return true };
@@ -378,7 +381,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps the directory for a reader.
+    /// Makes the directory stay for a reader.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }
@@ -389,7 +392,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("connect to {database} as {role}: {error:?}"))
     }
 
-    /// The same, and it may fail. A server that is starting, or recovering from a crash, is waited for.
+    /// Opens a session, or returns the error. Waits for a server that is starting or recovering from a crash.
     pub fn try_connect(&self, database: &str, role: &str, within: Duration) -> Result<Db, SqlError> {
         let deadline = Instant::now() + within;
         loop {
@@ -408,7 +411,7 @@ impl Cluster {
         self.connect("postgres", "postgres")
     }
 
-    /// Changes a setting for the whole cluster and reloads. Where a crash point is armed the server may die of that meanwhile.
+    /// Changes a setting for the whole cluster and reloads. If a crash point is armed, the server may die meanwhile.
     pub fn set(&self, name: &str, value: &str) {
         let set = || {
             let mut superuser = self.superuser();
@@ -420,7 +423,7 @@ impl Cluster {
             Err(error) => panic!("{name} = {value}: {error:?}"),
             Ok(()) => true,
         });
-        // A new session reads the files anew once the postmaster has: that is how we know it has.
+        // A new session reads the files after the postmaster has read them. So its value shows that the postmaster has.
         wait_until(&format!("{name} is {value}"), 30, || {
             let sql = format!(
                 "SELECT current_setting('{name}') = '{value}' OR EXISTS (SELECT FROM pg_settings \
@@ -433,52 +436,54 @@ impl Cluster {
     /// Writes a file of this name, which the server may read, into its data directory.
     pub fn write_file(&self, name: &str, content: &str) {
         let path = self.data_directory().join(name);
-        // Renamed into its place, so that nobody reads half of it.
+        // Renamed into its place, so that no process reads half of it.
         let made = path.with_extension("new");
         fs::write(&made, content).expect("a directory of ours");
         install::give_to_server(&made);
         fs::rename(&made, &path).expect("a directory of ours");
     }
 
-    /// Sets the clock of a server that has one of its own: so many seconds ahead of the real one.
+    /// Sets the clock of a server that has a clock of its own, to this many seconds ahead of the real one.
     pub fn set_clock(&self, seconds: f64) {
         skew::set(&self.directory, (seconds * 1e6) as i64);
     }
 
-    /// Arms a crash point of a build that has them: the first process of the server that comes by kills itself.
+    /// Arms a crash point of a build with crash points. The first process of the server that reaches the point kills
+    /// itself.
     pub fn arm(&self, point: &str) {
         let path = self.data_directory().join(CRASH_POINT);
-        // Renamed into its place, so that nobody reads half of it.
+        // Renamed into its place, so that no process reads half of it.
         let made = path.with_extension("new");
         fs::write(&made, point).expect("a directory of ours");
         install::give_to_server(&made);
         fs::rename(&made, &path).expect("a file of ours");
     }
 
-    /// Asks the processes of which the condition on `pg_stat_activity` holds to end. Where a point is armed the server may die
-    /// of that before it has answered.
+    /// Terminates the processes that fulfil the condition on `pg_stat_activity`. If a crash point is armed, the server
+    /// may die before it answers.
     pub fn ask_to_end(&self, condition: &str) {
         let _ = self
             .superuser()
             .try_run(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {condition}"));
     }
 
-    /// Whether nobody has come by the armed point yet.
+    /// Whether no process has reached the armed point yet.
     pub fn is_armed(&self) -> bool {
         self.data_directory().join(CRASH_POINT).exists()
     }
 
-    /// Waits until somebody has come by the armed point, and the server is back.
+    /// Waits until a process has reached the armed point, and the server has recovered.
     pub fn wait_for_crash(&self, point: &str) {
         wait_until(&format!("a process comes by {point}"), 30, || !self.is_armed());
-        // It is about to die; once the others have gone too, connections are refused until all is recovered.
+        // The process is about to die. Then the postmaster ends the other processes, and refuses connections until it
+        // has recovered.
         let recovering = || log::crashes(&self.log()) > self.crashes.load(Ordering::Relaxed);
         wait_until(&format!("the server notices the crash at {point}"), 30, recovering);
         self.crashes.store(log::crashes(&self.log()), Ordering::Relaxed);
         drop(self.superuser());
     }
 
-    /// How a server reaches this one.
+    /// The connection string by which another server reaches this one.
     pub fn conninfo(&self, database: &str) -> String {
         format!("host={} port={PORT} user=postgres dbname={database}", self.socket_directory().display())
     }
@@ -487,7 +492,7 @@ impl Cluster {
         self.directory.join(SOCKETS)
     }
 
-    /// Where everything of the cluster is: data, log, sockets.
+    /// The directory of the cluster: data, log, sockets.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -506,12 +511,12 @@ impl Cluster {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Lines of trouble in the log that neither `allowed` nor common knowledge explains.
+    /// Lines of trouble in the log that neither `allowed` nor the list for all tests explains.
     pub fn unexplained_errors(&self, allowed: &[&str]) -> Vec<String> {
         log::unexplained(&self.log(), None, allowed)
     }
 
-    /// The scheduler's pid in a database, if one runs.
+    /// The scheduler's pid in a database, if a scheduler runs.
     pub fn find_scheduler(&self, database: &str) -> Option<i32> {
         let sql = format!(
             "SELECT pid FROM pg_stat_activity WHERE datname = '{database}' \
@@ -521,7 +526,7 @@ impl Cluster {
         self.superuser().try_maybe(&sql).unwrap_or(None)
     }
 
-    /// The scheduler's pid in a database, as soon as there is one.
+    /// The scheduler's pid in a database. Waits until a scheduler runs.
     pub fn scheduler(&self, database: &str) -> i32 {
         let mut pid = None;
         wait_until(&format!("a scheduler runs in {database}"), 20, || {
@@ -549,24 +554,25 @@ pub fn signal(pid: i32, signal: i32) {
     assert_eq!(sent, 0, "kill {pid}: {}", std::io::Error::last_os_error());
 }
 
-/// The limit of open files of a running process, which a new one takes the place of. Those that it has open stay so.
+/// Sets the limit of open files of a running process. Open files stay open. Returns the limit before.
 pub fn limit_files(pid: i32, limit: u64) -> u64 {
     let before = prlimit(pid, &["--nofile", "--output", "SOFT", "--noheadings"]);
     prlimit(pid, &[&format!("--nofile={limit}:")]);
     before.trim().parse().expect("a number")
 }
 
-/// From now on a running process can have so many bytes of addresses more than it has.
+/// Limits the addresses of a running process to this many bytes more than it has.
 pub fn limit_memory(pid: i32, more: u64) {
     prlimit(pid, &[&format!("--as={}:", size(pid, "VmSize") + more)]);
 }
 
-/// The same for memory that the process alone may write: what the system promises, and counts under strict overcommit.
+/// Limits the memory that only the process may write, to this many bytes more than it has. The system promises this
+/// memory, and counts it under strict overcommit.
 pub fn limit_promised_memory(pid: i32, more: u64) {
     prlimit(pid, &[&format!("--data={}:", size(pid, "VmData") + more)]);
 }
 
-/// What a process has of this kind of memory, in bytes.
+/// The size of this kind of memory of a process, in bytes.
 pub fn size(pid: i32, kind: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':')).expect("it has a size");
@@ -574,7 +580,7 @@ pub fn size(pid: i32, kind: &str) -> u64 {
     kilobytes * 1024
 }
 
-/// The system's own tool, as the server's user: the tests' may not be allowed to.
+/// Runs the system's tool as the server's user. The user of the tests may not be allowed to.
 fn prlimit(pid: i32, arguments: &[&str]) -> String {
     let mut command = install::program(Path::new("/usr/bin"), "prlimit");
     install::output(command.args(["--pid", &pid.to_string()]).args(arguments))

@@ -1,12 +1,13 @@
-//! The SQLSTATEs of class `XD`, one name each: tests compare with these and with nothing else.
+//! The SQLSTATEs of class `XD`, by name. Tests compare errors with these names only.
 
-/// No process of that id that the caller may see. A process of somebody else is reported just so, which hides that it exists.
+/// The caller sees no process of this id. Processes that the caller may not see give the same error, so it reveals
+/// nothing.
 pub const UNKNOWN_PROCESS: &str = "XD001";
 /// The process type is not registered.
 pub const UNKNOWN_PROCESS_TYPE: &str = "XD002";
-/// The state is not one of the process type, or the state execution does not exist.
+/// The process type does not list the state, or the state execution does not exist.
 pub const UNKNOWN_STATE: &str = "XD003";
-/// The queue is not one that the process type lists.
+/// The process type does not list the queue.
 pub const UNKNOWN_QUEUE: &str = "XD004";
 /// The worker is not registered.
 pub const UNKNOWN_WORKER: &str = "XD005";
@@ -14,9 +15,9 @@ pub const UNKNOWN_WORKER: &str = "XD005";
 pub const ALREADY_STARTED: &str = "XD006";
 /// The process is closed.
 pub const NOT_RUNNING: &str = "XD007";
-/// The definition of a process type does not hold together, or does not fit the tables.
+/// The definition of a process type contradicts itself, or does not fit the tables.
 pub const INVALID_DEFINITION: &str = "XD008";
-/// An argument or an option has a value that means nothing.
+/// An argument or an option has an invalid value.
 pub const INVALID_ARGUMENT: &str = "XD009";
 /// The worker failed while an RPC was being invoked.
 pub const WORKER_FAILED: &str = "XD010";
@@ -26,20 +27,20 @@ pub const NOT_PRELOADED: &str = "XD011";
 pub const STANDBY: &str = "XD012";
 /// The process may be seen, but not driven, by the caller.
 pub const NOT_PERMITTED: &str = "XD013";
-/// The function would wait for what the caller itself has not committed.
+/// The function would wait for changes that the caller itself has not committed.
 pub const WOULD_WAIT_FOR_ITSELF: &str = "XD014";
-/// The payload is nothing that `jsonb` holds, or it is too large.
+/// `jsonb` does not accept the payload, or the payload is too large.
 pub const PAYLOAD_REFUSED: &str = "XD015";
 /// The function waits or calls, and was called from inside the engine.
 pub const INSIDE_ENGINE: &str = "XD016";
 /// The worker's host is outside `xdb.allowed_worker_hosts`.
 pub const HOST_NOT_ALLOWED: &str = "XD017";
-/// Running processes still use what was to be removed.
+/// Running processes still use the object that was to be removed.
 pub const STILL_IN_USE: &str = "XD018";
-/// The state execution waits for no such timer.
+/// The state execution does not wait for this timer.
 pub const NOT_WAITING: &str = "XD019";
 
-/// An RPC did not get its locks in its time.
+/// An RPC did not get its locks in time.
 pub const LOCKS_NOT_GRANTED: &str = "XD020";
 /// Roles that own running processes of a copy are missing.
 pub const MISSING_OWNERS: &str = "XD021";
@@ -48,9 +49,9 @@ pub const OTHER_SCHEMA: &str = "XD022";
 
 /// The process or its type is paused.
 pub const PAUSED: &str = "XD023";
-/// The call that was fetched is somebody else's, or over.
+/// Lease lost: the call was reclaimed, or is over.
 pub const CALL_IS_LOST: &str = "XD025";
-/// There are as many of something as there may be.
+/// A quota is used up.
 pub const OVER_QUOTA: &str = "XD029";
 /// An idempotency key was used for another RPC, or another input.
 pub const KEY_REUSED: &str = "XD030";
@@ -75,5 +76,5 @@ pub const UNIQUE_VIOLATION: &str = "23505";
 pub const FOREIGN_KEY_VIOLATION: &str = "23503";
 /// `check_violation`.
 pub const CHECK_VIOLATION: &str = "23514";
-/// `no_data`: the row of a step's write is gone.
+/// `no_data`: the row of a step's write no longer exists.
 pub const NO_DATA: &str = "02000";

@@ -1,4 +1,5 @@
-//! A session with the database, in which a failed statement is a panic that says which, unless the test expects it.
+//! A session with the database. A failed statement is a panic that names the statement, unless the test expects the
+//! error.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,26 +14,27 @@ use crate::wait::wait_until;
 /// An error as the server reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SqlError {
-    /// The SQLSTATE; `08006` where the connection was lost.
+    /// The SQLSTATE. `08006` if the connection was lost.
     pub code: String,
     /// The primary message.
     pub message: String,
-    /// DETAIL, or nothing.
+    /// DETAIL, or an empty text.
     pub detail: String,
-    /// HINT, or nothing.
+    /// HINT, or an empty text.
     pub hint: String,
-    /// The field for the name of a type, or nothing.
+    /// The field for the name of a type, or an empty text.
     pub datatype: String,
 }
 
 impl SqlError {
-    /// With a SQLSTATE and a message alone.
+    /// An error with a SQLSTATE and a message only.
     pub fn new(code: &str, message: &str) -> SqlError {
         let (detail, hint, datatype) = Default::default();
         SqlError { code: code.into(), message: message.into(), detail, hint, datatype }
     }
 
-    /// The connection has ended, or there is none to be had, which says nothing of what a transaction came to.
+    /// Whether the connection was lost, or could not be made. Such an error says nothing about the result of a
+    /// transaction.
     pub fn is_lost(&self) -> bool {
         matches!(&*self.code, "57P01" | "57P02" | "57P03" | "57P05") || self.code.starts_with("08")
     }
@@ -81,7 +83,7 @@ impl Db {
         Ok(Db { client, notices })
     }
 
-    /// What the server has told besides, since the last time: severity, message and detail of each.
+    /// The notices since the last call: severity, message and detail of each.
     pub fn notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().expect("nobody panics here"))
     }
@@ -96,7 +98,7 @@ impl Db {
         Ok(self.client.batch_execute(sql)?)
     }
 
-    /// Runs something again while it fails to serialize, as an application with serializable transactions does.
+    /// Runs a function again while it fails to serialize, as an application with serializable transactions does.
     pub fn again<T>(&mut self, statement: impl Fn(&mut Db) -> Result<T, SqlError>) -> Result<T, SqlError> {
         let mut told = None;
         wait_until("a statement serializes", 20, || {
@@ -127,7 +129,7 @@ impl Db {
         }
     }
 
-    /// What is underneath, for prepared statements, parameters and transactions.
+    /// The client below, for prepared statements, parameters and transactions.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -154,7 +156,7 @@ impl Db {
         Ok(self.client.query_one(sql, &[])?.get(0))
     }
 
-    /// The one value of a query with no row or one; it may fail.
+    /// The value of a query with one row, or None without a row. The query may fail.
     pub fn try_maybe<T: FromSqlOwned>(&mut self, sql: &str) -> Result<Option<T>, SqlError> {
         Ok(self.client.query_opt(sql, &[])?.map(|row| row.get(0)))
     }
@@ -184,7 +186,7 @@ impl Db {
         row.unwrap_or_else(|| panic!("no row: {sql}"))
     }
 
-    /// The one `json` or `jsonb` value of a query; SQL's NULL is JSON's.
+    /// The one `json` or `jsonb` value of a query. SQL's NULL becomes JSON's null.
     pub fn json(&mut self, sql: &str) -> Value {
         match self.text(sql).as_str() {
             "NULL" => Value::Null,
@@ -200,7 +202,7 @@ impl Db {
         }
     }
 
-    /// A start, to be completed by the methods of [`Start`].
+    /// A start, which the methods of [`Start`] complete.
     pub fn start<'a>(&'a mut self, process_id: &str, process_type: &str) -> Start<'a> {
         Start {
             db: self,
@@ -219,7 +221,7 @@ impl Db {
         self.json(&format!("SELECT xdb.invoke_rpc({process_id}, {name}, {})", jsonb(&input)))
     }
 
-    /// Waits until a process is closed, and answers how it ended.
+    /// Waits until a process is closed. Returns how it ended.
     pub fn outcome(&mut self, process_id: &str) -> Outcome {
         let answer = self.json(&format!("SELECT xdb.wait_for_process({}, '60 seconds')", literal(process_id)));
         assert_ne!(answer["timedOut"], Value::Bool(true), "{process_id} does not end: {answer}");
@@ -240,7 +242,7 @@ impl Db {
     }
 }
 
-/// How a process ended: what `wait_for_process` answers.
+/// The end of a process, as `wait_for_process` returns it.
 pub struct Outcome(Value);
 
 impl Outcome {
@@ -249,7 +251,7 @@ impl Outcome {
         self.0["status"].as_str().unwrap_or_else(|| panic!("no status: {}", self.0))
     }
 
-    /// *The* result.
+    /// The result, if there is exactly one.
     pub fn result(&self) -> &Value {
         &self.0["result"]
     }
@@ -260,7 +262,7 @@ impl Outcome {
     }
 }
 
-/// A call of `xdb.start_process` in the making.
+/// A call of `xdb.start_process` that is being built.
 #[must_use = "nothing is started before `go`"]
 pub struct Start<'a> {
     db: &'a mut Db,
@@ -283,7 +285,7 @@ impl Start<'_> {
         self.with("global_attribute_pk", literal(key))
     }
 
-    /// The same key in the columns of several tables, each given as `(table, column)`.
+    /// The same key in the columns of several tables. Each is given as `(table, column)`.
     pub fn keys(self, tables: &[(&str, &str)], key: &str) -> Self {
         let keys: Value = tables.iter().map(|(table, column)| (table.to_string(), json!({*column: key}))).collect();
         self.options(json!({"globalAttributeKeys": keys}))
@@ -299,7 +301,7 @@ impl Start<'_> {
         self.with("local_attributes", jsonb(&attributes))
     }
 
-    /// What happens if the id is in use.
+    /// The policy for an id that is in use.
     pub fn reuse(self, policy: &str) -> Self {
         self.with("id_reuse_policy", literal(policy))
     }
@@ -320,13 +322,13 @@ impl Start<'_> {
         format!("SELECT xdb.start_process({})::text", arguments.join(", "))
     }
 
-    /// Starts, and answers the execution's UUID.
+    /// Starts the process. Returns the UUID of the execution.
     pub fn go(self) -> String {
         let sql = self.sql();
         self.db.one(&sql)
     }
 
-    /// Starts, which may fail.
+    /// Starts the process, or returns the error.
     pub fn try_go(self) -> Result<String, SqlError> {
         let sql = self.sql();
         self.db.try_one(&sql)

@@ -1,51 +1,52 @@
-//! Definitions of process types, without the noise that every test would repeat.
+//! Builds definitions of process types, with defaults for the parts that every test would repeat.
 
 use serde_json::{Value, json};
 
-/// Retries soon enough for a test.
+/// A retry policy that is quick enough for a test.
 pub fn quick_retries() -> Value {
     json!({"initialIntervalSeconds": 0.05, "backoffCoefficient": 1.2, "maximumIntervalSeconds": 0.2})
 }
 
-/// The same, and no more than so many attempts.
+/// A quick retry policy with this number of attempts at most.
 pub fn attempts(count: u32) -> Value {
     let mut policy = quick_retries();
     policy["maximumAttempts"] = json!(count);
     policy
 }
 
-/// A definition in the making.
+/// A definition that is being built.
 #[derive(Clone)]
 pub struct Definition(Value);
 
 impl Definition {
-    /// The starting state is the one named; it still has to be added. It may use all global queues: few tests are about which.
+    /// A definition with this starting state, which must still be added. The definition allows all global queues,
+    /// because few tests are about that.
     pub fn starting_with(state: &str) -> Definition {
         Definition(json!({"startingState": state, "states": {}, "globalQueues": ["*"]}))
     }
 
-    /// No thread before an RPC starts one.
+    /// A definition without a starting state: only RPCs start threads.
     pub fn without_start() -> Definition {
         Definition(json!({"states": {}, "globalQueues": ["*"]}))
     }
 
-    /// A state that goes straight to `execute`, and is retried quickly.
+    /// A state without `waitUntil`, which is retried quickly.
     pub fn step(self, state: &str) -> Definition {
         self.step_with(state, json!({}))
     }
 
-    /// The same, with more in its configuration.
+    /// A state without `waitUntil`, with more options.
     pub fn step_with(self, state: &str, config: Value) -> Definition {
         let base = json!({"skipWaitUntil": true, "executeApiRetryPolicy": quick_retries()});
         self.state(state, merged(base, config))
     }
 
-    /// A state that is asked what it waits for first.
+    /// A state with `waitUntil`.
     pub fn waiting_step(self, state: &str) -> Definition {
         self.waiting_step_with(state, json!({}))
     }
 
-    /// The same, with more in its configuration.
+    /// A state with `waitUntil`, with more options.
     pub fn waiting_step_with(self, state: &str, config: Value) -> Definition {
         let base = json!({"waitUntilApiRetryPolicy": quick_retries(), "executeApiRetryPolicy": quick_retries()});
         self.state(state, merged(base, config))
@@ -79,18 +80,18 @@ impl Definition {
         self
     }
 
-    /// What `register_process_type` is told.
+    /// The JSON for `register_process_type`.
     pub fn json(&self) -> &Value {
         &self.0
     }
 }
 
-/// Exactly one state that closes the process: for tests that care about starting, not about what is started.
+/// Exactly one state, which closes the process. For tests in which only the start matters.
 pub fn one_step() -> Definition {
     Definition::starting_with("Only").step("Only")
 }
 
-/// One state that waits for a message of `inbox`: for tests that need a process that runs.
+/// One state that waits for a message of `inbox`. For tests that need a running process.
 pub fn mailbox() -> Definition {
     Definition::starting_with("Read").waiting_step("Read")
 }

@@ -1,4 +1,4 @@
-//! Processes of many kinds that are half-way, for tests of what happens to a database in the middle of its work.
+//! Processes of many kinds in the middle of their work, for tests of what happens to a database meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::worker::{
 /// Processes of each kind.
 pub const OF_EACH: usize = 5;
 
-/// How often a counting process counts.
+/// How often a counting process counts before it waits.
 const COUNTS: u64 = 3;
 
 const KINDS: [&str; 6] = ["counting", "failing", "joining", "sharing", "slow", "timed"];
@@ -30,8 +30,8 @@ pub struct HalfWay {
 }
 
 impl HalfWay {
-    /// Registers process types and starts processes of each. When it returns they wait for messages and timers, hang in a
-    /// call, or fail and are tried again.
+    /// Registers process types and starts processes of each. When this returns, the processes wait for messages and
+    /// timers, hang in a call, or are retried after failures.
     pub fn start(app: &App) -> HalfWay {
         let healed = Arc::new(AtomicBool::new(false));
         let worker = app.worker({
@@ -57,12 +57,12 @@ impl HalfWay {
         HalfWay { worker, healed }
     }
 
-    /// More of those that begin by waiting, while the others are half-way.
+    /// Starts more processes of the kind that begins by waiting, while the others are half-way.
     pub fn start_more(&self, db: &mut Db, suffix: &str) {
         start(db, "counting", suffix);
     }
 
-    /// Lets all of them come to their ends, and looks at what each has done.
+    /// Lets all processes complete, and checks what each has done.
     pub fn finish(&self, db: &mut Db, suffixes: &[&str]) {
         self.healed.store(true, Ordering::Relaxed);
         self.worker.release();

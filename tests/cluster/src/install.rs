@@ -1,4 +1,4 @@
-//! Where Postgres is, who runs it, and a data directory that was initialised once and is copied ever after.
+//! Finds Postgres and the user that runs it. Copies a data directory that was initialised once.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The operating system's user that a server runs as, where that is not ourselves.
+/// The operating system's user that a server runs as, if it is not the user of the tests.
 #[derive(Clone, Copy)]
 pub struct OsUser {
     uid: u32,
     gid: u32,
 }
 
-/// `None`: servers run as whoever runs the tests. Postgres refuses to run as root, so root's servers belong to `postgres`.
+/// The user for servers. None: the user of the tests. Postgres refuses to run as root, so servers of root run as
+/// `postgres`.
 pub fn server_user() -> Option<OsUser> {
     static USER: OnceLock<Option<OsUser>> = OnceLock::new();
     *USER.get_or_init(|| {
@@ -32,7 +33,8 @@ pub fn server_user() -> Option<OsUser> {
     })
 }
 
-/// One of the server's programs, to be run as the server's user, without the environment that would change what it does.
+/// One of the server's programs, run as the server's user. The environment contains nothing that changes what the
+/// program does.
 pub fn program(bindir: &Path, name: &str) -> Command {
     let mut command = Command::new(bindir.join(name));
     if let Some(user) = server_user() {
@@ -48,12 +50,12 @@ pub fn program(bindir: &Path, name: &str) -> Command {
     command
 }
 
-/// Runs a program to its end; what it printed is the panic when it fails.
+/// Runs a program to its end. If it fails, the panic shows its output.
 pub fn run(command: &mut Command) {
     output(command);
 }
 
-/// The same, and gives what it printed on its standard output.
+/// Runs a program to its end. Returns its standard output.
 pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
@@ -66,21 +68,21 @@ pub fn output(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The directory under which everything of the tests lives: `XDB_TEST_DIR`, or the system's temporary directory.
+/// The directory of all files of the tests: `XDB_TEST_DIR`, or the system's temporary directory.
 pub fn base_directory() -> PathBuf {
     let base = std::env::var_os("XDB_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     fs::create_dir_all(&base).unwrap_or_else(|error| panic!("{}: {error}", base.display()));
     base
 }
 
-/// A new directory that the server's user, and nobody else, may enter.
+/// Makes a directory that only the server's user may enter.
 pub fn server_directory(path: &Path) {
     fs::create_dir(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     give_to_server(path);
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("our own directory");
 }
 
-/// Makes the server's user the owner of a file of ours.
+/// Makes the server's user the owner of a file.
 pub fn give_to_server(path: &Path) {
     if let Some(user) = server_user() {
         std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
@@ -88,7 +90,8 @@ pub fn give_to_server(path: &Path) {
     }
 }
 
-/// A fresh data directory at `target`, which must not exist: a copy of one that initdb made once for all test runs.
+/// Makes a data directory at `target`, which must not exist. It is a copy of one that initdb made once for all test
+/// runs.
 pub fn data_directory(target: &Path) {
     copy(template(), target);
 }
@@ -98,12 +101,12 @@ pub fn copy(from: &Path, target: &Path) {
     run(program_outside("cp").arg("-a").arg("--reflink=auto").arg(from).arg(target));
 }
 
-/// The same, by initdb itself: copies have the system identifier of what they were copied from.
+/// Makes a data directory by initdb. Copies have the system identifier of their original, and this one has its own.
 pub fn new_data_directory(target: &Path) {
     init_data_directory(bindir(), target, &[]);
 }
 
-/// The same, by the initdb of a server of any version, with more options.
+/// Makes a data directory by the initdb of a server of any version, with more options.
 pub fn init_data_directory(bindir: &Path, target: &Path, options: &[&str]) {
     run(program(bindir, "initdb")
         .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"])
@@ -138,25 +141,25 @@ fn template() -> &'static Path {
     })
 }
 
-/// A program that is not Postgres', as ourselves.
+/// A program that is not part of Postgres, run as the user of the tests.
 fn program_outside(name: &str) -> Command {
     let mut command = Command::new(name);
     command.stdin(Stdio::null());
     command
 }
 
-/// Where the programs of the server are that the tests run with.
+/// The directory of the programs of the tested server.
 pub fn bindir() -> &'static Path {
     static BINDIR: OnceLock<PathBuf> = OnceLock::new();
     BINDIR.get_or_init(|| bindir_of(&own_pg_config()))
 }
 
-/// Where the programs of the server with this `pg_config` are.
+/// The directory of the programs of the server with this `pg_config`.
 pub fn bindir_of(pg_config: &str) -> PathBuf {
     PathBuf::from(ask(pg_config, "--bindir"))
 }
 
-/// Tells servers apart that can't use each other's data, and those that were built in different ways.
+/// A name for the server's version and build. Servers with the same name can use each other's data.
 fn server_version() -> String {
     let version = ask(&own_pg_config(), "--version");
     version.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect()

@@ -1,8 +1,10 @@
-//! Nothing that a test starts outlives the test process, however that ends.
+//! Makes sure that nothing outlives the test process, however the process ends.
 //!
-//! Servers are spawned by one thread that lives as long as the process, because the kernel's "my parent died" signal goes by the
-//! parent *thread*: a server spawned by a test's own thread would die with that test. Statics are never dropped, so what a
-//! whole test binary shares is closed by a handler of `exit`. A directory that a killed run left is removed by the next.
+//! One thread spawns all servers and lives as long as the process. The kernel sends its signal about the parent's death
+//! when the parent *thread* ends. So a server that a test's own thread has spawned would die with that test.
+//!
+//! Statics are never dropped. So a handler of `exit` closes what a test binary shares. A later run removes directories
+//! that a killed run has left.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -27,7 +29,7 @@ pub fn spawn(mut command: Command) -> std::io::Result<Child> {
         let (requests, inbox) = channel::<Spawn>();
         let body = move || {
             for (mut command, answer) in inbox {
-                // The one who asked waits for the answer, so the channel is open.
+                // The caller waits for the answer, so the channel is open.
                 answer.send(command.spawn()).expect("whoever asked is waiting");
             }
         };
@@ -46,7 +48,7 @@ pub fn at_exit(action: impl FnOnce() + Send + 'static) {
     extern "C" fn run_all() {
         let actions = AT_EXIT.lock().map(|mut actions| std::mem::take(&mut *actions)).unwrap_or_default();
         for action in actions {
-            // A panic must not leave an `extern "C"` function, and the other actions shall run.
+            // A panic must not leave an `extern "C"` function, and the other actions must run.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).is_err() {
                 eprintln!("what was shared by the tests could not be closed");
             }
@@ -58,7 +60,7 @@ pub fn at_exit(action: impl FnOnce() + Send + 'static) {
     AT_EXIT.lock().expect("never poisoned").push(Box::new(action));
 }
 
-/// Removes directories `<prefix><pid>-<number>` whose process is gone.
+/// Removes directories `<prefix><pid>-<number>` whose process no longer exists.
 pub fn sweep(base: &Path, prefix: &str) {
     let Ok(entries) = base.read_dir() else { return };
     for entry in entries.flatten() {

@@ -1,9 +1,10 @@
-//! Tests with a real server, real HTTP and real kills.
+//! The library of the tests with a real server, real HTTP and real kills.
 //!
-//! A test tells a short story: an [`app::App`] (a database with the extension, ordinary roles, tables), a [`worker::Worker`] that
-//! does what the test tells it, sessions of the application, and what has to come of it. The extension has to be installed
-//! for the Postgres that `pg_config` (or `PG_CONFIG`) names. Clusters live under `XDB_TEST_DIR`, or the temporary directory;
-//! run as root, they belong to the user `postgres`.
+//! A test tells a short story. It has an [`app::App`] (a database with the extension, ordinary roles, tables), a
+//! [`worker::Worker`] that does what the test says, and sessions of the application. Then it checks the results.
+//!
+//! The extension must be installed for the Postgres of `pg_config` (or `PG_CONFIG`). Clusters are in `XDB_TEST_DIR`, or
+//! in the temporary directory. If root runs the tests, they belong to the user `postgres`.
 
 pub mod app;
 pub mod catalog;
@@ -26,7 +27,7 @@ pub mod views;
 pub mod wait;
 pub mod worker;
 
-/// What nearly every test needs.
+/// The names that nearly every test needs.
 pub mod prelude {
     pub use crate::app::{App, SignupApp};
     pub use crate::cluster::{Cluster, ClusterOptions};

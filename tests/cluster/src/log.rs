@@ -1,9 +1,9 @@
-//! The server's log, read as a test reads it: is there anything in it that nobody can explain?
+//! Reads the server's log, and finds lines of trouble that a test does not expect.
 
-/// What the harness sets `log_line_prefix` to: time, pid, kind of process, database, SQLSTATE.
+/// The value of `log_line_prefix`: time, pid, kind of process, database, SQLSTATE.
 pub const PREFIX: &str = "%m [%p] <%b|%d|%e> ";
 
-/// Lines of trouble that are none in a test cluster.
+/// Lines that look like trouble, and are normal in a test cluster.
 const ALWAYS_EXPLAINED: &[&str] = &[
     // A client that was still connected when its database was dropped or its cluster stopped.
     "terminating connection due to administrator command",
@@ -18,7 +18,7 @@ const ALWAYS_EXPLAINED: &[&str] = &[
     "enabling \"trust\" authentication",
 ];
 
-/// What `kill -9` of a server process brings with it, for tests that do so.
+/// Lines that `kill -9` of a server process causes, for tests that do so.
 pub const AFTER_A_CRASH: &[&str] = &[
     "terminating connection because of crash of another server process",
     "was terminated by signal 9",
@@ -26,12 +26,12 @@ pub const AFTER_A_CRASH: &[&str] = &[
     "database system was interrupted",
 ];
 
-/// One entry of the log that speaks of trouble.
+/// One line of the log about trouble.
 #[derive(Debug, PartialEq)]
 pub struct Trouble<'a> {
     /// `client backend`, `xdb scheduler`, …
     pub backend: &'a str,
-    /// The database, empty for a process without one.
+    /// The database. Empty for a process without one.
     pub database: &'a str,
     /// The SQLSTATE.
     pub state: &'a str,
@@ -55,13 +55,13 @@ pub fn troubles(log: &str) -> impl Iterator<Item = Trouble<'_>> {
     })
 }
 
-/// Assertions of the server that failed. Only a server that was built with them has any.
+/// Failed assertions of the server. Only a server that was built with assertions has any.
 pub fn failed_assertions(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter(|line| line.starts_with("TRAP: "))
 }
 
-/// The lines that nothing explains. A client's own error went to the client, which is where a test judges it; an internal error
-/// (class `XX`) is a defect wherever it shows, and so is an assertion that failed.
+/// The unexpected lines. A client's own error went to the client, where the test judges it. An internal error (class
+/// `XX`) and a failed assertion are always defects.
 pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<String> {
     let unexplained = troubles(log)
         .filter(|trouble| database.is_none_or(|database| trouble.database == database || trouble.database.is_empty()))
@@ -76,7 +76,7 @@ pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<S
     failed_assertions(log).chain(unexplained).map(str::to_owned).collect()
 }
 
-/// How many times the postmaster has found a child killed and started all others anew.
+/// How many times the postmaster has restarted all processes after the death of one.
 pub fn crashes(log: &str) -> usize {
     log.lines().filter(|line| line.contains("all server processes terminated; reinitializing")).count()
 }

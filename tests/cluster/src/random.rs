@@ -1,10 +1,10 @@
-//! Chance that can be given again: the same seed makes the same choices, on every machine and with every toolchain.
+//! Reproducible random numbers: the same seed makes the same choices, on every machine and with every toolchain.
 
 /// A stream of random numbers (SplitMix64).
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a seed and a label: streams of different labels have nothing to do with each other.
+    /// The stream of a seed and a label. Streams with different labels are independent.
     pub fn new(seed: u64, label: &str) -> Random {
         // FNV-1a; what it lacks in mixing, the stream adds.
         let hash = label
@@ -21,27 +21,27 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to below `end`, which is positive.
+    /// A number from 0 to below `end`, which must be positive.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True with this probability, in thousandths.
     pub fn permille(&mut self, chance: u64) -> bool {
         self.below(1000) < chance
     }
 
-    /// One of them; there is at least one.
+    /// One of the items. There must be at least one.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// Puts them into another order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

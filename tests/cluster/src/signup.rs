@@ -1,14 +1,15 @@
-//! The process of the design: somebody signs up, is reminded until the address is verified, and is welcomed.
+//! The process of the example `examples/signup`. A user signs up, is reminded until the address is verified, and is
+//! welcomed.
 
 use serde_json::json;
 
 use crate::definition::Definition;
 use crate::worker::{Answer, Api, Call, any_of, graceful_complete, local_queue, next, output, timer};
 
-/// Between two reminders.
+/// The time between two reminders.
 pub const REMINDER_SECONDS: f64 = 0.3;
 
-/// `signup`, on the table `users` of [`crate::app::App`].
+/// The process type `signup`, on the table `users` of [`crate::app::App`].
 pub fn definition() -> Definition {
     Definition::starting_with("Submit")
         .step("Submit")
@@ -19,7 +20,7 @@ pub fn definition() -> Definition {
         .rpc("verify", json!({"timeoutSeconds": 5}))
 }
 
-/// What its worker does.
+/// The handler of its worker.
 pub fn handler(call: &Call) -> Answer {
     match (call.api, call.target()) {
         (Api::Execute, "Submit") => {

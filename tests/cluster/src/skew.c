@@ -1,5 +1,5 @@
-/* Preloaded into a server under test: its clock is the real one, and as many microseconds ahead as a file says. And the name
-   server of names that end with ".silent.test" never answers; there are none that end with ".absent.test". */
+/* Preloaded into a server under test. The server's clock is ahead of the real one by the microseconds in a file.
+   Lookups of names that end with ".silent.test" never end. Names that end with ".absent.test" do not exist. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-//! A server whose clock a test sets, as an administrator sets that of a machine: forward, and back; and with names whose name
-//! server is silent, or knows them not.
+//! A server whose clock a test sets forward and back, as an administrator sets a machine's clock. For some names, its
+//! name server never answers, or does not know them.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use crate::install;
 
-/// Preloaded into the server, see there.
+/// The library that is preloaded into the server.
 const SOURCE: &str = include_str!("skew.c");
 
-/// Compiles the library into the server's directory. The clock is right.
+/// Compiles the library into the server's directory. The clock is right at first.
 pub fn prepare(directory: &Path) {
     let (source, library) = (directory.join("skew.c"), directory.join("skew.so"));
     fs::write(&source, SOURCE).expect("a directory of ours");
@@ -24,7 +24,7 @@ pub fn prepare(directory: &Path) {
     }
 }
 
-/// Has a server that is about to be started in this directory take the library, if there is one.
+/// Makes a server that starts in this directory load the library, if there is one.
 pub fn preload(directory: &Path, server: &mut Command) {
     let library = directory.join("skew.so");
     if library.exists() {
@@ -32,7 +32,7 @@ pub fn preload(directory: &Path, server: &mut Command) {
     }
 }
 
-/// From now on the server's clock is so many microseconds ahead of the real one.
+/// Sets the server's clock to this many microseconds ahead of the real one.
 pub fn set(directory: &Path, microseconds: i64) {
     // In its place, because the server has it mapped.
     let mut file =

@@ -1,14 +1,14 @@
-//! Changing by hand what the engine has written, to see it found.
+//! Changes by hand what the engine has written, to test that `xdb.check_process` finds it.
 
 use crate::app::App;
 use crate::db::Db;
 
-/// What `xdb.check_process` says.
+/// The problems that `xdb.check_process` finds.
 pub fn problems(db: &mut Db, process_id: &str) -> Vec<String> {
     db.all(&format!("SELECT problem FROM xdb.check_process('{process_id}')"))
 }
 
-/// Makes each change in a transaction of its own, which is rolled back, and compares what is found.
+/// Makes each change in a transaction of its own, which is rolled back. Compares the problems that are found.
 pub fn tamper(app: &App, process_id: &str, changes: &[(&str, &str)]) {
     let mut db = app.superuser();
     assert_eq!(problems(&mut db, process_id), Vec::<String>::new(), "before anything was changed");

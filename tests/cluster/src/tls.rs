@@ -1,4 +1,4 @@
-//! Workers behind TLS, and who certifies them.
+//! Workers behind TLS, and the authorities that sign their certificates.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::worker::Worker;
 
-/// Somebody who signs certificates, and whom nobody knows.
+/// An authority that signs certificates, and that no system trusts.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, as files have it.
+    /// The authority's own certificate, as PEM.
     pub pem: String,
 }
 
@@ -33,14 +33,14 @@ impl Default for Authority {
     }
 }
 
-/// Takes calls over TLS and hands them to a worker that has none; it stops when dropped.
+/// Accepts calls over TLS and passes them to a worker without TLS. It stops when dropped.
 pub struct Front {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
 impl Front {
-    /// Listens on a free port of 127.0.0.1, which is what the authority certifies.
+    /// Listens on a free port of 127.0.0.1, the address in the certificate.
     pub fn start(worker: &Worker, authority: &Authority) -> Front {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
@@ -65,14 +65,14 @@ impl Front {
                 else {
                     continue;
                 };
-                // Whoever is not trusted is hung up on, and whose connection ends is done.
+                // An untrusted caller is disconnected. A connection that ends needs no more work.
                 thread::spawn(move || relay(StreamOwned::new(session, stream), behind));
             }
         });
         front
     }
 
-    /// What `register_worker` is told.
+    /// The URL for `register_worker`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
@@ -96,7 +96,7 @@ fn relay(mut caller: impl Read + Write, mut worker: TcpStream) -> io::Result<()>
     }
 }
 
-/// The bytes of one message, which says how long its body is.
+/// Reads the bytes of one message. Its head gives the length of its body.
 fn message(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {

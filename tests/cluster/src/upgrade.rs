@@ -1,4 +1,4 @@
-//! `pg_upgrade`: a cluster goes on with the programs of a later major version.
+//! `pg_upgrade`: moves a cluster to the programs of a later major version.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::install;
 
 impl Cluster {
-    /// Upgrades this cluster, which was stopped, to the server of another `pg_config`, and launches it.
+    /// Upgrades this stopped cluster to the server of another `pg_config`, and starts it.
     pub fn upgrade(&self, pg_config: &str) {
         let new_bindir = install::bindir_of(pg_config);
         let (old_data, new_data) = (self.data_directory(), self.directory().join("data-new"));

@@ -1,4 +1,4 @@
-//! What the tests read from the views. The names of their columns stand here and nowhere else.
+//! Everything that tests read from the views. Only this file has the names of their columns.
 
 use serde_json::Value;
 
@@ -7,18 +7,18 @@ use crate::db::{Db, literal};
 use crate::wait::wait_until;
 use crate::worker::Worker;
 
-/// Calls of a process in backoff or spent, oldest first, as JSON objects.
+/// Calls of a process that are in backoff or whose retries are spent, oldest first, as JSON objects.
 pub fn failures(db: &mut Db, process_id: &str) -> Vec<Value> {
     db.rows(&format!("SELECT * FROM xdb.failures WHERE process_id = {}", literal(process_id)))
 }
 
-/// Does a failure of the process mention one of these, in whatever column?
+/// Whether a failure of the process mentions one of these words, in any column.
 pub fn fails_saying(db: &mut Db, process_id: &str, words: &[&str]) -> bool {
     let text = Value::Array(failures(db, process_id)).to_string().to_lowercase();
     words.iter().any(|word| text.contains(&word.to_lowercase()))
 }
 
-/// How many processes of these ids have that status; `pattern` is a LIKE pattern.
+/// How many processes of these ids have this status. `pattern` is a LIKE pattern.
 pub fn with_status(db: &mut Db, pattern: &str, status: &str) -> i64 {
     let (pattern, status) = (literal(pattern), literal(status));
     db.count(&format!("xdb.processes WHERE process_id LIKE {pattern} AND status = {status}"))
@@ -29,12 +29,12 @@ pub fn waits(db: &mut Db, process_id: &str) -> Vec<Value> {
     db.rows(&format!("SELECT * FROM xdb.waits WHERE process_id = {}", literal(process_id)))
 }
 
-/// Messages of a process that nobody has taken.
+/// Messages of a process that were not consumed yet.
 pub fn messages(db: &mut Db, process_id: &str) -> i64 {
     db.count(&format!("xdb.queue_messages WHERE process_id = {}", literal(process_id)))
 }
 
-/// How many state executions of a process have ended well.
+/// How many state executions of a process have completed.
 pub fn ended_states(db: &mut Db, process_id: &str) -> i64 {
     let process_id = literal(process_id);
     db.count(&format!("xdb.state_executions WHERE process_id = {process_id} AND status = 'COMPLETED'"))
@@ -50,7 +50,7 @@ pub fn events(db: &mut Db, process_id: &str) -> i64 {
     db.count(&format!("xdb.history WHERE process_id = {}", literal(process_id)))
 }
 
-/// The history of a process, of which there is one execution, has every event, in the order of their times.
+/// Checks that the history of a process with one execution has all events, in the order of their times.
 pub fn assert_history_is_whole(db: &mut Db, process_id: &str) {
     let process_id = literal(process_id);
     let whole = db.one::<bool>(&format!(
@@ -61,12 +61,12 @@ pub fn assert_history_is_whole(db: &mut Db, process_id: &str) {
     assert!(whole, "the history of {process_id} has a hole");
 }
 
-/// The one row of `xdb.status()`, as text: which table is slow, what went wrong last.
+/// The row of `xdb.status()`, as text: slow tables, the last error.
 pub fn engine(db: &mut Db) -> String {
     db.text("SELECT to_json(s) FROM xdb.status() s")
 }
 
-/// Everything that a reader of a failed test wants to know about a database.
+/// The facts about a database that a reader of a failed test needs.
 pub fn dump(db: &mut Db) -> String {
     let mut text = String::new();
     for (title, query) in [
@@ -85,7 +85,7 @@ pub fn dump(db: &mut Db) -> String {
     text
 }
 
-/// The engine of a copy waits to be adopted: several of its polls pass, and its worker is not called.
+/// Checks that the engine of a copy waits to be adopted: it polls several times, and calls no worker.
 pub fn waits_for_adopt(cluster: &Cluster, database: &str, worker: &Worker) {
     let mut db = cluster.connect(database, "postgres");
     let shown = |db: &mut Db| db.one::<String>("SELECT concat_ws(': ', state, reason) FROM xdb.status()");

@@ -1,8 +1,8 @@
-//! Tests wait for conditions, never for time to pass.
+//! Waits for conditions. Tests never wait just for time to pass.
 
 use std::time::{Duration, Instant};
 
-/// Polls until `condition` holds; after `seconds` the panic says what was waited for.
+/// Polls until `condition` holds. After `seconds` it panics and names the condition.
 pub fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !condition() {
@@ -11,7 +11,7 @@ pub fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool)
     }
 }
 
-/// Runs `body` in `count` threads at once, each with its number, and answers what they answered.
+/// Runs `body` in `count` threads at once, each with its number. Returns all results.
 pub fn at_once<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let barrier = std::sync::Barrier::new(count);
     std::thread::scope(|scope| {
@@ -28,7 +28,7 @@ pub fn at_once<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T
     })
 }
 
-/// How long `body` takes, and what it answers.
+/// Runs `body`. Returns how long it took, and its result.
 pub fn timed<T>(body: impl FnOnce() -> T) -> (Duration, T) {
     let begun = Instant::now();
     let answer = body();

@@ -1,8 +1,8 @@
-//! Looking after processes from psql: pausing, stopping, waiting, helping along, cleaning up.
+//! Operators look after processes with psql: they pause, stop, wait, retry and purge. Real processes and a worker.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `mail` waits for a message; `sleep` for an hour; `one` completes at once.
+/// `mail` waits for a message, `sleep` for an hour. `one` completes at once.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -84,7 +84,8 @@ fn the_backlog_is_counted_when_it_is_looked_at() {
     }
     wait_until("nothing is shown any more", 10, || figures() == nothing);
 
-    // Under way, paused, stopped by a caller: nobody of these wakes the engine up for a figure.
+    // Calls under way, paused processes and processes that a caller stops. None of these wakes the engine only to show
+    // a figure.
     worker.misbehave(|_| Reply::hang(force_complete(json!(null))));
     db.start("called", "one").go();
     worker.wait_for("its call", 10, |call| call.process_id() == "called");

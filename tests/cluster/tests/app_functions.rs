@@ -1,8 +1,10 @@
-//! Answers and starts call functions of the database, in the transaction that applies them.
+//! Answers and starts call functions of the database, in the transaction that applies them. Tested with a table `stock`
+//! that functions write.
 
 use xdb_cluster_tests::prelude::*;
 
-/// An application with stock that functions take from, and a type of processes whose answers call them. What they do is noted.
+/// An application with stock that functions reduce, and a process type whose answers call these functions. The
+/// functions record what they do.
 fn shop(name: &str) -> App {
     shop_of(App::new(name))
 }
@@ -142,7 +144,7 @@ fn a_function_that_changes_the_process_that_calls_it_is_refused() {
     app.done(&[]);
 }
 
-/// Calls go into the line of the process's owner: one that has changed behind the step's back fails it.
+/// The calls of a process are in the line of its owner. If its owner changes behind the step's back, the step fails.
 #[test]
 fn a_step_in_which_its_process_changes_hands_is_refused() {
     // One after the other, since they make a role.
@@ -205,7 +207,7 @@ fn a_function_is_found_by_its_name_when_it_is_called() {
     db.run("ALTER FUNCTION note(jsonb, jsonb) RENAME TO notes");
     worker.release();
     assert_eq!(db.completes("renamed").result(), "42883");
-    // One that is made anew under the name is the one that is meant.
+    // A function that was created again under this name is called.
     db.run(
         "CREATE FUNCTION note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql
          AS $$ INSERT INTO public.noted (what) VALUES ('of the new one') $$",

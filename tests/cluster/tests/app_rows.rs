@@ -1,10 +1,10 @@
-//! Rows of the application that are there, and are not locked or written as a call wants it: what triggers, rules, policies and
-//! privileges on columns make of states that workers and functions answer, of RPCs, and of calls that are claimed.
+//! Calls that load, lock and write rows of the application, under triggers, rules, policies and privileges on columns.
+//! Tested for workers and functions that answer states, for RPCs and for pull workers.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// How an answer gets to a row.
+/// The way in which an answer reaches a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Http,
@@ -16,10 +16,10 @@ enum Way {
 const WAYS: [Way; 4] = [Way::Http, Way::Function, Way::Rpc, Way::Claimed];
 const LOCKS: [&str; 3] = ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
 
-/// What a call has loaded; or the SQLSTATE and the message of what refused it.
+/// The values that a call has loaded. Or the SQLSTATE and the message of the error.
 type Told = Result<Value, (String, String)>;
 
-/// An application whose processes write what they are told to and say what they have loaded.
+/// An application whose processes write their input and return what they have loaded.
 struct Rows {
     app: App,
     _worker: Worker,
@@ -44,7 +44,7 @@ impl Rows {
         Rows { app, _worker: worker, processes: 0 }
     }
 
-    /// Registers what drives the rows of a table, whose key is `id`, in every way and with every lock.
+    /// Registers process types for the rows of a table, for every way and every lock. The key is `id`.
     fn map(&self, table: &str, columns: &[&str]) {
         for (way, lock) in WAYS.iter().flat_map(|way| LOCKS.map(|lock| (*way, lock))) {
             let mut config = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": lock}});
@@ -64,7 +64,7 @@ impl Rows {
         }
     }
 
-    /// Has a process load the row with this key under the lock, and write this.
+    /// Makes a process load the row with this key under the lock, and write these values.
     fn go(&mut self, way: Way, lock: &str, table: &str, key: &str, written: Value) -> Told {
         self.processes += 1;
         let (mut db, process) = (self.app.db(), format!("p{}", self.processes));
@@ -93,7 +93,7 @@ impl Rows {
         }
     }
 
-    /// Every way, under every lock, gives this.
+    /// Checks that every way gives this result, under each of these locks.
     fn all_give(&mut self, what: &str, locks: &[&str], (table, key): (&str, &str), written: &Value, expected: &Told) {
         for (way, lock) in WAYS.iter().flat_map(|way| locks.iter().map(|lock| (*way, *lock))) {
             assert_eq!(self.go(way, lock, table, key, written.clone()), *expected, "{what}: {way:?} {lock}");
@@ -101,7 +101,7 @@ impl Rows {
     }
 }
 
-/// Claims a call, if there is one, and completes it as the worker over HTTP would answer it.
+/// Claims a call, if there is one, and completes it with the answer of the HTTP worker.
 fn claims_and_completes(db: &mut Db, process: &str) -> Result<(), (String, String)> {
     let claim = "SELECT jsonb_build_object('token', token, 'request', request)::text FROM xdb.claim_calls('claims', wait => '1 s')";
     let Some(claimed) = db.try_maybe::<String>(claim).expect("it may claim") else { return Ok(()) };
@@ -118,7 +118,7 @@ fn claims_and_completes(db: &mut Db, process: &str) -> Result<(), (String, Strin
     })
 }
 
-/// A trigger function that runs this.
+/// A trigger function with this body.
 fn trigger(name: &str, body: &str) -> String {
     format!(
         "CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;
@@ -284,7 +284,7 @@ fn a_policy_for_update_hides_no_value_and_its_refusal_counts_as_an_attempt() {
     rows.app.done(&[]);
 }
 
-/// A state that hangs until it is released, and locks what it has loaded.
+/// A state that locks what it has loaded, and hangs until it is released.
 fn hanging(name: &str, setup: &str, columns: &[&str], lock: &str) -> (App, Worker) {
     let app = App::new(name);
     app.db().run(setup);
@@ -311,7 +311,7 @@ fn a_column_that_others_write_all_the_time_repeats_no_call() {
         let mut db = app.db();
         db.start("p", "count").key("r").go();
         worker.wait_for("the call", 20, |_| true);
-        // A heartbeat, one that writes what is there, one that changes it and changes it back.
+        // A heartbeat, an update that writes the present values, and one that changes a value and changes it back.
         db.run("UPDATE parent SET beat = 7");
         db.run("UPDATE parent SET n = n, m = m");
         db.run("UPDATE parent SET n = 5");
@@ -367,7 +367,8 @@ fn an_exclusive_lock_waits_for_no_transaction_that_refers_to_the_row() {
     assert_eq!(db.completes("p").result(), 1);
     child.run("COMMIT");
 
-    // Two that refer to the row, and then call an RPC that excludes others, are a line and no ring.
+    // Two sessions refer to the row, and then call an RPC that excludes other RPCs. They queue up, and make no
+    // deadlock.
     app.db()
         .run("CREATE FUNCTION one(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{\"output\": 1}'::jsonb $$");
     let exclusive = json!({"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"});

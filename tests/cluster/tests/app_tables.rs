@@ -1,9 +1,9 @@
-//! Steps write the user's rows: what the table refuses, the worker is told.
+//! Steps write the application's rows. If the table refuses a write, the worker gets the error.
 
 use xdb_cluster_tests::prelude::*;
 
-/// An application with a table that refuses a lot, a row `r` in it, and a worker that writes `write` first, when it is released.
-/// When that was refused, it completes the process with what it was told.
+/// An application with a table that refuses many writes, and a row `r` in it. When released, the worker first writes
+/// `write`. If that is refused, it completes the process with the error that it got.
 struct Refusing {
     app: App,
     worker: Worker,
@@ -33,7 +33,7 @@ impl Refusing {
         Refusing { app, worker }
     }
 
-    /// Runs the process, with `meanwhile` between its first call and the answer; how it ended.
+    /// Runs the process, with `meanwhile` between its first call and the answer. Returns the result.
     fn result(&self, meanwhile: &str) -> Value {
         let mut db = self.app.db();
         db.start("p", "writer").key("r").go();
@@ -43,7 +43,7 @@ impl Refusing {
         db.completes("p").result().clone()
     }
 
-    /// The same where the write is refused; what the worker was told.
+    /// Runs the process like [`Refusing::result`], if the write is refused. Returns the error that the worker got.
     fn told(&self, meanwhile: &str) -> Value {
         let result = self.result(meanwhile);
         let mut db = self.app.db();
@@ -133,7 +133,7 @@ fn a_table_that_cannot_even_be_read_does_not_stop_the_others() {
     db.publish("p", "inbox", json!(1));
     db.start("bystander", "other").go();
     db.completes("bystander");
-    // The worker is told, or the failure is shown; in either case it says what happened.
+    // The worker gets the error, or the failure is shown. Both say what happened.
     wait_until("somebody learns of it", 20, || {
         worker.count(|call| call.refused_write()["sqlState"] == codes::UNDEFINED_TABLE) > 0
             || views::fails_saying(&mut db, "p", &["42P01", "doomed"])

@@ -1,4 +1,4 @@
-//! What calls load of attributes, and what their answers write.
+//! The attributes that calls load, and that their answers write.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -154,7 +154,7 @@ fn processes_that_share_a_row_write_it_one_after_another_also_in_one_batch() {
     for n in 0..10 {
         db.completes(&format!("p{n}"));
     }
-    // Every write is there, and what one has written the next has found.
+    // Every write is in the table, and each write has seen the one before it.
     assert_eq!(db.count("audit"), 10);
     let lost = "audit a JOIN audit b ON b.n = a.n + 1 WHERE a.status IS DISTINCT FROM b.status AND a.source IS DISTINCT FROM b.source";
     assert_eq!(db.count(lost), 0, "a write undid another one");

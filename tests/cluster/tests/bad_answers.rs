@@ -1,5 +1,5 @@
-//! Every key of an answer with a value that means nothing: the attempt fails and says where, nothing of the answer is
-//! applied, and the process goes on.
+//! Answers with an invalid value for each key. The attempt fails and names the place, nothing of the answer is applied,
+//! and the process goes on.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ fn decision(text: &str) -> String {
 
 const DEAD_END: &str = r#""stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}"#;
 
-/// What the answer is, and what the failure has to say.
+/// The answers, each with the text that the failure must contain.
 fn of_wait_until() -> Vec<(String, &'static str)> {
     let timer = |text: &str| request(&format!(r#"{{"waitingType":"AnyOfCompletion","timerCommands":[{text}]}}"#));
     let queue = |text: &str| request(&format!(r#"{{"waitingType":"AnyOfCompletion","localQueueCommands":[{text}]}}"#));
@@ -49,7 +49,7 @@ fn of_wait_until() -> Vec<(String, &'static str)> {
         (queue(r#"{"queueName":"nowhere"}"#), r#"unknown local queue "nowhere""#),
         (queue(r#"{"queueName":"known","count":0}"#), "count must be at least 1"),
         (queue(r#"{"queueName":"known","count":1.5}"#), "count must be a whole number"),
-        // Views show them as `int`: one that is larger would break them for everybody.
+        // Views show these numbers as `int`. A larger number would make the view fail for all roles.
         (queue(r#"{"queueName":"known","count":2147483648}"#), "localQueueCommands[0].count is too large"),
         (queue(r#"{"queueName":"known","atMost":4294967295}"#), "localQueueCommands[0].atMost is too large"),
         (queue(r#"{"queueName":"known","count":1,"atLeast":1}"#), "has count together with atLeast or atMost"),

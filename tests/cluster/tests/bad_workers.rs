@@ -1,14 +1,14 @@
-//! Whatever a worker does, the engine survives it, says what was wrong, and goes on.
+//! Workers that misbehave in many ways. The engine survives, names the problem, and goes on.
 
 use xdb_cluster_tests::prelude::*;
 
-/// A call that takes longer than a second is given up.
+/// A call that takes longer than a second times out.
 fn impatient() -> Definition {
     Definition::starting_with("Only").step_with("Only", json!({"executeApiTimeoutSeconds": 1}))
 }
 
-/// One process meets a worker that misbehaves: the failure says what was wrong (in one of these words), it is tried again, and once
-/// the worker is healed the process completes.
+/// One process meets a worker that misbehaves. The failure contains one of these words, and the call is retried. When
+/// the worker is healed, the process completes.
 fn survives<R: Into<Reply>>(name: &str, words: &[&str], mischief: impl Fn(&Call) -> R + Send + Sync + 'static) {
     let app = App::new(name);
     let worker = app.worker(|_| force_complete(json!("healed")));
@@ -135,7 +135,7 @@ fn every_attempt_is_the_same_call_and_the_last_failure_is_kept() {
     app.done(&[]);
 }
 
-/// Fails in the given API, and recovers in the state `Rescue`, which tells what it was told.
+/// Fails in the given API. The state `Rescue` recovers, and completes with its input.
 fn rescued(name: &str, failing: Api, api_name: &str) {
     let app = App::new(name);
     let worker = app.worker(move |call: &Call| match (call.api, call.target()) {

@@ -1,4 +1,5 @@
-//! A worker that can't be reached is left alone until it is back.
+//! A worker that can't be reached is only probed until it can be reached again. Tested with a worker that stops
+//! listening.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -15,8 +16,8 @@ fn breaker(app: &App, worker: &str) -> String {
     app.superuser().text(&format!("SELECT breaker FROM xdb.workers WHERE name = '{worker}'"))
 }
 
-/// The worker `dead` is gone, and so many processes of the type `stuck` want it. Answers when its breaker has opened and the
-/// calls that were under way have ended.
+/// The worker `dead` does not listen, and `count` processes of the type `stuck` need it. Returns when its breaker is
+/// open and no call is under way.
 fn stuck(app: &App, count: u32) -> Worker {
     let dead = app.worker_named("dead", |_| force_complete(json!("back")));
     // With retries this quick, ten attempts would be spent in two seconds.
@@ -51,7 +52,7 @@ fn a_worker_that_is_gone_is_probed_and_costs_neither_the_others_nor_its_calls_an
             db.completes(&id);
         }
     });
-    // Half of a second each is a busy machine; who waits for a poll waits for a whole one.
+    // Half a second each is a busy machine. A process that waits for a poll takes a whole second.
     assert!(took < Duration::from_secs(10), "twenty processes of a lively worker took {took:?}");
     assert_eq!(lively.count(|_| true), 20);
 

@@ -1,4 +1,4 @@
-//! Many starts in one call are the same as one after another, and faster.
+//! `xdb.start_processes`: many starts in one call have the same results as single starts, and are faster.
 
 use xdb_cluster_tests::prelude::*;
 

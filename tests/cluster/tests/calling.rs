@@ -1,4 +1,5 @@
-//! What a worker gets: headers, context, results; and what it may leave out or add.
+//! The requests that a worker gets (headers, context, results), and the parts of an answer that are optional or
+//! ignored.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -282,7 +283,7 @@ fn a_call_names_its_owner_as_the_role_is_called_then() {
     wait_until("both wait", 10, || app.superuser().count("xdb.waits") == 2);
     let mut superuser = app.superuser();
     superuser.run("ALTER ROLE app RENAME TO \"Tenant \"\"A\"\"\"");
-    // As an administrator: whose process it is counts, and not who calls.
+    // As an administrator: the request names the owner of the process, and not the caller.
     for id in ["p", "q"] {
         superuser.run(&format!("SELECT xdb.invoke_rpc('{id}', 'ask'), xdb.publish('{id}', 'inbox', '1')"));
     }

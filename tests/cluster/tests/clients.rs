@@ -1,4 +1,4 @@
-//! What clients, poolers and backups can rely on.
+//! Clients behind poolers, databases of another encoding, and roles that make dumps.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -10,7 +10,7 @@ fn handler(call: &Call) -> Reply {
     }
 }
 
-/// As behind a pooler that gives a connection out for a transaction and resets it.
+/// Like a pooler that lends a connection for one transaction and then resets it.
 #[test]
 fn a_session_that_is_reset_between_transactions_works_on() {
     let app = App::new("clients_reset");

@@ -1,12 +1,12 @@
-//! Days in milliseconds: `xdb.now` gives the clock of processes an offset, and no other clock.
+//! Days in milliseconds: `xdb.now` shifts the clock of processes, and no other clock.
 
 use xdb_cluster_tests::prelude::*;
 
 const DAY: f64 = 86_400.0;
 const HOUR: f64 = 3_600.0;
 
-/// `sleep` waits for so many seconds as its input says, or for a message; `one` completes at once. Only wake-ups make this
-/// engine look at its tables.
+/// `sleep` waits for a message, or for the number of seconds in its input. `one` completes at once. This engine does
+/// not poll, so it reads its tables only after wake-ups.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -30,7 +30,7 @@ fn sleeps(db: &mut Db, id: &str, seconds: f64) {
     wait_until(&format!("{id} waits for its timer"), 10, || views::timers(db, id) == 1);
 }
 
-/// By the time that this one completes, the engine has looked at all that is due.
+/// When this process completes, the engine has read all due rows.
 fn a_turn_is_made(db: &mut Db, id: &str) {
     db.start(id, "one").go();
     db.completes(id);

@@ -1,14 +1,15 @@
-//! The clock of the machine is set, forward and back, under a running server. (`clock.rs` has the clock of processes alone.)
+//! The clock of the machine is set, forward and back, under a running server. `clock.rs` tests the clock of processes
+//! alone.
 
 use xdb_cluster_tests::prelude::*;
 
 const HOUR: f64 = 3_600.0;
 
-/// How far the clock is set back in the middle of things, in seconds.
+/// How far the clock is set back during the work, in seconds.
 const BACK: u64 = 6;
 
-/// `sleep` waits for so many seconds as its input says, or for a message; `one` completes at once; `failing` in its second
-/// attempt, two seconds after the first; the calls of `flying` and `queuing` hang.
+/// `sleep` waits for a message, or for the number of seconds in its input. `one` completes at once. `failing` completes
+/// in its second attempt, two seconds after the first. The calls of `flying` and `queuing` hang.
 fn application(name: &str) -> (App, Worker, Worker) {
     let app = App::alone(name, ClusterOptions::default().own_clock());
     let answer = |call: &Call| match (call.api, call.target()) {
@@ -38,7 +39,7 @@ fn sleeps(db: &mut Db, id: &str, seconds: f64) {
     wait_until(&format!("{id} waits for its timer"), 10, || views::timers(db, id) == 1);
 }
 
-/// So many timers have fired, none before its time by the clock of the server.
+/// Checks that this number of timers has fired, none before its time by the clock of the server.
 fn fired(app: &App, count: usize) {
     let late = "SELECT (extract(epoch FROM c.event_time) * 1000000
             - jsonb_path_query_first(w.details, '$.commands[0].**.fireAt')::numeric)::float8
@@ -126,12 +127,12 @@ fn a_timer_is_early_by_no_more_than_the_clock_was_set() {
     app.done(&[]);
 }
 
-/// A moment after a turn that has left nothing the next one looks for no timers, but for calls, where applying an answer takes so long
-/// that the moment is over.
+/// After a turn that has left nothing, the next turn scans only for calls for a moment, and not for timers. Here
+/// applying an answer takes longer than that moment.
 #[test]
 #[ignore = "needs the build for tests"]
 fn a_timer_that_comes_due_by_a_step_is_not_missed_by_a_turn_that_looks_for_calls_alone() {
-    // Nobody polls.
+    // The engine does not poll.
     let options =
         ClusterOptions::default().own_clock().set("xdb.test_poll_interval", "1h").set("xdb.apply_timeout", "10s");
     let app = App::alone("steps_quiet", options);

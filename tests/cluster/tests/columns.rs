@@ -1,5 +1,5 @@
-//! Columns of every type that Postgres turns into JSON and back: what is read can be written, and nothing is lost on the way,
-//! in engine and callers alike, whatever the settings of either.
+//! Columns of every type that Postgres converts to JSON and back. Every value that is read can be written without loss,
+//! in the engine and for callers, under all settings.
 
 use std::collections::BTreeMap;
 
@@ -104,14 +104,14 @@ const COLUMNS: &[(&str, &str)] = &[
     ("same_pair", "NULL"),
 ];
 
-/// The attributes of a call with all their digits.
+/// The attributes of a call, with all their digits.
 fn raw_globals(call: &Call) -> BTreeMap<String, Box<RawValue>> {
     let body: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&call.raw).expect("a request");
     serde_json::from_str(body["loadedGlobalAttributes"].get()).expect("an object")
 }
 
-/// Tables `source`, with one row of values, and `copy_state` and `copy_rpc` with the same columns; a process type whose state
-/// copies the row from the one to the second, and whose RPC copies it to the third. All keys are `k`.
+/// Table `source` has one row of values. `copy_state` and `copy_rpc` have the same columns. The state of a process type
+/// copies the row to `copy_state`, its RPC copies it to `copy_rpc`. All keys are `k`.
 fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(name, options);
     app.superuser().run(&format!("CREATE SCHEMA other_types; {TYPES}"));
@@ -167,7 +167,7 @@ fn mapping(table: &str) -> Value {
     json!({"table": format!("public.{table}"), "primaryKey": "id", "attributes": attributes})
 }
 
-/// A session that shows and takes values as they are written here, whatever the settings of the server.
+/// A session that reads and writes values in one format, whatever the settings of the server.
 fn plain(app: &App, role: &str) -> Db {
     let mut db = app.session(role);
     db.run(
@@ -177,7 +177,7 @@ fn plain(app: &App, role: &str) -> Db {
     db
 }
 
-/// Every column of the copy is, to the last digit, what it is in the source.
+/// Checks that every column of the copy equals the source to the last digit.
 fn is_a_copy(app: &App, table: &str) {
     let mut db = plain(app, "app");
     for (i, (of_type, value)) in COLUMNS.iter().enumerate() {
@@ -369,7 +369,7 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     }
     assert_eq!(db.count("strict"), 1);
     assert_eq!(db.text("SELECT v FROM strict"), "old");
-    // Generated columns are read; one that is an identity only by default can be written.
+    // Generated columns can be read. A column that is an identity only by default can be written.
     db.start("fine", "strict").key("k").input(json!({"v": "ab", "d": 77, "n": 1.25})).go();
     let read = db.completes("fine").result().clone();
     assert_eq!((&read["g"], &read["i"]), (&json!(3), &json!(1)));
@@ -377,7 +377,7 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     app.done(&[]);
 }
 
-/// Such types say themselves how they read as JSON, by a cast. Nothing says how JSON becomes one of them, but what they read as a text.
+/// Such types define by a cast how they become JSON. There is no way back, except for a value that was a text.
 #[test]
 fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
     let app = App::new("columns_objects");

@@ -1,9 +1,9 @@
-//! Databases that are copied, dumped and restored: their processes come along, and run where they belong.
+//! Databases that are copied, dumped and restored. Their processes are copied too, and run only where they belong.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Each process writes a row, waits for a message or an hour, then closes with all that it has come by. `Share` waits for
-/// messages of two global queues.
+/// Each process writes a row, waits for a message or an hour, and closes with everything that it has received. `Share`
+/// waits for messages of two global queues.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -33,14 +33,14 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// The process types of [`application`], again in this database.
+/// Registers the process types of [`application`] again in this database.
 fn register_again(db: &mut Db, process_type: &str) {
     db.run(&format!(
         "SELECT xdb.register_process_type(process_type, 'stub', definition) FROM kept_types WHERE process_type = '{process_type}'"
     ));
 }
 
-/// Starts some of each kind. Nothing moves any more when it returns: all wait, or hang in a call.
+/// Starts some processes of each kind. Returns when all of them wait, or hang in a call.
 fn start(app: &App, worker: &Worker) {
     let mut db = app.db();
     for number in 0..5 {
@@ -59,7 +59,7 @@ fn start(app: &App, worker: &Worker) {
     });
 }
 
-/// The processes of a copy run to their ends there, each with what it had.
+/// Checks that the processes of a copy complete there, each with its own data.
 fn finish(db: &mut Db) {
     for number in 0..5 {
         let process_id = format!("p{number}");
@@ -176,7 +176,7 @@ fn in_another_server_roles_are_found_by_their_names() {
     app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
     app.db().run("SELECT xdb.register_worker('of app', 'http://127.0.0.1:1')");
     let dump = app.cluster().dump("copy_moved", &[]);
-    // Oids are given out in another order there, so that an owner's oid is somebody else's.
+    // The other server gives out oids in another order, so the owner's oid belongs to another role there.
     let elsewhere = Cluster::start_elsewhere(ClusterOptions::default());
     let oid = "SELECT 'app'::regrole::oid::bigint";
     let here: i64 = app.superuser().one(oid);
@@ -262,7 +262,7 @@ fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
     superuser.run("DROP ROLE app; CREATE ROLE app LOGIN");
     cluster.restore("copy_roles", &dump);
     views::waits_for_adopt(cluster, "copy_roles", &worker);
-    // A role that is still there keeps what it has, whatever it is called.
+    // A role that still exists keeps its processes, even under another name.
     superuser.run("ALTER ROLE other RENAME TO renamed; ALTER ROLE app RENAME TO mislaid");
     let error = app.session("boss").refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
     assert!(error.detail.contains("Missing roles: app.") && !error.detail.contains("other"), "{error:?}");
@@ -338,7 +338,7 @@ fn what_has_lost_its_process_type_is_shown_and_goes_on_when_it_is_registered_aga
         superuser.one("SELECT coalesce(reason, '') = 'process types of running processes are not registered: \"careful\" (1 process)' FROM xdb.status()")
     });
     assert_eq!(copy.count("xdb.failures WHERE detail LIKE '%is not registered%'"), 5);
-    // Whoever registers it decides what others' processes do.
+    // The role that registers the type decides what processes of other roles do.
     superuser.run("SELECT xdb.grant_usage('other', deployer => true)");
     let mut deployer = cluster.connect("copy_lost", "other");
     deployer.run(&format!("SELECT xdb.register_worker('trap', '{}')", worker.url()));

@@ -1,12 +1,12 @@
-//! The server is stopped at each named point of the engine, as by a power cut, and nothing is lost or done twice.
+//! The server is stopped at each named point of the engine, as by a power cut. Nothing is lost or done twice.
 //!
-//! These tests need a build of the extension that has the points: `scripts/crash-points` makes it and runs them.
+//! These tests need a build of the extension with crash points: `scripts/crash-points` makes it and runs them.
 #![cfg(feature = "crash-points")]
 
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// Steps of a counter.
+/// The number of steps of a counter.
 const STEPS: u64 = 3;
 
 fn handler(call: &Call) -> Reply {
@@ -23,7 +23,7 @@ fn handler(call: &Call) -> Reply {
     }
 }
 
-/// An application whose every write to a user's row is noted down, in a server of its own.
+/// An application in a server of its own. Every write to the application's row is recorded.
 struct Story {
     app: App,
     worker: Worker,
@@ -57,13 +57,13 @@ impl Story {
         start(&mut db, process_id, process_type).expect("a start")
     }
 
-    /// Does something that ends with the server, at the point.
+    /// Does work during which the server dies at the point.
     fn crash_at(&self, point: &str, work: impl FnOnce(&mut Db) -> Result<(), SqlError>) {
         let mut db = self.app.db();
         self.app.crash_at(point, || work(&mut db));
     }
 
-    /// Every step of the process has written to its row exactly once, and there were so many.
+    /// Checks that every step of the process has written to its row exactly once, and that there were this many steps.
     fn wrote_once(&self, process_id: &str, steps: u64) {
         let mut db = self.app.db();
         let written = db.all::<i32>(&format!("SELECT n FROM audit WHERE id = '{process_id}' ORDER BY n"));
@@ -93,7 +93,7 @@ fn start(db: &mut Db, process_id: &str, process_type: &str) -> Result<String, Sq
     db.start(process_id, process_type).key(process_id).globals(json!({"n": 0})).options(request).try_go()
 }
 
-/// The engine dies at a point that counters come by, and they count on.
+/// The engine dies at a point that counters reach. The counters complete all the same.
 fn counters_come_by(point: &str) {
     let story = Story::new(point);
     story.app.cluster().arm(point);
@@ -188,7 +188,7 @@ fn while_a_close_waits_for_a_publisher() {
     let story = Story::new("turn-closing");
     story.worker.misbehave(|call: &Call| Reply::hang(handler(call)));
     story.start("f", "sleeper");
-    // The worker is let go when a publisher holds the process.
+    // The worker is released when a publisher holds the process.
     story.worker.wait_for("its first call", 10, |call| call.process_id() == "f");
     story.worker.heal();
     story.worker.misbehave(|call: &Call| match call.api {
@@ -249,7 +249,7 @@ fn in_a_purge() {
     story.done();
 }
 
-/// In the middle of a start nothing of it is there, and it can be repeated.
+/// After a crash in the middle of a start, nothing of it exists, and it can be repeated.
 fn a_start_dies_at(point: &str) {
     let story = Story::new(&format!("start-{point}"));
     story.crash_at(point, |db| start(db, "c", "counter").map(drop));
@@ -301,7 +301,7 @@ fn after_the_commit_and_before_the_caller_knows() {
     story.start("m", "mail");
     story.waits("m");
     story.crash_at("caller-committed", |db| db.try_run("SELECT xdb.publish('m', 'inbox', '7', 'once')"));
-    // It is there already: the process may be over by now.
+    // The message was committed, so the process may have ended by now.
     let again = story.app.db().try_run("SELECT xdb.publish('m', 'inbox', '7', 'once')");
     assert!(again.is_ok() || again.as_ref().is_err_and(|error| error.code == codes::NOT_RUNNING), "{again:?}");
     story.completes("m", 1);
@@ -328,7 +328,7 @@ fn in_a_publish() {
     story.done();
 }
 
-/// An RPC that dies leaves nothing, not even its idempotency key, and can be repeated.
+/// After a crash, an RPC leaves nothing behind, not even its idempotency key, and it can be repeated.
 fn an_rpc_dies_at(point: &str) {
     let story = Story::new(&format!("rpc-{point}"));
     story.start("r", "long");

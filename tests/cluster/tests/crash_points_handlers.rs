@@ -1,14 +1,14 @@
-//! The server is stopped at the named points of those who answer calls otherwise than over HTTP: functions in place of workers,
-//! functions that answers call, workers that fetch their calls. What each writes itself is there once.
+//! The server is stopped at the named points of handlers other than HTTP workers. These are functions in place of
+//! workers, functions that answers call, and pull workers. All writes of a handler are committed exactly once.
 //!
-//! As in `crash_points.rs`, these tests need a build of the extension that has the points.
+//! As in `crash_points.rs`, these tests need a build of the extension with crash points.
 #![cfg(feature = "crash-points")]
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// An application of its own, whose handlers write what they do into a ledger.
+/// An application in a server of its own, whose handlers record what they do in a ledger.
 fn application(name: &str) -> App {
     let app = App::alone(&format!("handlers_{}", name.replace('-', "_")), ClusterOptions::default());
     app.db().run(
@@ -31,14 +31,14 @@ fn application(name: &str) -> App {
     app
 }
 
-/// Starts a process, through whatever crashes.
+/// Starts a process, and repeats the start after crashes.
 fn start(app: &App, id: &str, process_type: &str, input: Value) {
     let request = json!({"requestId": id});
     let start = || app.db().start(id, process_type).input(input.clone()).options(request.clone()).try_go();
     while start().is_err() {}
 }
 
-/// This was written, each once.
+/// Checks that the ledger has these entries, each once.
 fn wrote(app: &App, process: &str, what: &[&str]) {
     let mut db = app.db();
     let written = db.all::<String>(&format!("SELECT what FROM ledger WHERE process = '{process}' ORDER BY what"));
@@ -52,9 +52,9 @@ fn completes(app: &App, process: &str, what: &[&str]) {
     views::assert_history_is_whole(&mut db, process);
 }
 
-// --- functions in place of workers ----------------------------------------------------------------------------------------
+// --- functions in place of workers -----------------------------------------------------------------------------------
 
-/// The server dies at a point that runners come by, with functions to be called, some of them in one transaction.
+/// The server dies at a point that runners reach, while functions are to be called, some of them in one transaction.
 fn a_runner_comes_by(point: &str) {
     let app = application(point);
     let definition = Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.step"}));
@@ -98,7 +98,7 @@ fn after_the_commit_of_a_function() {
     a_runner_comes_by("function-committed");
 }
 
-// --- functions that answers call ------------------------------------------------------------------------------------------
+// --- functions that answers call -------------------------------------------------------------------------------------
 
 fn calling(name: &str) -> (App, Worker) {
     let app = application(name);
@@ -115,7 +115,7 @@ fn calling(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// The server dies at a point that answers come by which call a function.
+/// The server dies at a point that answers reach which call a function.
 fn an_answer_comes_by(point: &str) {
     let (app, worker) = calling(&format!("calls-{point}"));
     app.cluster().arm(point);
@@ -163,9 +163,9 @@ fn in_an_rpc_that_has_called_functions() {
     app.done(AFTER_A_CRASH);
 }
 
-// --- workers that fetch their calls ---------------------------------------------------------------------------------------
+// --- pull workers ----------------------------------------------------------------------------------------------------
 
-/// One call of the process `p`, to be fetched.
+/// A process `p` with one call for a pull worker.
 fn fetching(name: &str) -> App {
     let app = application(&format!("pull-{name}"));
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
@@ -177,7 +177,8 @@ fn fetching(name: &str) -> App {
 
 const CLAIM: &str = "SELECT token FROM xdb.claim_calls('pull', wait => '20 s', lease => '1 hour')";
 
-/// Claims with this statement, and has the claim on disk: a crash may lose one whose transaction has written nothing else.
+/// Claims with this statement, and makes sure that the claim is on disk. A crash may lose a claim whose transaction has
+/// written nothing else.
 fn claim_for_good(app: &App, claim: &str) -> String {
     let mut db = app.db();
     let token = db.one(claim);
@@ -189,7 +190,7 @@ fn attempts_failed(app: &App) -> i64 {
     app.db().count("xdb.history WHERE event_type = 'AttemptFailed'")
 }
 
-/// A worker's transaction: its own write, and the answer.
+/// The statements of a pull worker's transaction: its own write, and the answer.
 fn answer(token: &str) -> String {
     let answer = jsonb(&force_complete(json!("fetched")).json());
     format!("BEGIN; INSERT INTO ledger VALUES ('p', 'work', 1); SELECT xdb.complete_call('{token}', {answer}); COMMIT")
@@ -216,7 +217,7 @@ fn in_the_answer_to_a_fetched_call() {
         wrote(&app, "p", &[]);
         assert_eq!(app.db().status("p"), "RUNNING");
     }
-    // The lease outlasts all that; and whoever has not heard of the commit asks again.
+    // The lease outlasts the crashes. A worker that does not know of the commit completes the call again.
     app.crash_at("caller-committed", || app.db().try_run(&answer(&token)));
     app.db().refused("XD025", &answer(&token));
     completes(&app, "p", &["work"]);

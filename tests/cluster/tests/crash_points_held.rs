@@ -1,14 +1,14 @@
-//! The server is stopped at the named points that have to do with what is held back: pauses, calls that are held because of them,
-//! incidents, and starts that are merged. Nothing is lost or done twice.
+//! The server is stopped at the named points of pauses, held calls, incidents, and starts that are merged. Nothing is
+//! lost or done twice.
 //!
-//! As in `crash_points.rs`, these tests need a build of the extension that has the points.
+//! As in `crash_points.rs`, these tests need a build of the extension with crash points.
 #![cfg(feature = "crash-points")]
 
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// An application of its own, in which every write of `counters.n` is noted down. `steps` goes through `One` and `Two`, and each
-/// adds one to the row.
+/// An application in a server of its own, which records every write of `counters.n`. `steps` goes through `One` and
+/// `Two`, and each adds one to the row.
 fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(&format!("held_{name}"), options);
     app.db().run(
@@ -33,7 +33,7 @@ fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     (app, worker)
 }
 
-/// Starts a process, through whatever crashes.
+/// Starts a process, and repeats the start after crashes.
 fn start(app: &App, id: &str, process_type: &str) {
     let request = json!({"requestId": id});
     let begin = |db: &mut Db| {
@@ -42,7 +42,7 @@ fn start(app: &App, id: &str, process_type: &str) {
     while !begin(&mut app.db()) {}
 }
 
-/// How many calls are held, through whatever crashes.
+/// How many calls are held. None: the server has crashed meanwhile.
 fn held(app: &App) -> Option<i64> {
     let within = Duration::from_secs(5);
     let mut db = app.cluster().try_connect(app.database(), "postgres", within).ok()?;
@@ -53,7 +53,7 @@ fn wait_for_held(app: &App, count: i64) {
     wait_until(&format!("{count} calls are held"), 30, || held(app) == Some(count));
 }
 
-/// Each process has completed, and each of its steps has written to its row exactly once.
+/// Checks that each process has completed, and that each of its steps has written to its row exactly once.
 fn complete(app: &App, ids: &[String], steps: i32) {
     let mut db = app.db();
     for id in ids {
@@ -73,7 +73,7 @@ fn ids(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("p{n}")).collect()
 }
 
-/// How often something has happened to a process.
+/// How many events of this type a process has.
 fn events(app: &App, id: &str, event_type: &str) -> i64 {
     app.db().count(&format!("xdb.history WHERE process_id = '{id}' AND event_type = '{event_type}'"))
 }
@@ -210,7 +210,8 @@ fn in_a_pause_and_in_its_end() {
     wait_for_held(&app, 1);
     app.crash_at("caller-save", || app.db().try_run(resume));
     assert!(paused(&app));
-    // The commit that held it may be lost with the server, which waits for none that writes leases and lanes alone: it is held again.
+    // The server may lose the commit that held the call, because commits that write only leases and lanes are not
+    // flushed. Then the call is held again.
     wait_for_held(&app, 1);
 
     let (pause_type, resume_type) =

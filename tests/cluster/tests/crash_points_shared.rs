@@ -1,13 +1,13 @@
-//! The server is stopped at the named points that have to do with more than one process: locks on attributes, global queues,
-//! slow tables and their runners, registrations, the launcher. Nothing is lost or done twice.
+//! The server is stopped at the named points that concern several processes: locks on attributes, global queues, slow
+//! tables and their runners, registrations, the launcher. Nothing is lost or done twice.
 //!
-//! As in `crash_points.rs`, these tests need a build of the extension that has the points.
+//! As in `crash_points.rs`, these tests need a build of the extension with crash points.
 #![cfg(feature = "crash-points")]
 
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// An application of its own, in which every write of `counters.n` is noted down.
+/// An application in a server of its own, which records every write of `counters.n`.
 fn application(name: &str) -> App {
     let app = App::alone(&format!("shared_{}", name.replace('-', "_")), ClusterOptions::default());
     app.db().run(
@@ -28,7 +28,7 @@ fn add(call: &Call) -> Answer {
     }
 }
 
-/// Adding on the table `counters`, with this configuration of the state and of the RPC `add`.
+/// A process type on the table `counters`, with these options of the state and of the RPC `add`.
 fn adding(config: Value) -> Definition {
     Definition::starting_with("Add")
         .step_with("Add", config.clone())
@@ -40,28 +40,28 @@ fn exclusive() -> Value {
     json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}})
 }
 
-/// Starts a process, through whatever crashes.
+/// Starts a process, and repeats the start after crashes.
 fn start(app: &App, id: &str, process_type: &str, key: &str) {
     let request = json!({"requestId": id});
     while app.db().start(id, process_type).key(key).options(request.clone()).try_go().is_err() {}
 }
 
-/// The writes of the row were these: 1, 2, and so on, each once.
+/// Checks that the writes of the row were 1, 2, and so on, each once.
 fn wrote(app: &App, key: &str, count: i32) {
     let written = app.db().all::<i32>(&format!("SELECT n FROM audit WHERE id = '{key}' ORDER BY n"));
     assert_eq!(written, (1..=count).collect::<Vec<_>>(), "{key}");
 }
 
-/// The query's answer, through whatever crashes.
+/// The result of the query. None: the server has crashed meanwhile.
 fn now<T: postgres::types::FromSqlOwned>(app: &App, sql: &str) -> Option<T> {
     let within = Duration::from_secs(5);
     app.cluster().try_connect(app.database(), "postgres", within).ok()?.try_one(sql).ok()
 }
 
-// --- slow tables -------------------------------------------------------------------------------------------------------
+// --- slow tables -----------------------------------------------------------------------------------------------------
 
-/// Ten steps write to a table with a slow trigger, which is mended once the table is found to be slow: calls move to the runners
-/// and back.
+/// Ten steps write to a table with a slow trigger. When the table is marked as slow, the trigger is repaired. So calls
+/// move to the runners and back.
 fn a_table_is_slow_for_a_while(point: &str) {
     const PROCESSES: usize = 10;
     let app = application(point);
@@ -170,9 +170,9 @@ fn while_the_leases_of_a_runner_become_void() {
     app.done(AFTER_A_CRASH);
 }
 
-// --- locks on attributes -----------------------------------------------------------------------------------------------
+// --- locks on attributes ---------------------------------------------------------------------------------------------
 
-/// Of several that count in one row, the first one has its lock, and the others wait in line.
+/// Several processes count in one row. The first one has its lock, and the others queue up.
 fn in_line(point: &str) -> (App, Worker) {
     let app = application(point);
     let worker = app.worker(add);
@@ -188,7 +188,7 @@ fn in_line(point: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// These have counted, each once, and nothing waits for a lock.
+/// Checks that these processes have counted, each once, and that nothing waits for a lock.
 fn counted(app: App, worker: Worker, ids: &[&str]) {
     worker.heal();
     ids.iter().for_each(|id| drop(app.db().completes(id)));
@@ -254,7 +254,7 @@ fn in_an_rpc_that_has_its_locks() {
     start(&app, "rpc", "idle", "r");
     let rpc = "SELECT xdb.invoke_rpc('rpc', 'add', idempotency_key => 'k')::text";
     app.crash_at("rpc-locked", || app.db().try_run(rpc));
-    // Nobody waits for one who is gone.
+    // No process waits for a session that has ended.
     start(&app, "a", "add", "r");
     app.db().completes("a");
     assert_eq!(app.db().one::<String>(rpc), "2");
@@ -264,9 +264,10 @@ fn in_an_rpc_that_has_its_locks() {
     app.done(AFTER_A_CRASH);
 }
 
-// --- global queues -----------------------------------------------------------------------------------------------------
+// --- global queues ---------------------------------------------------------------------------------------------------
 
-/// `take` takes a message of `jobs` and completes with it; `hold` takes one, and then waits for what never comes.
+/// `take` takes a message of `jobs` and completes with it. `hold` takes one, and then waits for a message that never
+/// comes.
 fn taking(point: &str) -> (App, Worker) {
     let app = application(point);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -283,13 +284,13 @@ fn waits(app: &App, id: &str) {
     wait_until(&format!("{id} waits"), 20, || !views::waits(&mut app.db(), id).is_empty());
 }
 
-/// Publishes, through whatever crashes.
+/// Publishes a message, and repeats that after crashes.
 fn publish(app: &App, n: usize) {
     let sql = format!("SELECT xdb.publish_global('jobs', '{n}', message_id => 'm{n}')");
     while app.db().try_run(&sql).is_err() {}
 }
 
-/// Each of the messages was taken by one of the processes, and nothing is left.
+/// Checks that each message was taken by one of the processes, and that nothing is left.
 fn all_taken(app: App, worker: Worker, ids: &[String]) {
     let mut taken: Vec<_> =
         ids.iter().map(|id| app.db().completes(id).result()[0].as_u64().expect("a message")).collect();
@@ -370,7 +371,7 @@ fn in_a_publish_for_all() {
     all_taken(app, worker, &["p".to_owned()]);
 }
 
-// --- what is old -------------------------------------------------------------------------------------------------------
+// --- deleting old rows -----------------------------------------------------------------------------------------------
 
 #[test]
 fn while_messages_whose_time_is_over_are_deleted() {
@@ -411,9 +412,9 @@ fn while_rows_are_deleted_that_an_execution_has_left() {
     app.done(AFTER_A_CRASH);
 }
 
-// --- whoever looks after it --------------------------------------------------------------------------------------------
+// --- processes of the engine -----------------------------------------------------------------------------------------
 
-/// The engine's processes end at a point of their start, and are there again.
+/// The engine's processes end at a point of their start, and start again.
 fn an_engine_starts(point: &str) {
     let app = application(point);
     let worker = app.worker(add);

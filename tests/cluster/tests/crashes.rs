@@ -1,11 +1,12 @@
-//! The scheduler, the server, the extension or the database goes away in the middle of things.
+//! The scheduler, the server, the extension or the database ends in the middle of the work. Tested with counting
+//! processes.
 
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
 const STEPS: u64 = 5;
 
-/// A process that counts to [`STEPS`] in the user's row and in a local attribute, one step each.
+/// A process that counts to [`STEPS`] in the application's row and in a local attribute, one step each.
 fn counting(call: &Call) -> Answer {
     let n = call.global("n").as_u64().unwrap_or_default() + 1;
     let decision = if n < STEPS { next("Count", json!(null)) } else { force_complete(json!(n)) };
@@ -16,7 +17,7 @@ fn counter() -> Definition {
     Definition::starting_with("Count").step("Count").maps("public.counters", "id", &["n"])
 }
 
-/// Starts them all at once, and has every write to their rows noted down.
+/// Starts all counters at once. Every write to their rows is recorded.
 fn start_counters(db: &mut Db, count: usize) {
     db.run(
         "CREATE TABLE audit (id text, n int);
@@ -32,7 +33,7 @@ fn start_counters(db: &mut Db, count: usize) {
     db.run("COMMIT");
 }
 
-/// Every counter has completed, and every step has counted exactly once.
+/// Checks that every counter has completed, and that every step has counted exactly once.
 fn all_counted_once(app: &App, count: usize) {
     let mut db = app.db();
     for n in 0..count {
@@ -155,7 +156,7 @@ fn a_shutdown_does_not_wait_for_workers() {
     app.done(&[]);
 }
 
-/// An application in which a hundred processes are under way: half of them in a call that hangs, half of them waiting.
+/// An application with a hundred processes under way. Half of them hang in a call, and half of them wait.
 fn busy(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.api {
@@ -198,7 +199,7 @@ fn the_extension_is_dropped_and_created_again_while_processes_run() {
 fn the_database_is_dropped_while_processes_run() {
     let (app, _worker) = busy("crash_drop_database");
     let mut superuser = app.cluster().superuser();
-    // Sessions of a client that has hung up may linger for a moment; the engine itself must not be in the way.
+    // Sessions of a disconnected client may stay for a moment. The engine itself must not prevent the statement.
     wait_until("our own sessions are gone", 10, || {
         superuser.count("pg_stat_activity WHERE datname = 'crash_drop_database' AND backend_type = 'client backend'")
             == 0

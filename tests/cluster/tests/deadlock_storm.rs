@@ -1,6 +1,9 @@
-//! Many sessions drive the same processes and rows in any order, in transactions of several statements, and look for deadlocks
-//! after a millisecond, while the scheduler and its runners work on the same processes, and old ones are deleted. Sessions are cancelled all
-//! the time. The engine never is, spends no attempt on it, and does everything once.
+//! Many sessions change the same processes and rows in any order, in transactions of several statements. They check for
+//! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, and old ones are
+//! purged.
+//!
+//! Sessions are cancelled all the time. The engine is never cancelled, spends no attempt on deadlocks, and does
+//! everything once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -10,8 +13,8 @@ use xdb_cluster_tests::prelude::*;
 const SESSIONS: usize = 10;
 const STORM: Duration = Duration::from_secs(15);
 
-/// Processes that loop until they are told to quit: plainly, under an exclusive lock, on a slow table. The last
-/// ones close again and again, unless a message is there.
+/// Processes that loop until they get the message to quit: plainly, under an exclusive lock, on a slow table. The last
+/// ones close repeatedly, unless there is a message.
 const LOOPING: [&str; 8] = ["plain0", "plain1", "plain2", "locked0", "locked1", "locked2", "slow0", "slow1"];
 const DRAINING: [&str; 2] = ["drain0", "drain1"];
 
@@ -38,8 +41,8 @@ fn handler(call: &Call) -> Answer {
     if got.is_empty() { answer } else { answer.globals(json!({"got": got})) }
 }
 
-/// Every message that is got is noted down as an effect. In the engine, a trigger also touches a row that others share, and
-/// publishes to another process.
+/// Every received message is recorded as an effect. In the engine, a trigger also writes a shared row, and publishes to
+/// another process.
 fn application() -> (App, Worker) {
     let options = ClusterOptions::default().set("deadlock_timeout", "1ms");
     let app = App::alone("deadlock_storm", options);
@@ -91,18 +94,18 @@ fn start(db: &mut Db, id: &str) -> Result<String, SqlError> {
     db.start(id, id.trim_end_matches(|c: char| c.is_ascii_digit())).key(id).try_go()
 }
 
-/// What committed transactions have done.
+/// The effects of committed transactions.
 #[derive(Default)]
 struct Done {
-    /// By process and message: published once.
+    /// Messages that were published once, by process and message.
     published: BTreeSet<(String, String)>,
-    /// Published to all.
+    /// Messages that were published to all.
     shared: BTreeSet<String>,
-    /// Ids of messages that nobody reads.
+    /// Ids of messages that no process reads.
     kept: BTreeSet<String>,
     plain: BTreeMap<String, i64>,
     rpcs: BTreeMap<String, i64>,
-    /// How transactions ended that did not commit.
+    /// The errors of transactions that did not commit, with their numbers.
     errors: BTreeMap<String, usize>,
 }
 
@@ -118,7 +121,7 @@ impl Done {
     }
 }
 
-/// Numbers that look random, the same ones in each run.
+/// Random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -130,7 +133,7 @@ impl Dice {
     }
 }
 
-/// One statement of a transaction, and what it will have done if that commits.
+/// One statement of a transaction, and its effects if the transaction commits.
 fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     let ids = [&LOOPING[..], &DRAINING[..]].concat();
     let id = ids[dice.below(ids.len())];
@@ -145,7 +148,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
             format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
         }
         2 => {
-            // An id that others use too, once in a process.
+            // An id that other sessions use too. Each process gets it once.
             let id = LOOPING[dice.below(LOOPING.len())];
             publish(id, &format!("one of {id}-{number}"));
             format!("SELECT xdb.publish('{id}', 'inbox', '\"one of {id}-{number}\"', 'once-{number}')")
@@ -170,7 +173,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
             format!("SELECT xdb.publish_global('jobs', '\"shared {unique}\"', message_id => '{unique}')")
         }
         11 => {
-            // An id that others use too; nobody reads it, so it stays one message.
+            // An id that other sessions use too. No process reads the message, so it stays one message.
             will.kept.insert(number.to_string());
             format!("SELECT xdb.publish_global('kept', '1', message_id => '{number}')")
         }
@@ -185,7 +188,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     }
 }
 
-/// What a transaction of the storm may meet, besides a deadlock.
+/// The errors that a transaction of the storm may get, besides a deadlock.
 const MET: [&str; 6] = [
     codes::NOT_RUNNING,
     codes::UNKNOWN_PROCESS,

@@ -1,10 +1,11 @@
-//! Rings of those who wait for each other: sessions may be cancelled for one, the engine never is, and none is left unseen.
+//! Rings of transactions that wait for each other. Sessions may be cancelled, the engine never is, and every deadlock
+//! is detected.
 
 use std::sync::Mutex;
 
 use xdb_cluster_tests::prelude::*;
 
-/// What a process that drains its inbox answers; it closes when that is empty.
+/// The answer of a process that drains its inbox. The process closes when the inbox is empty.
 fn draining(call: &Call) -> Answer {
     match call.api {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]),
@@ -12,7 +13,7 @@ fn draining(call: &Call) -> Answer {
     }
 }
 
-/// An application of draining processes. Their closes are held back until [`closes_wait`].
+/// An application of draining processes. Their closes are delayed until [`closes_wait`].
 fn drains(app: App) -> (App, Worker) {
     let worker = app.worker(draining);
     worker.misbehave(|call: &Call| match call.api {
@@ -23,13 +24,13 @@ fn drains(app: App) -> (App, Worker) {
     (app, worker)
 }
 
-/// Starts a process and returns when it is about to be closed.
+/// Starts a process, and returns when it is about to close.
 fn about_to_close(app: &App, worker: &Worker, id: &str) {
     app.db().start(id, "drain").go();
     worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute && call.process_id() == id);
 }
 
-/// Lets the closes go, and returns when so many of them wait for publishers.
+/// Lets the closes begin, and returns when `count` of them wait for publishers.
 fn closes_wait(app: &App, worker: &Worker, count: i64) {
     worker.heal();
     worker.release();
@@ -38,7 +39,7 @@ fn closes_wait(app: &App, worker: &Worker, count: i64) {
     wait_until("the closes wait for the publishers", 20, || superuser.count(marked) == count);
 }
 
-/// A session in a transaction that has done this. A wait without an end fails the test soon.
+/// A session with an open transaction that has run this. A wait without an end soon fails the test.
 fn in_transaction(app: &App, sql: &str) -> Db {
     let mut db = app.db();
     db.run("SET statement_timeout = '20 s'");
@@ -47,7 +48,7 @@ fn in_transaction(app: &App, sql: &str) -> Db {
     db
 }
 
-/// The sessions go on at the same time, and end their transactions: with how they went, as SQLSTATEs.
+/// The sessions run their statements at the same time, and end their transactions. Returns their SQLSTATEs.
 fn go_on(sessions: Vec<(Db, &str)>) -> Vec<String> {
     let sessions: Vec<_> = sessions.into_iter().map(Mutex::new).collect();
     at_once(sessions.len(), |number| {
@@ -58,7 +59,8 @@ fn go_on(sessions: Vec<(Db, &str)>) -> Vec<String> {
     })
 }
 
-/// Exactly one was cancelled for the deadlock. The other went on; whom it waited for may have closed its process.
+/// Checks that exactly one session was cancelled for the deadlock. The other one went on, but its process may be
+/// closed.
 fn one_was_cancelled(mut outcomes: Vec<String>) {
     outcomes.sort();
     let other = outcomes.iter().find(|code| *code != "40P01");
@@ -144,8 +146,8 @@ fn adding(table: &str) -> Definition {
 /// Events of attempts that were spent.
 const SPENT: &str = "xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded', 'StateFailed')";
 
-/// The holder of a row that a step wants asks for the step's process, again and again. It gets it each time, and at the usual
-/// `deadlock_timeout` nobody is cancelled: the step gives way long before.
+/// The session that holds a step's row locks the step's process repeatedly, and gets the lock each time. With the usual
+/// `deadlock_timeout` no session is cancelled: the step gives up its locks long before.
 fn gets_the_process(holder: &mut Db, mut before: impl FnMut()) {
     for round in 0..4 {
         before();
@@ -214,8 +216,8 @@ fn a_step_of_a_slow_table_gives_way_too() {
     app.done(&[]);
 }
 
-/// Two sessions write the rows of two tables, and somebody holds the one that both of them come to first. Whoever mapped the
-/// tables the other way round would have the other row by then.
+/// Two sessions write the rows of two tables. A third session holds the row that both need first. If one of them locked
+/// the rows in the order of its mapping, it would hold the other row by then.
 fn writers_of_two_tables(name: &str, prepare: &[(&str, &str)], statements: [&str; 2]) {
     let app = App::new(name);
     let mut db = app.db();

@@ -1,11 +1,12 @@
-//! What a state decides: threads, ends, and what is handed on.
+//! Decisions of states: threads, ends, and the values that are passed on.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use xdb_cluster_tests::prelude::*;
 
-/// Three threads: the one of state `A` hangs until the worker is released; the others do as told, once `A` has been called.
+/// Three threads. The thread of state `A` hangs until the worker is released. `others` answers the other threads, once
+/// `A` has been called.
 fn forking(name: &str, others: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> (App, Worker) {
     let app = App::new(name);
     let called = Mutex::new(BTreeSet::new());
@@ -155,7 +156,7 @@ fn a_state_movement_brings_its_own_options() {
     app.done(&[]);
 }
 
-/// A worker that gives back what it gets, letter by letter.
+/// A worker that returns its input unchanged.
 fn echo(call: &Call) -> Reply {
     let from = call.raw.find("\"stateInput\"").map_or(0, |at| at + "\"stateInput\"".len());
     let text = call.raw[from..].trim_start().trim_start_matches(':').trim_start();

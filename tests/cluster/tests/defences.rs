@@ -1,12 +1,13 @@
-//! What a user's code in a table may try against the engine, its superuser and the other users.
+//! Code of the application in a table attacks the engine, its superuser and other roles. Every attack fails.
 
 use xdb_cluster_tests::prelude::*;
 
-/// How long processes may take that have nothing to do with the trouble. On a quiet machine it is a fraction of a second.
+/// How long processes may take that have nothing to do with the attack. On a quiet machine it is a fraction of a
+/// second.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Functions and operators in `public` that go before those of the system for whoever puts `public` first. Each leaves the
-/// name of the role it runs as in `witness`, and tries to make `app` a superuser.
+/// Functions and operators in `public`. A `search_path` that begins with `public` finds them before the system's own.
+/// Each writes the name of its current role to `witness`, and tries to make `app` a superuser.
 const AMBUSH: &str = r#"
     CREATE TABLE witness (who text);
     GRANT INSERT ON witness TO PUBLIC;
@@ -57,15 +58,15 @@ const AMBUSH: &str = r#"
 /// The ways of [`AMBUSH`]'s function `mislead`.
 const WAYS: [&str; 4] = ["set", "set_local", "config", "config_local"];
 
-/// The ways of misleading were tried, and nobody but `app` itself ran into what `app` had prepared.
+/// Checks that the ways of misleading were tried, and that only `app` itself ran the code of `app`.
 fn nobody_was_ambushed(superuser: &mut Db) {
     assert!(superuser.count("witness WHERE who = 'app'") > 0, "the ambush is none, and the test tests nothing");
     assert_eq!(superuser.all::<String>("SELECT who FROM witness WHERE who <> 'app'"), Vec::<String>::new());
     assert!(!superuser.one::<bool>("SELECT rolsuper FROM pg_roles WHERE rolname = 'app'"));
 }
 
-/// Processes of `app` touch the table `mine`, as `trap` says; right after them, and in the same turn, those of `other` show which
-/// settings they meet.
+/// Processes of `app` write the table `mine`, as `trap` says. In the same turn, processes of `other` follow, and show
+/// which settings hold for them.
 fn settings_stay_with_whoever_made_them(name: &str, trap: &str) {
     let app = App::new(name);
     let mut db = app.db();
@@ -96,7 +97,7 @@ fn settings_stay_with_whoever_made_them(name: &str, trap: &str) {
     app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
     app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
 
-    // What a trigger meets before anybody has misled anybody.
+    // The settings of a trigger before any attack.
     other.start("q0", "theirs").key("q0").go();
     other.completes("q0");
     for way in WAYS {
@@ -169,7 +170,8 @@ fn a_start_in_a_misled_session_reaches_nothing_of_the_engines() {
     app.done(&[]);
 }
 
-/// A table raises an error of the server's own kind; others go on, and so does its process once the table is mended.
+/// A table raises an error of the server's own kind. Other processes go on, and so does this one when the table is
+/// repaired.
 fn a_feigned_disaster_is_the_tables_own(name: &str, code: &str, trap: &str, mend: &str) {
     let app = App::new(name);
     let mut db = app.db();
@@ -282,7 +284,7 @@ fn a_trigger_by_whose_word_an_error_would_end_the_engine() {
         other.completes(&beside);
     }
     assert_eq!(app.scheduler(), scheduler, "the engine goes on");
-    // Nor by a word of the database's owner, who needs no privilege for it.
+    // The database's owner, who needs no privilege for it, can't do it either.
     superuser.run("ALTER DATABASE defence_exit SET exit_on_error = on");
     superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));
     wait_until("another scheduler is there", 20, || {
@@ -391,7 +393,7 @@ fn a_trigger_that_will_not_be_cancelled() {
     app.done(&[]);
 }
 
-/// A key that the type of the key column would cut to `abcde`, which is somebody else's.
+/// A key that the type of the key column would cut to `abcde`, which is the key of another role's row.
 fn a_key_is_not_cut(name: &str, key_type: &str) {
     let app = App::new(name);
     let mut db = app.db();
@@ -486,7 +488,7 @@ fn a_value_of_another_type_than_expected_is_an_error() {
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
     let mut superuser = app.superuser();
-    // As a schema has it that this library is not made for.
+    // As in a schema that does not fit this library.
     superuser.run(
         "CREATE FUNCTION public.publish(int, int, jsonb, text, uuid) RETURNS void LANGUAGE c AS '$libdir/xdb', 'xdb_publish';
          CREATE FUNCTION public.version() RETURNS int LANGUAGE c AS '$libdir/xdb', 'xdb_library_version'",

@@ -1,11 +1,12 @@
-//! A new version is deployed while processes run: workers, the registration and processes are of different versions for a while.
+//! A new version is deployed while processes run. For a while, workers, the registration and processes have different
+//! versions.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// One attempt, and then the refund.
+/// Options with one attempt, and then the refund.
 fn once() -> Value {
     let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Refund"});
     json!({"executeApiRetryPolicy": {"maximumAttempts": 1}, "stateFailureRecoveryOptions": recovery})
@@ -17,7 +18,7 @@ fn old_version() -> Definition {
     definition.with("localQueues", json!(["go"])).with("localAttributes", json!(["paid"])).rpc("ask", json!({}))
 }
 
-/// It goes on to `Pack`.
+/// The old version, with the state `Pack` after `Pay`.
 fn new_version() -> Definition {
     old_version().step_with("Pack", once()).with("localAttributes", json!(["paid", "packed"]))
 }
@@ -26,7 +27,7 @@ fn refund(call: &Call) -> Reply {
     graceful_complete(json!(["refunded", call.body["context"]["recoverFromError"]["errorType"]])).into()
 }
 
-/// An instance of the old version: it knows no `Pack`, and says so.
+/// A worker of the old version. It does not know `Pack`, and its answer says so.
 fn old_instance(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "go", 1)]).into(),
@@ -36,7 +37,7 @@ fn old_instance(call: &Call) -> Reply {
     }
 }
 
-/// An instance of the new version.
+/// A worker of the new version.
 fn new_instance(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "go", 1)]).into(),
@@ -173,7 +174,7 @@ fn what_is_not_registered_is_told_waits_and_is_called_at_once_when_it_is() {
     app.done(&[]);
 }
 
-/// A pause before a call is made again has just begun: what happens at once happens before it ends.
+/// Waits until the pause before the next call has just begun. So the following actions happen within the pause.
 fn pause_has_begun(db: &mut Db, process_id: &str) {
     let paused = format!("xdb.failures WHERE process_id = '{process_id}' AND next_attempt_at > now() + interval '5 s'");
     wait_until("a pause has just begun", 30, || db.count(&paused) == 1);
@@ -404,14 +405,15 @@ fn a_worker_that_fetches_its_calls_is_told_and_loses_no_attempt() {
     assert_eq!(db.text("SELECT error_type FROM xdb.failures"), "NotRegistered");
     app.register_with("pull", "shop", &old.step_with("Pack", json!({})));
     let token = db.text(claim);
-    // Whoever says more than that says something else.
+    // A failure with more keys is an ordinary failure.
     let final_failure = r#"{"errorType": "NotRegistered", "final": true}"#;
     db.run(&format!("SELECT xdb.fail_call('{token}', '{final_failure}')"));
     assert_eq!(db.outcome("p").status(), "FAILED");
     app.done(&[]);
 }
 
-/// Calls that hang, one of each of these processes, which have two threads: the other one waits for a message.
+/// Calls that hang, one of each of these processes. Each process has two threads, and the other one waits for a
+/// message.
 fn hanging(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!(null)).and(force_complete(json!("closed"))).into(),
@@ -506,7 +508,7 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     };
     let told = says("5 calls wait for a place at worker \"stub\"");
     assert!(told.contains("its max_concurrency is 3: raise it") && told.contains("a worker of their own"), "{told}");
-    // A worker of others shows nothing of it.
+    // Another role sees nothing of it.
     let seen = app.session("other").text("SELECT coalesce(waiting::text, 'null') FROM xdb.workers WHERE name = 'stub'");
     assert_eq!(seen, "null");
 

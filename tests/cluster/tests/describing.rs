@@ -1,5 +1,5 @@
-//! What `describe_process` and the views say of a process: what it does, what it waits for, since when, until when, and
-//! what failed last.
+//! `describe_process` and the views: what a process does, what it waits for, since when, until when, and its last
+//! failure.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -7,7 +7,7 @@ fn described(db: &mut Db, id: &str) -> Value {
     db.json(&format!("SELECT xdb.describe_process('{id}')"))
 }
 
-/// The moment in a field, in seconds since the epoch, by the database's reading.
+/// The moment in a field, in seconds since the epoch, as the database reads it.
 fn moment(db: &mut Db, value: &Value) -> f64 {
     let text = value.as_str().unwrap_or_else(|| panic!("no moment: {value}"));
     db.one(&format!("SELECT extract(epoch FROM '{text}'::timestamptz)::float8"))

@@ -1,7 +1,8 @@
-//! What the library says of its tables is what the catalog says, and all of its statements can be prepared, and are planned alike
-//! whatever the tables hold. `statements.sql` has the text of each: a change of what the engine does to its tables is seen there.
+//! The library's descriptions of its tables agree with the catalog. All of its statements can be prepared, and their
+//! plans do not depend on the tables' content. `statements.sql` has the text of each statement: a change of what the
+//! engine does to its tables shows there.
 //!
-//! As in `crash_points.rs`, this needs a build of the extension for tests, which has the function that looks.
+//! As in `crash_points.rs`, this needs a build of the extension for tests, which has the function that compares.
 #![cfg(feature = "crash-points")]
 
 use std::collections::BTreeMap;
@@ -39,11 +40,11 @@ fn tables_are_as_they_are_described() {
     app.done(&[]);
 }
 
-/// Statements that may walk over a whole table, by the beginnings of their names: they run when a server starts, or a database is
-/// adopted or updated.
+/// Statements that may scan a whole table, by the beginnings of their names. They run when a server starts, or a
+/// database is adopted or updated.
 const WALKERS: &[&str] = &["adopt::", "owners::", "claim::FORGET_LEASES", "instance::", "check::", "engine::STATE"];
 
-/// Tables that grow with what runs.
+/// Tables that grow with the running processes.
 const LARGE: &[&str] = &[
     "process_execution",
     "latest_execution",

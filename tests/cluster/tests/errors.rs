@@ -1,4 +1,4 @@
-//! Every error has its SQLSTATE, and says what to do where that is not obvious.
+//! Every error has its SQLSTATE, and a hint if the remedy is not obvious.
 
 use xdb_cluster_tests::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What the history keeps, and when.
+//! The events of the history, and when they are recorded.
 
 use xdb_cluster_tests::prelude::*;
 

@@ -1,9 +1,9 @@
-//! Values at the ends of their ranges, with an engine that runs: times, numbers, sizes.
+//! Values at the ends of their ranges, with a running engine: times, numbers, sizes.
 
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
-/// Waits for the one timer command that is the process's input, and completes with whether it fired.
+/// Waits for the one timer command in the process's input. Completes with whether it fired.
 fn timers() -> impl Fn(&Call) -> Reply + Send + Sync + 'static {
     |call: &Call| match call.api {
         Api::WaitUntil => any_of(&[json!({"timerCommands": call.input()})]).into(),
@@ -117,7 +117,7 @@ fn policies_at_the_ends_of_their_ranges() {
     );
     let patient = json!({"executeApiTimeoutSeconds": 1e300, "waitUntilApiTimeoutSeconds": 1e18});
     app.register("patient", &Definition::starting_with("Only").step("Only"));
-    // Nobody may register such a type, but it may be there from before.
+    // No role may register such a type any more, but an earlier release may have registered it.
     app.superuser().run(&format!(
         "UPDATE xdb.process_type SET version = version + 1,
                  definition = jsonb_set(definition, '{{states,Only}}', definition #> '{{states,Only}}' || '{patient}')
@@ -142,7 +142,7 @@ fn policies_at_the_ends_of_their_ranges() {
     app.done(&[]);
 }
 
-/// The text of the value after this key of an object in a request, as it came.
+/// The text of the value after this key of an object in a request, unchanged.
 fn raw_value<'a>(call: &'a Call, key: &str) -> &'a str {
     let from = call.raw.find(&format!("\"{key}\":")).expect("the key") + key.len() + 3;
     let text = &call.raw[from..];
@@ -239,14 +239,14 @@ fn numbers_that_only_numeric_holds_come_back_from_a_worker() {
 
 /// The largest payload of these tests, in bytes.
 const PAYLOAD: usize = 2048;
-/// The largest answer.
+/// The largest answer of these tests, in bytes.
 const ANSWER: usize = 5120;
 
 #[test]
 fn sizes_at_their_limits() {
     let limits = ClusterOptions::default().set("xdb.max_payload_size", "2kB").set("xdb.max_response_size", "5kB");
     let app = App::alone("extremes_sizes", limits);
-    // A string of so many bytes with its quotes, or a whole answer of so many, once; then a short one.
+    // Once a string of this many bytes with its quotes, or a whole answer of this many bytes. Then a short one.
     let worker = app.worker(|call: &Call| {
         let bytes = call.input()["bytes"].as_u64().unwrap_or_default() as usize;
         let text = |bytes: usize| json!("x".repeat(bytes.saturating_sub(2)));

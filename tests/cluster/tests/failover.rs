@@ -2,7 +2,8 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// Counts in the user's row, waits for a word or an hour, and ends; `Slow` hangs in its call until it is released.
+/// Counts in the application's row, waits for a message or an hour, and ends. `Slow` hangs in its call until it is
+/// released.
 fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(name, options);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -40,7 +41,7 @@ fn waiting(db: &mut Db) -> i64 {
     db.count("xdb.state_executions WHERE status = 'WAITING'")
 }
 
-/// All rows say what the histories of their processes say.
+/// Checks that all rows agree with the histories of their processes.
 fn rows_agree(db: &mut Db) {
     let wrong: Vec<String> = db.all(
         "SELECT format('%s: %s in the row, %s in the history', c.id, c.n, h.n) FROM counters c LEFT JOIN LATERAL (

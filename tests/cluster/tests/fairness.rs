@@ -1,13 +1,14 @@
-//! Owners share a worker: what one of them wants much of does not keep it from the others.
+//! Owners share a worker. One owner with very many calls does not block other owners. The roles are `app` and `other`.
 
 use xdb_cluster_tests::prelude::*;
 
 const PATIENT: u64 = 60;
 
-/// On a busy machine, and far less than the time for which calls hang.
+/// A limit for a busy machine, far below the time for which calls hang.
 const AT_MOST: Duration = Duration::from_secs(10);
 
-/// The role `app` is greedy, and `other` modest. Both use one worker, whose calls of the type `slow` hang, while it is not healed.
+/// The role `app` is greedy, and `other` is modest. Both use one worker. Its calls of the type `slow` hang until it is
+/// healed.
 fn application(name: &str, max_concurrency: Option<u32>) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.target() {
@@ -36,8 +37,9 @@ fn of(prefix: &'static str) -> impl Fn(&Call) -> bool {
     move |call: &Call| call.process_id().starts_with(prefix)
 }
 
-/// Processes, one after the other, which take no time beside whatever another role does. A busy machine may hold one of them up, and
-/// not most of them: who has no place waits for as long as the calls hang, and who is not looked for waits for a poll.
+/// Runs processes of the modest role one after the other, and checks that they are quick whatever another role does. A
+/// busy machine may delay one of them, but not most of them. A process without a place waits until the hanging calls
+/// end. A process that no scan finds waits for a poll.
 fn quick_ones(modest: &mut Db, count: u32, beside: &str) {
     let one = |number| {
         let id = format!("modest-{number}");
@@ -54,7 +56,7 @@ fn quick_ones(modest: &mut Db, count: u32, beside: &str) {
     assert!(took.iter().all(|took| *took < AT_MOST), "they took {took:?} beside {beside}");
 }
 
-/// Everything completes, whatever hangs.
+/// Checks that everything completes, whatever hangs.
 fn finish(app: &App, worker: &Worker, pattern: &str, count: i64) {
     worker.misbehave(|_| force_complete(json!(null)));
     worker.release();
@@ -62,7 +64,7 @@ fn finish(app: &App, worker: &Worker, pattern: &str, count: i64) {
     wait_until("all complete", 60, || views::with_status(&mut db, pattern, "COMPLETED") == count);
 }
 
-/// While it is done, the engine is paused: it finds all that was started at once.
+/// Runs `starts` while the engine is paused. So the engine finds all started processes at once.
 fn at_once(app: &App, starts: impl FnOnce()) {
     app.pause();
     starts();
@@ -124,7 +126,7 @@ fn large_requests_that_hang_keep_no_small_one_from_going_out() {
     app.done(&[]);
 }
 
-/// Four processes make this decision at once, which begins so many threads that each is enough for a turn.
+/// Four processes make this decision at once. It begins enough threads that each process fills a turn.
 fn each_fills_a_turn(name: &str, decision: Value) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(move |call: &Call| match call.target() {
@@ -138,7 +140,7 @@ fn each_fills_a_turn(name: &str, decision: Value) {
     for number in 1..=4 {
         db.publish(&format!("wide-{number}"), "full", json!(number));
     }
-    // Whichever comes first, the others are there when the engine looks again.
+    // Whichever answer comes first, the others are in the backlog at the engine's next turn.
     worker.release();
     let mut superuser = app.superuser();
     let begun = "xdb.state_execution WHERE state_id = 'Leaf'";
@@ -236,7 +238,7 @@ fn prioritised(process_type: &str, prefix: &str, count: u32, priority: i32) -> S
     )
 }
 
-/// Priorities order an owner's own calls, and how owners share a worker does not depend on them.
+/// Priorities order the calls of one owner. How owners share a worker does not depend on them.
 #[test]
 fn owners_take_turns_at_a_small_worker_whatever_their_priorities() {
     let (app, worker) = application("fair_priorities", Some(1));

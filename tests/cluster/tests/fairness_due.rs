@@ -1,12 +1,12 @@
-//! Owners share what comes due, too: timers that fire, and messages that are taken in.
+//! Owners share due work too: timers that fire, and messages that are received. The roles are `app` and `other`.
 
 use xdb_cluster_tests::prelude::*;
 
-/// What is due of these processes when the clock is set forward.
+/// The time after which timers of these processes are due. The clock is set forward beyond it.
 const HOUR: f64 = 3600.0;
 
-/// The role `app` is greedy, and `other` modest. A `Napper` waits for one timer, and a `Sleeper` for so many, of which each comes
-/// so many seconds after the one before.
+/// The role `app` is greedy, and `other` is modest. A `Napper` waits for one timer. A `Sleeper` waits for `timers`
+/// timers, which fire `apart` seconds after each other.
 fn sleepers(name: &str, timers: usize, apart: f64) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default().own_clock());
     let worker = app.worker(move |call: &Call| match (call.api, call.target()) {
@@ -31,7 +31,7 @@ fn start_many(db: &mut Db, prefix: &str, process_type: &str, count: usize) {
     ));
 }
 
-/// Whatever waits for a timer is due.
+/// Makes all timers due.
 fn hours_pass(app: &App, timers: usize) {
     let mut superuser = app.superuser();
     wait_until("all wait", 60, || superuser.count("xdb.timer") == timers as i64);
@@ -79,8 +79,8 @@ fn one_turn_fires_so_many_timers_and_no_more() {
     app.done(&[]);
 }
 
-/// The engine looks into the inbox when all of these are there. How many of the greedy role's messages were received when the modest
-/// one's was.
+/// Publishes these messages while the engine is paused. Returns how many messages of the greedy role were received
+/// before the message of the modest role.
 fn received_before(app: &App, publish: &str, modest: &str, count: i64) -> i64 {
     let mut superuser = app.superuser();
     app.pause();
@@ -95,7 +95,7 @@ fn received_before(app: &App, publish: &str, modest: &str, count: i64) -> i64 {
     ))
 }
 
-/// Processes that run, and look for no message that comes.
+/// Processes that run and read no messages.
 fn readers(name: &str, count: usize) -> (App, Worker) {
     readers_of(App::new(name), count)
 }

@@ -1,10 +1,10 @@
-//! Functions of the database answer the calls of states and RPCs, in place of a worker: what they do, and what comes of their answers,
-//! is one transaction.
+//! Functions of the database answer the calls of states and RPCs in place of a worker. The function's writes and the
+//! effects of its answer are one transaction.
 
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// A ledger that functions write, and functions for the states of `Order`.
+/// A ledger that functions write, and the functions for the states of `Order`.
 const ORDER: &str = "
     CREATE TABLE public.ledger (id int GENERATED ALWAYS AS IDENTITY, process text, what text, attempt int, who text, pid int, txid bigint);
     CREATE FUNCTION public.step(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -21,7 +21,7 @@ const ORDER: &str = "
         RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"GRACEFUL_COMPLETE_PROCESS\", \"closeInput\": \"all done\"}}}';
     END $$;";
 
-/// Functions alone, without a worker.
+/// Registers a type with functions only, without a worker.
 fn register(app: &App, process_type: &str, definition: &Definition) {
     app.superuser().run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, '{}')", definition.json()));
 }
@@ -37,7 +37,7 @@ fn functions(name: &str, sql: &str) -> App {
     app
 }
 
-/// What a failed attempt of a process says, once there is one.
+/// The failure of a process's attempt. Waits until there is one.
 fn failure(db: &mut Db, process_id: &str) -> Value {
     let sql = format!(
         "SELECT details->'failure' FROM xdb.history WHERE process_id = '{process_id}' AND event_type = 'AttemptFailed' \
@@ -47,7 +47,7 @@ fn failure(db: &mut Db, process_id: &str) -> Value {
     db.json(&sql)
 }
 
-/// What the last failed attempt of a process says, once there is one.
+/// The last failure of a process, as `describe_process` shows it. Waits until there is one.
 fn last_failure(db: &mut Db, process_id: &str) -> Value {
     let sql = format!(
         "SELECT jsonb_build_object('errorType', error_type, 'detail', detail, 'sqlState', sql_state, 'context', context) \
@@ -88,8 +88,8 @@ fn many_processes_are_answered_each_step_once() {
     app.done(&[]);
 }
 
-/// Functions of several processes are called in one transaction. One that waits for a lock is called alone then, and does not see that it
-/// had less time beside them.
+/// Functions of several processes are called in one transaction. If one of them waits for a lock, it is called again
+/// alone, with its full time.
 #[test]
 fn a_function_that_waits_for_a_lock_is_called_alone_and_has_all_of_its_time() {
     let app = App::alone("functions_together", ClusterOptions::default().set("xdb.runners", "1"));
@@ -143,7 +143,7 @@ fn a_function_that_waits_for_a_lock_is_called_alone_and_has_all_of_its_time() {
     app.done(&[]);
 }
 
-/// Whoever holds up a transaction of his own processes holds up nobody else's.
+/// A function that blocks delays only processes of its own owner.
 #[test]
 fn functions_of_two_owners_are_never_in_one_transaction() {
     let app = functions("functions_owners", "GRANT INSERT ON ledger TO other; GRANT EXECUTE ON FUNCTION step TO other");
@@ -199,14 +199,14 @@ fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
     db.start("p", "Items").key("r").go();
     wait_until("it waits", 30, || views::waits(&mut db, "p").len() == 1);
     db.publish("p", "inbox", json!({"letter": 7}));
-    // What an earlier step of the same transaction has written is there for the next one.
+    // A step sees what an earlier step of the same transaction has written.
     assert_eq!(db.completes("p").result(), &json!({"n": 2, "local": {"asked": true, "got": {"letter": 7}}}));
     assert_eq!(db.one::<i32>("SELECT n FROM item"), 2);
     views::assert_history_is_whole(&mut db, "p");
     app.done(&[]);
 }
 
-/// Several steps in one transaction take from one queue: each takes what those before have left.
+/// Several steps in one transaction take messages from one queue. Each takes what the steps before it have left.
 #[test]
 fn steps_of_one_transaction_take_one_message_each() {
     let app = functions(
@@ -432,7 +432,7 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     db.start("quick", "Quick").go();
     db.completes("quick");
     assert_eq!(db.status("p"), "RUNNING");
-    // It is left alone for a while; when that is over, and it ends, so does the process.
+    // The function is marked for a while. When the marks have expired and the function ends, the process completes.
     db.run("UPDATE switch SET on_ = false");
     app.ten_minutes_pass();
     db.completes("p");
@@ -534,7 +534,7 @@ fn a_call_whose_function_crashes_the_server_is_held_the_third_time() {
     wait_until("it is held", 60, || db.count("xdb.failures WHERE process_id = 'p' AND error_type = 'CallHeld'") == 1);
     db.start("steps", "Steps").input(json!(2)).go();
     db.completes("steps");
-    // Whoever has mended it lets it go.
+    // The operator has repaired the function, and releases the call.
     db.run("UPDATE switch SET on_ = false");
     db.run("SELECT xdb.retry_now('p')");
     db.completes("p");
@@ -568,7 +568,7 @@ fn a_step_is_an_sql_function_exactly_once_without_http_whatever_is_killed() {
         let mut superuser = app.superuser();
         wait_until("some steps are made", 60, || db.count("ledger") > 10 * (round + 1));
         if let Some(pid) = superuser.try_maybe::<i32>(runner).expect("it can be asked") {
-            // It is gone when this comes back: the next look finds another one.
+            // The process has ended when this returns: the next round finds another one.
             superuser.run(&format!("SELECT pg_terminate_backend({pid}, 10000)"));
         }
     }
@@ -625,11 +625,11 @@ fn an_rpc_with_a_function_is_called_in_the_callers_transaction() {
     app.done(&[]);
 }
 
-/// How many runners are in a function that sleeps.
+/// Counts the runners in a function that sleeps.
 const ASLEEP: &str =
     "pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep' AND datname = current_database()";
 
-/// A step that sleeps for so long, and is written down then.
+/// A function that sleeps for this time and then records its step.
 fn sleeping(seconds: f64) -> String {
     format!(
         "CREATE FUNCTION sleeping(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
@@ -711,7 +711,7 @@ fn counting(more: Value) -> Definition {
     Definition::starting_with("Count").step_with("Count", config).maps("public.counters", "id", &["n"])
 }
 
-/// Functions lock what they load, and leave alone for a while what a state was repeated for too often.
+/// Functions lock what they load. If a state was repeated too often because of that, they avoid its rows for a while.
 #[test]
 fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves() {
     const STATES: i64 = 10;
@@ -760,7 +760,8 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves(
     app.done(&[]);
 }
 
-/// The next function has its row before the one before has given it up, so a state's answer never finds it free: they leave it to it.
+/// Each function locks the row before the function before it releases it. So the answer of a state never finds the row
+/// free, until functions avoid it.
 #[test]
 fn functions_that_hold_a_row_all_of_the_time_leave_it_to_the_answer_of_a_state() {
     let app = App::alone(
@@ -799,7 +800,7 @@ fn functions_that_hold_a_row_all_of_the_time_leave_it_to_the_answer_of_a_state()
     app.done(&[]);
 }
 
-/// Functions, the steps of a slow table, and a worker that needs neither, with so many runners.
+/// Process types for functions, for a slow table, and for a worker that needs neither, with this number of runners.
 fn kinds(name: &str, runners: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default().set("xdb.runners", runners));
     let mut db = app.db();
@@ -825,7 +826,7 @@ fn make_slow(app: &App) {
     app.make_slow("app", "public.mine", "id", json!({"n": 0}));
 }
 
-/// All runners are at functions that take long, of two owners, and more of them wait.
+/// All runners call long functions of two owners, and more calls of both wait.
 fn long_functions_come_first(name: &str, runners: i64) {
     const FUNCTIONS: i64 = 16;
     let (app, _worker) = kinds(name, &runners.to_string());
@@ -844,7 +845,7 @@ fn long_functions_come_first(name: &str, runners: i64) {
     for n in 0..3 {
         db.start(&format!("m{n}"), "mine").key(&format!("m{n}")).go();
     }
-    // Whoever needs no runner waits for none.
+    // Calls that need no runner do not wait for one.
     for n in 0..10 {
         let id = format!("quick{n}");
         db.start(&id, "quick").go();
@@ -931,7 +932,7 @@ fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_
         assert_eq!(db.all::<i32>("SELECT n FROM item ORDER BY id"), [1, 1], "it is as it was");
         assert_eq!(db.count(&format!("ledger WHERE process = '{how}'")), 1);
     }
-    // A row that another process is mapped to, and which somebody holds.
+    // Another process is mapped to this row, and a session holds it.
     let mut holder = app.db();
     holder.run("BEGIN; UPDATE item SET n = 1 WHERE id = 'others'");
     db.start("others", "Reaches").key("own").input(json!("others")).go();
@@ -945,7 +946,7 @@ fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_
     app.done(&[]);
 }
 
-/// A function that runs until somebody opens the gate, or waits for a row that is locked: each of these names what it does.
+/// A function that runs until a gate opens, or waits for a locked row. Each has a name.
 const HANGS: &str = "
     CREATE TABLE public.gate (open boolean); INSERT INTO public.gate VALUES (false);
     CREATE TABLE public.rows (id int PRIMARY KEY); INSERT INTO public.rows VALUES (1);
@@ -970,7 +971,7 @@ fn runners(number: &str) -> ClusterOptions {
     ClusterOptions::default().set("xdb.runners", number)
 }
 
-/// Gives an application functions that may hang for a minute.
+/// Creates functions that may hang for a minute.
 fn hanging(app: App) -> App {
     app.db().run(ORDER);
     app.db().run(HANGS);
@@ -980,7 +981,7 @@ fn hanging(app: App) -> App {
     app
 }
 
-/// Starts processes whose functions hang, waits until one does, and has another owner's functions answer meanwhile.
+/// Starts processes whose functions hang, and waits until one does. Meanwhile functions of another owner must answer.
 fn others_go_on(app: App, how: &str) {
     let app = hanging(app);
     let (mut db, mut other, mut locker) = (app.db(), app.session("other"), app.db());
@@ -1024,7 +1025,7 @@ fn functions_of_one_owner_that_loop_leave_a_runner_of_three_to_others() {
     others_go_on(App::alone("functions_leave_loop", runners("3")), "loop");
 }
 
-/// Of functions that are quick, too, each owner's are called in turn: those of one that are due before all of another's don't come first.
+/// Quick functions of several owners are called in turns, even if all calls of one owner were due first.
 #[test]
 fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
     let app = hanging(App::alone("functions_turns", runners("1")));
@@ -1042,7 +1043,7 @@ fn an_owner_with_many_functions_and_one_runner_keeps_no_other_waiting() {
     app.done(&[]);
 }
 
-/// A start may have its functions give up earlier than their type says, and not later.
+/// A start may shorten the time of its functions, and not lengthen it.
 fn a_start_shortens_the_time(app: App) {
     let mut db = app.db();
     db.run(ORDER);
@@ -1074,8 +1075,8 @@ fn a_start_may_shorten_the_time_of_a_function_in_a_hostile_database() {
     a_start_shortens_the_time(App::hostile_alone("hostile_time", ClusterOptions::default()));
 }
 
-/// The function that was registered, and found, is the one that is called, whatever else has its name; one that was made again as
-/// something else is not called as what it is not.
+/// The registered function is called, whatever else has its name. If it was replaced by a function of another kind, it
+/// is not called.
 #[test]
 fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
     let app = functions(
@@ -1129,7 +1130,8 @@ fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
     app.done(&[]);
 }
 
-/// A function that fails says where: to the owner of the process, with no text of a statement and no value of a row, and to no worker.
+/// A failed function names its place, only to the owner of the process. It shows no text of a statement and no value of
+/// a row, and no worker gets it.
 #[test]
 fn a_failure_of_a_function_names_the_functions_and_their_lines() {
     let app = functions(

@@ -1,15 +1,16 @@
-//! What a worker says about the attempts that follow one which failed: when, that there are none, or that it was none.
+//! A worker says what follows a failed attempt: when the next one is made, that there is none, or that the attempt does
+//! not count.
 
 use xdb_cluster_tests::prelude::*;
 
-/// A process type with the one state `Only`, whose `execute` has this policy, and `Rescue` to go on with.
+/// A process type with the state `Only`, whose `execute` has this policy, and a state `Rescue` for recovery.
 fn with_policy(policy: Value) -> Definition {
     let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Rescue"});
     let options = json!({"executeApiRetryPolicy": policy, "stateFailureRecoveryOptions": recovery});
     Definition::starting_with("Only").step_with("Only", options).step("Rescue")
 }
 
-/// A policy by which no attempt would be made again while a test lasts.
+/// A policy whose next attempt comes only after the end of a test.
 fn hourly() -> Value {
     json!({"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600})
 }
@@ -111,7 +112,7 @@ fn an_rpc_is_repeated_by_its_caller_alone() {
     app.done(&[]);
 }
 
-/// A decision to have the call made again, with effects.
+/// The decision `retry` with effects.
 fn retry(said: Value, effects: Value) -> Reply {
     let mut answer = json!({"stateDecision": {"retry": said}});
     answer.as_object_mut().expect("an object").extend(effects.as_object().expect("an object").clone());

@@ -1,8 +1,9 @@
-//! What a message of a global queue costs does not grow with messages and waiters that have nothing to do with it.
+//! The cost of a message of a global queue does not grow with unrelated messages and waiters. Tested with counts of
+//! read rows.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Takes as many messages of a queue as its input says, `{"queue", "count"}`.
+/// Takes messages of a queue. The input says which queue and how many: `{"queue", "count"}`.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.api {
@@ -16,7 +17,8 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// Waiters of a queue whose processes nobody knows. Nobody asks them, as long as there are less messages than they want.
+/// Waiters of a queue whose processes do not exist. The engine offers them nothing while there are fewer messages than
+/// they need.
 fn make_waiters(superuser: &mut Db, queue: &str, count: u32, at_least: u32) {
     superuser.run(&format!(
         "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, at_least)
@@ -25,7 +27,7 @@ fn make_waiters(superuser: &mut Db, queue: &str, count: u32, at_least: u32) {
     ));
 }
 
-/// A process that waits for a message of this queue, and gets it.
+/// Starts a process that waits for a message of this queue, and publishes the message.
 fn one_takes(db: &mut Db, id: &str, queue: &str, key: &str) {
     db.start(id, "take").input(json!({"queue": queue})).go();
     wait_until(&format!("{id} waits"), 10, || !views::waits(db, id).is_empty());
@@ -75,7 +77,7 @@ fn a_crowd_that_wants_more_than_there_is_holds_up_nobody() {
     make_waiters(&mut superuser, "crowd", 5000, 5000);
     db.run("SELECT count(xdb.publish_global('crowd', '1')) FROM generate_series(1, 2000)");
     one_takes(&mut db, "p", "few", "NULL");
-    // One who wants what there is comes after the crowd, and before it is served.
+    // A process that needs only the present messages begins to wait after the crowd, and is served before it.
     db.start("q", "take").input(json!({"queue": "crowd", "count": 1500})).go();
     assert_eq!(db.completes("q").result(), &json!(1500));
     superuser.run("DELETE FROM xdb.global_waiter WHERE at_least = 5000");

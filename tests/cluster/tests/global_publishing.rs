@@ -1,8 +1,8 @@
-//! Who publishes to global queues, how long messages live, and whom they belong to.
+//! Publishing to global queues: which roles may, how long messages live, and which role owns them.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `Send` publishes what its input says, `Read` completes with a message of `jobs`; the RPC publishes its input.
+/// `Send` publishes the messages in its input. `Read` completes with a message of `jobs`. The RPC publishes its input.
 fn sending(call: &Call) -> Reply {
     let publish = |decision: Answer| {
         let Value::Object(mut answer) = json!({"publishToGlobalQueue": call.input()}) else { unreachable!() };
@@ -104,7 +104,7 @@ fn a_message_id_is_one_message_of_its_publisher() {
     db.start("r", "ask").go();
     db.rpc("r", "send", twice);
     assert_eq!(left(&app), 0);
-    // A state waits for nobody's open transaction, and others do not wait for the state.
+    // A state does not wait for an open transaction of another session. Other processes do not wait for the state.
     let mut open = app.db();
     open.run(r#"BEGIN; SELECT xdb.publish_global('jobs', '"open"', message_id => 'o')"#);
     let state = json!([{"queueName": "jobs", "messageId": "o", "payload": "state o"}]);
@@ -112,7 +112,7 @@ fn a_message_id_is_one_message_of_its_publisher() {
     db.start("s4", "send").input(json!([{"queueName": "elsewhere", "payload": 1}])).go();
     db.completes("s4");
     assert_eq!(db.status("s3"), "RUNNING");
-    // Another role does not learn of it: it waits for nobody, and its message is its own.
+    // Another role learns nothing about the message id: it does not wait, and its message is a message of its own.
     let mut other = app.session("other");
     other.run("SET lock_timeout = '1 s'");
     other.run(r#"SELECT xdb.publish_global('own', '"other o"', message_id => 'o')"#);
@@ -174,7 +174,7 @@ fn a_message_lives_as_long_as_its_ttl_and_not_while_it_is_taken() {
     assert_eq!(app.superuser().count("xdb.global_message"), 0);
     app.superuser().run("UPDATE xdb.global_message_key SET published_at = published_at - interval '40 days'");
     db.run("SELECT xdb.publish_global('jobs', '7', message_id => 'kept')");
-    // The clock of processes alone forgets nothing.
+    // A shift of the clock of processes is not enough to forget ids.
     app.cluster().set("xdb.now", "-1 days");
     wait_until("old ids are forgotten", 10, || app.superuser().count("xdb.global_message_key") == 1);
     db.run("SELECT xdb.publish_global('jobs', '8', message_id => 'two')");
@@ -242,7 +242,7 @@ fn without_a_word_a_definition_uses_no_global_queue() {
     db.start("s", "send").input(json!([{"queueName": "jobs", "payload": 1}])).go();
     wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \\\"jobs\\\""]));
     assert_eq!(left(&app), 0);
-    // As a dump of a release before 0.3.0 has it: all names are allowed, and no call sees a change.
+    // As in a dump of a release before 0.3.0: all names are allowed, and calls behave as before.
     app.superuser().run(
         "UPDATE xdb.process_type SET definition = definition - 'globalQueues', version = version + 1 WHERE process_type = 'send';
          UPDATE xdb.registry SET generation = generation + 1",

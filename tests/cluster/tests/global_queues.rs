@@ -1,16 +1,17 @@
-//! Queues that all processes share: each message for exactly one, in order of waiting, and back in its place if nobody used it.
+//! Queues that all processes share. Each message goes to exactly one process, in the order of waiting. An unused
+//! message returns to its place.
 
 use std::collections::BTreeMap;
 
 use xdb_cluster_tests::prelude::*;
 
-/// A command on a global queue, with a key or none.
+/// A command on a global queue, with or without a key.
 fn keyed(command: &str, queue: &str, key: Value, at_least: u32, at_most: u32) -> Value {
     json!({"globalQueueCommands":
         {"commandId": command, "queueName": queue, "key": key, "atLeast": at_least, "atMost": at_most}})
 }
 
-/// Waits for what its input says, `{"queue", "key", "atLeast", "atMost"}`, and completes with the payloads.
+/// Waits as its input says, `{"queue", "key", "atLeast", "atMost"}`. Completes with the payloads.
 fn taking(call: &Call) -> Answer {
     let wanted = call.input();
     let bound = |name: &str| wanted[name].as_u64().unwrap_or(1) as u32;
@@ -32,7 +33,7 @@ fn takers_in(app: App) -> (App, Worker) {
     (app, worker)
 }
 
-/// Many at once, and returns when all of them wait.
+/// Starts many processes at once, and returns when all of them wait.
 fn all_wait(db: &mut Db, name: &str, count: usize, wanted: &Value) {
     db.run("BEGIN");
     (0..count).for_each(|n| drop(db.start(&format!("{name}{n}"), "take").input(wanted.clone()).go()));
@@ -55,7 +56,7 @@ fn waits(db: &mut Db, id: &str, wanted: Value) {
     wait_until(&format!("{id} waits"), 10, || !views::waits(db, id).is_empty());
 }
 
-/// Payloads of `jobs` that nobody has taken, in their order.
+/// Free messages of `jobs`, in their order.
 fn left(app: &App) -> Vec<Value> {
     let left = "SELECT coalesce(jsonb_agg(payload ORDER BY position), '[]') FROM xdb.queue_messages
                 WHERE queue_name = 'jobs' AND process_id IS NULL";
@@ -140,7 +141,7 @@ fn what_is_too_little_for_one_is_there_for_the_next() {
     app.done(&[]);
 }
 
-/// Waits for a message and for a timer of an hour, then is to fail, or to hang.
+/// Waits for a message and for a timer of an hour. Then it fails or hangs.
 fn holding(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::WaitUntil, "Hold") => all_of(&[timer("t", 3600.0), global_queue("m", "jobs", 2)]).into(),
@@ -254,7 +255,7 @@ fn who_waited_longer_gets_what_is_given_back() {
     }
     db.run("BEGIN; SELECT xdb.stop_process('p')");
     publish(&mut app.db(), json!(3));
-    // Not before the commit: q takes what is there.
+    // Until the commit, q takes the present messages.
     assert_eq!(app.db().completes("q").result(), &json!([3]));
     db.run("COMMIT");
     assert_eq!(db.completes("r").result(), &json!([1]));
@@ -273,7 +274,7 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
     holder.run("BEGIN; SELECT xdb.stop_process('p')");
     publish(&mut db, json!(1));
     assert_eq!(db.completes("q").result(), &json!([1]));
-    // There is nobody but p for this one, and others go on.
+    // Only process p can take this message. Other processes go on.
     publish(&mut db, json!(2));
     publish_with_key(&mut db, "EUR", json!(3));
     assert_eq!(db.completes("eur").result(), &json!([3]));
@@ -282,7 +283,7 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
     holder.run("ROLLBACK");
     assert_eq!(db.completes("p").result(), &json!([2]));
 
-    // If the one who holds it closes it, the message is for the next.
+    // If the session that holds p closes it, the next process gets the message.
     waits(&mut db, "p", json!({}));
     holder.run("BEGIN; SELECT xdb.stop_process('p')");
     publish(&mut db, json!(4));
@@ -324,7 +325,7 @@ fn nobody_overtakes_those_whom_a_turn_does_not_get_to() {
 fn a_waiter_that_is_stopped_as_it_is_found_leaves_the_message_to_the_next() {
     let (app, _worker) = takers("global_gone");
     let mut db = app.db();
-    // Nobody will ever be asked for these; looking them up is what takes a while.
+    // The engine never offers messages to these waiters. Reading them takes a while.
     app.superuser().run(
         "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, key, at_least)
          SELECT gen_random_uuid(), 1, 0, 'jobs', 'k' || n, 1000 FROM generate_series(1, 900) n",
@@ -462,7 +463,7 @@ fn local_and_global_commands_that_can_complete_do() {
     app.done(&[]);
 }
 
-/// Takes messages, up to three at a time, for ever, and remembers them.
+/// Takes messages, up to three at a time, without end, and keeps them.
 fn collecting(call: &Call) -> Answer {
     if call.api == Api::WaitUntil {
         return any_of(&[keyed("m", "jobs", json!(null), 1, 3)]);

@@ -1,4 +1,4 @@
-//! The harness itself, on a plain Postgres: what the other tests stand on.
+//! Tests of the harness itself, with a plain Postgres: a failure here makes all other tests meaningless.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -43,7 +43,7 @@ fn a_killed_server_process_is_in_the_log_and_the_server_comes_back() {
     cluster.kill_process(victim.one("SELECT pg_backend_pid()"));
     assert!(victim.try_run("SELECT 1").is_err());
     cluster.superuser().run("SELECT 1");
-    // Whoever writes the log need not have got there yet.
+    // The log may be written a moment later.
     wait_until("the log says so", 20, || cluster.log().contains("was terminated by signal 9"));
     assert_eq!(cluster.unexplained_errors(xdb_cluster_tests::log::AFTER_A_CRASH), Vec::<String>::new());
 }

@@ -1,4 +1,5 @@
-//! What holds the steps of a process up is named in `describe_process`.
+//! `describe_process` names the locks of other sessions that block the steps of a process. Tested with sessions that
+//! hold locks.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -18,7 +19,7 @@ fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     (app, worker)
 }
 
-/// What holds a process up, without the times.
+/// The locks that block a process, without their times.
 fn held_up(db: &mut Db, process_id: &str) -> Value {
     db.json(&format!(
         "SELECT jsonb_agg(h - 'since') FROM jsonb_array_elements(xdb.describe_process('{process_id}') -> 'heldUpBy') AS h"
@@ -36,7 +37,7 @@ fn says(db: &mut Db, what: &str, expected: &Value) {
     }
 }
 
-/// Has the process write its row and wait again.
+/// Makes the process write its row and wait again.
 fn step(db: &mut Db) {
     db.publish("p", "inbox", json!(1));
 }
@@ -77,7 +78,7 @@ fn what_holds_a_step_up_is_shown() {
     first.run("COMMIT PREPARED 'held'");
     goes_on(&mut db);
 
-    // A lock that keeps nobody from writing is none of them.
+    // A lock that permits writes to the row is not shown.
     first.run("BEGIN; SELECT FROM counters WHERE id = 'p' FOR KEY SHARE");
     step(&mut db);
     goes_on(&mut db);
@@ -95,7 +96,7 @@ fn what_holds_a_step_up_is_shown() {
     says(&mut db, "the process", &json!([{"lock": "process"}]));
     first.run("COMMIT");
     goes_on(&mut db);
-    // Who publishes holds nobody up.
+    // A publisher blocks no step.
     first.run("BEGIN; SELECT xdb.publish('p', 'others', '1')");
     step(&mut db);
     goes_on(&mut db);
@@ -121,7 +122,7 @@ fn a_lock_within_a_trigger_is_told_of_the_table() {
     app.done(&[]);
 }
 
-/// The lock is found when the attributes of a call are read.
+/// The blocking lock is found when the attributes of a call are read.
 #[test]
 fn a_table_that_a_call_can_not_read_is_shown() {
     let (app, worker) = application("held_up_before_call", ClusterOptions::default());

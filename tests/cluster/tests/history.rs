@@ -1,8 +1,8 @@
-//! Histories of which only the end is kept.
+//! Histories of which only the last events are kept. They stay small, and `xdb.check_process` still finds changes.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `Round` goes round, a round for each message, until it has done as many as its input says.
+/// `Round` repeats, once for each message, as often as its input says.
 fn looping(name: &str, history: Value) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.api {
@@ -46,7 +46,7 @@ fn a_process_that_loops_stays_small() {
             assert!(superuser.count(&format!("xdb.state_execution WHERE {OWN}")) <= 20);
         }
     }
-    // Sixty ids were used, each once: the others were ignored.
+    // Sixty ids were used, each once. The repeated ones were ignored.
     wait_until("all messages are taken", 30, || {
         superuser.one(&format!(
             "SELECT EXISTS (SELECT FROM xdb.state_execution WHERE {OWN} AND number = 61 AND status = 'WAITING')"
@@ -96,7 +96,7 @@ fn a_start_overrides_how_much_is_kept_and_failures_stay() {
     assert_eq!(views::events(&mut db, "none"), 0);
     assert!(views::events(&mut db, "full") > 80);
     assert!(views::events(&mut db, "p") < 10);
-    // What failed last is told to the end.
+    // The last failure is shown until the end.
     for process_id in ["p", "full", "none"] {
         let described = db.json(&format!("SELECT xdb.describe_process('{process_id}')"));
         assert_eq!(described["lastFailure"]["stateExecutionId"], "Try-1", "{process_id}: {described}");

@@ -1,11 +1,12 @@
-//! Databases whose settings and default privileges are as others have made them: the extension is the same there as anywhere.
+//! The extension in databases with the settings and default privileges of other owners. It works there as in any other
+//! database.
 
 use std::collections::BTreeSet;
 use xdb_cluster_tests::catalog::schema;
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// What the catalog has of privileges, those of the application's roles too.
+/// All privileges in the catalog, including those of the application's roles.
 fn privileges(db: &mut Db) -> BTreeSet<String> {
     db.run("SET search_path = pg_catalog");
     schema(db).into_iter().filter(|fact| fact.contains("privilege ")).collect()
@@ -114,8 +115,8 @@ fn a_start_finds_the_row_that_is_there_in_a_hostile_database() {
 const WAYS: [&str; 4] = ["http", "function", "rpc", "claimed"];
 const LOCKS: [&str; 3] = ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
 
-/// Has a state or RPC load the row `r` of a table under a lock and write this: over HTTP, by a function, and by a pull worker. Each way
-/// gives what was loaded, or the SQLSTATE of what refused it.
+/// Loads the row `r` of a table under a lock in a state or RPC, and writes these values: over HTTP, by a function, and
+/// by a pull worker. Checks that each way gives the loaded values, or the SQLSTATE of the error.
 fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &Result<Value, String>) {
     let mut db = app.db();
     for way in WAYS {
@@ -157,7 +158,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
     }
 }
 
-/// The token of the one call that is due, and what it has loaded. Claims need READ COMMITTED.
+/// The token of the only due call, and the values that it has loaded. Claims need READ COMMITTED.
 fn claimed(db: &mut Db) -> (String, Value) {
     db.refused("0A000", "SELECT FROM xdb.claim_calls('claims')");
     db.run("BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -247,7 +248,7 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
     assert_eq!(db.json("SELECT xdb.get_local_attributes('a')"), json!({"deposited": true, "withdrawn": true}));
     assert_eq!(db.all::<String>("SELECT what FROM public.moved"), ["deposit", "withdraw"]);
 
-    // Of sessions that use a key at once, one has it called.
+    // If several sessions use a key at once, only one of them calls the worker.
     at_once(4, |_| {
         let told = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
         assert_eq!(told, Ok(json!("deposited")));
@@ -295,7 +296,7 @@ fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
     register(&app, "called", &Definition::without_start().rpc("look", look).maps("public.parent", "id", &["n"]));
     let (mut db, mut holder) = (app.db(), app.db());
 
-    // A row that another session has written, and one whose key it keeps.
+    // A row that another session has written, and a row whose key it has locked.
     for (number, (statement, input)) in [
         ("SELECT FROM public.parent FOR UPDATE", json!({"n": 1})),
         ("INSERT INTO public.child VALUES ('r')", json!({"code": "d"})),
@@ -321,7 +322,8 @@ fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
     db.completes("free");
     holder.run("COMMIT");
 
-    // Two that refer to the row, and then call an RPC that excludes others, are a line and no ring.
+    // Two sessions refer to the row, and then call an RPC that excludes other RPCs. They queue up, and make no
+    // deadlock.
     let mut sessions = [app.db(), app.db()];
     for (process, session) in ["a", "b"].into_iter().zip(&mut sessions) {
         db.start(process, "called").key("r").go();

@@ -1,4 +1,4 @@
-//! States whose retries are spent, and which stay where they are until somebody has them go on.
+//! Incidents: a state whose retries are spent stays at its call until an operator retries it.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
@@ -77,7 +77,7 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
     app.done(&[]);
 }
 
-/// Whatever has failed, and whoever answers: each stays at the call that failed, and goes on from there.
+/// Each way to fail: the state stays at the failed call, and continues from there after the retry.
 #[test]
 fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
     let app = App::new("incident_ways");
@@ -168,7 +168,7 @@ fn a_todo_that_fails_is_sent_to_the_reject_queue_for_later_consideration() {
     let rejected = "SELECT process_id FROM xdb.incidents WHERE error_type = 'NoAddress' ORDER BY process_id";
     assert_eq!(db.all::<String>(rejected), ["a", "c"]);
     assert_eq!(app.session("other").count("xdb.incidents"), 0, "they are their owner's");
-    // Later somebody considers them, all at once, and rejects one for good.
+    // Later an operator looks at all of them at once, and rejects one for good.
     db.run("UPDATE counters SET n = 2 WHERE id = 'a'; SELECT xdb.stop_process('c', 'FAIL', 'no address')");
     assert_eq!(db.one::<i64>("SELECT sum(xdb.retry_now(process_id)) FROM xdb.incidents"), 1);
     assert_eq!(db.completes("a").result(), &json!([2, null]));

@@ -1,4 +1,4 @@
-//! How statements on the system tables are planned is no matter of a session's settings.
+//! The plans of statements on the system tables do not depend on a session's settings.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -19,7 +19,7 @@ fn a_session_walks_over_no_system_table_whatever_it_has_set() {
     let walked = "SELECT coalesce(json_object_agg(relname, seq_scan), '{}') FROM pg_stat_user_tables
         WHERE schemaname = 'xdb' AND relname IN ('process_execution', 'latest_execution', 'state_execution', 'task', 'timer',
             'inbox', 'history_event', 'message_key', 'queue_message', 'queue_waiter', 'local_attribute')";
-    // What others have read is reported now, and not later.
+    // Makes all processes report their statistics of reads now.
     wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
     superuser.run("SELECT pg_stat_force_next_flush()");
     let before = superuser.json(walked);

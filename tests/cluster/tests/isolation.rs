@@ -1,15 +1,15 @@
-//! Somebody's slow trigger, open transaction or lock delays the processes it has touched, and no other.
+//! A slow trigger, an open transaction or a lock of one role delays only the processes that it affects, and no others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xdb_cluster_tests::prelude::*;
 
-/// How long twenty processes may take that have nothing to do with the trouble. On a quiet machine it is a fraction of a second.
+/// How long twenty unaffected processes may take. On a quiet machine it is a fraction of a second.
 const HARDLY_NOTICED: Duration = Duration::from_secs(10);
 
-/// An application with the table `troubled`, a process type `troubled` that counts in it, `bystander` that counts in another
-/// table, `mail` that reads one message, and `held`, whose call hangs until the worker is released.
+/// An application with the table `troubled` and four process types. `troubled` counts in this table, and `bystander`
+/// counts in another one. `mail` reads one message. The call of `held` hangs until the worker is released.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     app.db().run(
@@ -34,7 +34,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// Twenty processes that nobody hinders start and complete as if nothing were the matter.
+/// Checks that twenty unaffected processes start and complete in the usual time.
 fn bystanders_hardly_notice(app: &App, round: &str) {
     let mut db = app.db();
     let (took, ()) = timed(|| {
@@ -107,7 +107,7 @@ fn a_table_locked_by_an_open_alter_table() {
     }
     std::thread::scope(|scope| {
         let alter = scope.spawn(|| ddl.run("BEGIN; ALTER TABLE troubled ADD COLUMN later text"));
-        // It stands in the queue for the lock, so it has the lock before the engine sees the ten.
+        // The ALTER TABLE queues up for the lock, so it gets the lock before the engine sees the ten processes.
         let mut superuser = app.superuser();
         wait_until("the ALTER TABLE is next", 10, || {
             superuser.count("pg_stat_activity WHERE query LIKE '%ADD COLUMN%' AND pid <> pg_backend_pid()") == 1
@@ -200,7 +200,7 @@ fn a_stop_that_is_not_committed() {
 
 #[test]
 fn a_stop_of_many_that_is_not_committed() {
-    // More answers are held up than the engine keeps. One owner alone has sixteen of eighteen places.
+    // More answers are blocked than the engine keeps. A single owner has sixteen of eighteen places.
     let app = App::alone("isolation_stops", ClusterOptions::default().set("xdb.max_in_flight", "18"));
     let worker = app.worker(|call: &Call| match call.process_id().starts_with("held") {
         true => Reply::hang(force_complete(json!(null))),
@@ -290,12 +290,12 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
     const SESSIONS: usize = 8;
     const LEAST_PUBLISHED: usize = 4000;
     const LEAST_REFUSED: usize = 200;
-    // On average fewer for each process than one call reads. Where commits wait for no disk, publishers without this bound keep every
-    // queue from becoming empty.
+    // On average fewer unread messages for each process than one call reads. If commits do not wait for a disk,
+    // publishers without this bound would keep every queue filled.
     const MOST_UNREAD: usize = 300;
     let app = App::new("isolation_lost");
     let all_read = Arc::new(AtomicUsize::new(0));
-    // Reads what is there and asks to close at once if nothing is left: every answer races with the publishers.
+    // Reads the present messages and asks to close at once if none is left. So every answer races with the publishers.
     let worker = app.worker({
         let all_read = Arc::clone(&all_read);
         move |call: &Call| match call.api {
@@ -310,8 +310,8 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
         }
     });
     app.register("drain", &mailbox());
-    // Whoever finds the process closed starts it again: so it closes again and again in the middle of messages, until the
-    // publishers have met enough closes.
+    // A session that finds the process closed starts it again. So it closes many times in the middle of messages, until
+    // the publishers have met enough closes.
     let (all_published, all_refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let enough = || {
         all_published.load(Ordering::Relaxed) >= LEAST_PUBLISHED && all_refused.load(Ordering::Relaxed) >= LEAST_REFUSED
@@ -352,8 +352,8 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
         db.completes(&format!("p{n}"));
     }
 
-    // Each message was read once, by the process that it was published to; nothing is left. A message that was in a call
-    // which was made again would count twice: no call here is.
+    // Each message was read once, by the process that it was published to, and none is left. A repeated call would
+    // count its messages twice, but no call here is repeated.
     let mut consumed: Vec<(String, String)> = Vec::new();
     for call in worker.calls().iter().filter(|call| call.api == Api::Execute) {
         assert_eq!(call.attempt(), 1, "{:?}", call.body);
@@ -396,8 +396,8 @@ fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
     }
     worker.wait_for_count("all of them hang", 10, CLOSERS + 1, |_| true);
 
-    // While the engine is in the slow table for the first time, the other answers come in: they are one turn. While it is there
-    // for the second time, it has looked into the queues, and has not closed anything.
+    // While the engine is in the slow table for the first time, the other answers come in, so they are one turn. When
+    // the engine is in the table for the second time, it has read the queues, and has closed nothing.
     db.start("first", "slow").key("first").go();
     let mut superuser = app.superuser();
     let scheduler = app.scheduler();
@@ -445,7 +445,8 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     let mut db = app.db();
     db.start("p", "drain").go();
     worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute);
-    // The close finds this one, who then commits: so the condition fails, the message is read, and the process goes on.
+    // The close finds this publisher, which then commits. So the condition fails, the message is read, and the process
+    // goes on.
     let mut publisher = app.db();
     publisher.run("BEGIN");
     publisher.publish("p", "inbox", json!("just in time"));
@@ -466,7 +467,7 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
 
 #[test]
 fn nobody_waits_for_a_close_whose_answer_was_given_up() {
-    // With two calls at a time, one answer may wait for those who hold its process up; more are given up.
+    // With two calls at a time, one answer may wait for sessions that block its process. Further answers are given up.
     let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.max_in_flight", "2"));
     let worker = app.worker(|_: &Call| Reply::hang(close_if_empty("inbox", "Close")));
     app.register(

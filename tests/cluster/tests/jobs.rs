@@ -1,8 +1,8 @@
-//! Small options that make a process a job.
+//! Small options that make a process a job: immediate next steps, and retention of complete jobs.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Seconds from the moment at which a state execution was called for to the one at which it ended.
+/// Seconds from the request of a state execution to its end.
 fn took(db: &mut Db, process_id: &str, state_execution_id: &str) -> f64 {
     db.one(&format!(
         "SELECT extract(epoch FROM ended_at - started_at)::float8 FROM xdb.state_executions

@@ -1,8 +1,8 @@
-//! Rows are found by their keys: of several columns, of any type, in several tables, whatever they are called.
+//! Rows are found by their keys: keys of several columns, of any type, in several tables, with any names.
 
 use xdb_cluster_tests::prelude::*;
 
-/// A worker whose state writes its input and completes with what it had loaded, or with the SQLSTATE of what was refused.
+/// A worker whose state writes its input. It completes with the loaded values, or with the SQLSTATE of the error.
 fn writer(app: &App) -> Worker {
     app.worker(|call: &Call| match (call.api, call.refused_write()) {
         (Api::Rpc, _) => output(call.body["loadedGlobalAttributes"].clone()).globals(call.input().clone()),
@@ -67,7 +67,7 @@ fn rows_of_several_tables_with_keys_of_several_columns() {
         "u'\"3by RPC2"
     );
 
-    // A row that is gone is named by its whole key.
+    // The error about a missing row has its whole key.
     db.run("DELETE FROM accounts WHERE tenant = 3");
     let error = db.refused(codes::NO_DATA, "SELECT xdb.invoke_rpc('r', 'write', '{\"note\": \"x\"}')");
     assert!(error.message.contains("tenant = 3 and user_id = u'\"3"), "{error:?}");
@@ -401,7 +401,7 @@ fn tables_are_followed_and_columns_are_not() {
         let sql = format!("SELECT xdb.invoke_rpc('p', 'write', '{{\"v\": \"{v}\"}}')::text");
         (by_state, db.try_one::<String>(&sql).map(|text| serde_json::from_str(&text).expect("JSON")))
     };
-    // Another table takes the name: it is left alone.
+    // Another table gets the old name. The engine does not use it.
     db.run(
         "ALTER TABLE moved RENAME TO elsewhere; ALTER TABLE elsewhere SET SCHEMA archive;
          CREATE TABLE moved (LIKE archive.elsewhere INCLUDING ALL); INSERT INTO moved VALUES (1, 2, 'not mine');",

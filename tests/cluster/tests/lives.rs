@@ -1,4 +1,5 @@
-//! What happens to servers and databases in their lives, besides work.
+//! Events in the life of servers and databases besides work: no free process, many databases at once, altered tables,
+//! and roles that are dropped.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
@@ -167,19 +168,20 @@ fn a_mapped_table_is_altered_and_dropped_while_processes_run() {
     db.run("ALTER TABLE counters RENAME TO abacus; ALTER TABLE abacus ADD COLUMN more text NOT NULL DEFAULT 'x'");
     db.publish("p1", "inbox", json!(1));
     db.completes("p1");
-    // A constraint that the write does not fit: the worker is told, and when it is gone, all is well.
+    // A constraint that the write violates: the worker gets the error, and the process completes once the constraint is
+    // dropped.
     db.run("ALTER TABLE abacus ADD CONSTRAINT small CHECK (n < 5) NOT VALID");
     db.publish("p2", "inbox", json!(1));
     wait_until("the refusal is shown", 10, || views::fails_saying(&mut db, "p2", &["small"]));
     db.run("ALTER TABLE abacus DROP CONSTRAINT small");
     db.completes("p2");
-    // A column that is gone is an error of the table, until it is back.
+    // A missing column is an error of the table, until the column exists again.
     db.run("ALTER TABLE abacus RENAME COLUMN n TO m");
     db.publish("p3", "inbox", json!(1));
     wait_until("the missing column is shown", 10, || views::fails_saying(&mut db, "p3", &["42703"]));
     db.run("ALTER TABLE abacus RENAME COLUMN m TO n");
     db.completes("p3");
-    // A table that is gone does not come back by its name.
+    // A dropped table is not replaced by another table of the same name.
     db.run("DROP TABLE abacus");
     db.publish("p4", "inbox", json!(1));
     wait_until("the missing table is shown", 10, || views::fails_saying(&mut db, "p4", &["42P01"]));
@@ -232,14 +234,15 @@ fn what_an_owner_has_is_reassigned_while_its_processes_run() {
         db.start(id, "parting").key(id).globals(json!({"n": 0})).go();
     }
     wait_until("both wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 2);
-    // Postgres gives its table to another role, and none of its processes: their steps are refused by the table, and say so.
+    // Postgres gives the role's table to another role, but not its processes. The table refuses their steps, and the
+    // failure says so.
     superuser.run("REASSIGN OWNED BY parting TO other");
     assert_eq!(superuser.count("xdb.processes WHERE owner = 'parting' AND status = 'RUNNING'"), 2);
     db.publish("a", "inbox", json!(1));
     wait_until("the refusal is shown", 10, || views::fails_saying(&mut db, "a", &["42501"]));
     superuser.run("GRANT ALL ON partings TO parting");
     assert_eq!(db.completes("a").result(), "done");
-    // The other half is the extension's own function. After both nothing stands in the role's way, and nothing waits for it.
+    // The extension's own function moves the processes. Then nothing prevents dropping the role.
     superuser.run("SELECT xdb.reassign_owned('parting', 'other'); DROP OWNED BY parting");
     drop(db);
     wait_until("it can be dropped", 10, || superuser.try_run("DROP ROLE parting").is_ok());

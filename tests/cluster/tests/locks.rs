@@ -1,4 +1,4 @@
-//! Locks on attributes: load, call and write of a state are one, and who conflicts waits in line.
+//! Locks on attributes: load, call and write of a state are one unit, and conflicting calls queue up.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ fn locking(lock: &str) -> Value {
            "loadLocalAttributes": {"policy": "NONE"}})
 }
 
-/// One step that adds one to the row's `n`, with this lock.
+/// A state that adds one to the row's `n`, under this lock.
 fn counter(lock: &str) -> Definition {
     Definition::starting_with("Add").step_with("Add", locking(lock)).maps("public.counters", "id", &["n"])
 }
@@ -20,7 +20,7 @@ fn add(call: &Call) -> Answer {
     force_complete(json!(n)).globals(json!({"n": n}))
 }
 
-/// How often calls of these processes were repeated, as their histories tell.
+/// How often calls of these processes were repeated, by their histories.
 fn repeats(db: &mut Db, pattern: &str) -> i64 {
     db.count(&format!("xdb.history WHERE process_id LIKE '{pattern}' AND event_type = 'CallRepeated'"))
 }
@@ -35,7 +35,7 @@ fn deadlocked(app: &App) -> bool {
     app.cluster().log().lines().any(|line| line.contains("deadlock detected") && line.contains(&database))
 }
 
-/// No call waits for a lock.
+/// Waits until no call waits for a lock.
 fn nothing_waits(app: &App) {
     let mut db = app.superuser();
     wait_until("nothing waits", 10, || db.count("xdb.attribute_locks") == 0);
@@ -167,7 +167,7 @@ fn of_two_sharers_that_write_the_second_repeats() {
     app.done(&[]);
 }
 
-/// A counting process whose calls hang until they are released, and what happened to it.
+/// A counting process whose calls hang until they are released. Tests change its row meanwhile.
 struct Disturbed {
     app: App,
     worker: Worker,
@@ -183,7 +183,7 @@ impl Disturbed {
         Disturbed { app, worker }
     }
 
-    /// The request that comes as number `count`.
+    /// Waits for the request with this number.
     fn call(&self, count: usize) -> Call {
         self.worker.wait_for_count("the call", 20, count, |call| call.process_id() == "p").swap_remove(count - 1)
     }
@@ -262,7 +262,7 @@ fn after_ten_repeats_it_backs_off() {
     let db = Mutex::new(app.db());
     db.lock().unwrap().run("INSERT INTO counters VALUES ('r', 0)");
     let disturbing = Mutex::new(app.db());
-    // Whoever is called finds the row changed behind its back, until the test has seen enough.
+    // Every call finds its row changed when it answers, until the test has seen enough repeats.
     let enough = std::sync::Arc::new(AtomicUsize::new(0));
     let stop = enough.clone();
     let worker = app.worker(move |call: &Call| {
@@ -363,7 +363,7 @@ fn a_row_of_a_partition_is_locked_as_any() {
     app.done(&[]);
 }
 
-/// A process that has the lock of `r`, and two that wait for it.
+/// One process that holds the lock of `r`, and two that wait for it.
 fn queue_of_three(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker =
@@ -524,7 +524,7 @@ fn a_slow_table_loses_no_update() {
         db.completes(&format!("p{number}"));
     }
     assert!(views::engine(&mut app.superuser()).contains("public.mine: "), "the steps were not those of a slow table");
-    // Runners do not stand in line: one who comes too late makes its call again.
+    // Runners do not queue up for locks: a call that comes too late is made again.
     assert_eq!(db.one::<i32>("SELECT n FROM mine"), 4);
     nothing_waits(&app);
     app.done(&[]);

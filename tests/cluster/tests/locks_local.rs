@@ -1,4 +1,4 @@
-//! Locks on local attributes against those who stand in no line, and locks of `waitUntil`.
+//! Locks on local attributes, against sessions that take no such locks. Also locks of `waitUntil`.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -14,7 +14,7 @@ fn repeats(db: &mut Db) -> i64 {
     db.count("xdb.history WHERE event_type = 'CallRepeated'")
 }
 
-/// Who is called with this lock on `k` finds it changed when it answers.
+/// The attribute `k` is changed during a call that has this lock on it. The answer finds the change.
 fn disturbed(name: &str, lock: &str) {
     let app = App::new(name);
     let worker =

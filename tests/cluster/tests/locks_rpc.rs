@@ -1,5 +1,5 @@
-//! RPCs with locks on attributes: they lock rows and the process, as any transaction does. States find what they have changed
-//! by its values, and go first when that has happened to them too often.
+//! RPCs with locks on attributes: they lock rows and the process, like any transaction. States detect their changes by
+//! the values, and go first after too many repeats.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use xdb_cluster_tests::prelude::*;
@@ -19,7 +19,7 @@ fn add(call: &Call) -> Answer {
     }
 }
 
-/// A type whose one state adds to a row, one that waits and can be asked to, and a row `r`; `asked` waits.
+/// A type whose only state adds to a row, and a type `asked` that waits and has an RPC. The row is `r`.
 fn application(name: &str, handler: impl Fn(&Call) -> Reply + Send + Sync + 'static) -> (App, Worker) {
     set_up(App::new(name), handler)
 }
@@ -44,7 +44,7 @@ fn adding(call: &Call) -> Reply {
     add(call).into()
 }
 
-/// States of `count` hang; all else adds.
+/// The calls of states hang. RPCs add to the row.
 fn states_hang(call: &Call) -> Reply {
     match call.api {
         Api::Execute => Reply::hang(add(call)),
@@ -70,13 +70,13 @@ fn no_deadlock(app: &App) {
     assert_eq!(app.cluster().log().lines().find(deadlock), None);
 }
 
-/// No call waits for a lock.
+/// Waits until no call waits for a lock.
 fn nothing_waits(app: &App) {
     let mut db = app.superuser();
     wait_until("nothing waits", 10, || waiting(&mut db) == 0);
 }
 
-/// Fifty states, eight sessions with ten RPCs each, and four with ten plain updates each, all in one row.
+/// Fifty states, eight sessions with ten RPCs each, and four sessions with ten plain updates each, all in one row.
 #[test]
 fn states_rpcs_and_plain_writers_in_one_row_lose_no_update() {
     let (app, _worker) = application("locks_crowd", adding);
@@ -113,7 +113,7 @@ fn states_rpcs_and_plain_writers_in_one_row_lose_no_update() {
     app.done(&[]);
 }
 
-/// Eight sessions call RPCs on one row without a pause. States that lock the same row get through while they do.
+/// Eight sessions call RPCs on one row without a pause. States that lock the same row still get their turn.
 #[test]
 fn whoever_calls_without_a_pause_starves_no_state() {
     const STATES: i32 = 10;
@@ -136,7 +136,7 @@ fn whoever_calls_without_a_pause_starves_no_state() {
                 }
             });
         }
-        // However this ends, the others end too.
+        // However this thread ends, the other threads end too.
         let _stop = Stop(&stop);
         worker.wait_for_count("all of them call", 20, 50, |call| call.api == Api::Rpc);
         for number in 0..STATES {
@@ -162,7 +162,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// `p` of `count` was repeated so often that it goes first: it is called, and its call hangs.
+/// The process `p` of `count` was repeated often enough to go first. It is called, and its call hangs.
 fn marked(app: App, lock: &str) -> (App, Worker) {
     let (app, worker) = set_up(app, states_hang);
     let mut db = app.db();
@@ -180,13 +180,13 @@ fn marked(app: App, lock: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// So often a call was repeated that goes first.
+/// After this number of repeats a call goes first.
 const REPEATS: usize = 3;
 
-/// So long an RPC leaves alone what is marked, in milliseconds.
+/// How long an RPC avoids marked objects, in milliseconds.
 const RESPECTED: u64 = 5000;
 
-/// RPCs that do.
+/// Counts the RPCs that avoid marked objects.
 const LEAVES_ALONE: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
     AND datname = current_database()";
 
@@ -217,7 +217,7 @@ fn what_was_repeated_too_often_is_left_alone_for_a_while_and_no_longer() {
     let (took, _) = timed(|| db.rpc("asked", "add", json!(null)));
     let bounds = Duration::from_millis(RESPECTED)..Duration::from_millis(RESPECTED + 4000);
     assert!(bounds.contains(&took), "{took:?}");
-    // Whoever obeys a shorter limit obeys it here.
+    // A shorter limit of the session holds during this wait too.
     db.run("SET statement_timeout = '300 ms'");
     db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
     db.run("SET statement_timeout = 0");
@@ -229,8 +229,8 @@ fn what_was_repeated_too_often_is_left_alone_for_a_while_and_no_longer() {
     app.done(&[]);
 }
 
-/// What an answer waits for is a row first, which others leave to it then, and its process after that: that the row is left to it is
-/// of no use meanwhile.
+/// An answer first waits for a row, which RPCs then avoid. After that it waits for its process. Meanwhile it is useless
+/// to avoid the row.
 #[test]
 fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
     let (app, worker) = set_up(App::new("locks_mark_of_held_up"), states_hang);
@@ -245,7 +245,7 @@ fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&enough);
-        // Who asks before the row is left to the answer waits for the row itself.
+        // An RPC that begins before the row is marked waits for the row itself.
         scope.spawn(|| {
             let mut asking = app.db();
             asking.run("SET statement_timeout = '500 ms'");
@@ -304,7 +304,7 @@ fn what_a_state_shares_others_may_share() {
     app.done(&[]);
 }
 
-/// With the tables in opposite orders too: an RPC locks them in one order.
+/// Even with the tables in opposite orders: an RPC locks tables in one order.
 #[test]
 fn rpcs_that_lock_two_tables_do_not_deadlock() {
     let app = App::new("locks_rpc_orders");
@@ -434,7 +434,8 @@ fn an_rpc_that_waits_for_a_row_or_a_process_obeys_its_caller() {
     app.done(&[]);
 }
 
-/// A pause ends late, locks are held, and the worker does not answer: with a timeout for each of them it would take three times as long.
+/// A pause ends late, locks are held, and the worker does not answer. With a timeout for each of these, the RPC would
+/// take three times as long.
 #[test]
 fn the_waits_of_an_rpc_and_its_call_have_one_deadline() {
     let hanging = |call: &Call| match call.target() {
@@ -554,7 +555,7 @@ fn rpcs_work_while_the_engine_is_paused_or_gone() {
     wait_until("another one waits", 10, || waiting(&mut db) == 1);
     app.session("boss").run("SELECT xdb.pause_engine()");
     wait_until("the engine is paused", 10, || views::engine(&mut app.superuser()).contains("paused"));
-    // Nobody is let in, so nobody is waited for.
+    // The paused engine begins no call, so the RPC does not wait.
     let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
     assert_eq!(answer, 1);
     assert!(took < Duration::from_secs(3), "{took:?}");

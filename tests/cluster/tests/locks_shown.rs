@@ -1,8 +1,8 @@
-//! Calls that wait for locks on attributes: what is shown of them, to whom, and how many can wait.
+//! Calls that wait for locks on attributes: what views show of them, to which roles, and how many can wait.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Calls that wait in the engine's memory; further ones stay where they are until there is a place.
+/// The most calls that wait in the engine's memory. Further calls stay unclaimed until there is a place.
 const REMEMBERED: i64 = 10_000;
 
 fn locking(lock: &str) -> Definition {
@@ -10,7 +10,8 @@ fn locking(lock: &str) -> Definition {
     Definition::starting_with("Add").step_with("Add", config).maps("public.counters", "id", &["n"])
 }
 
-/// `holder` has the row `r` alone, and is at its call. Who wants it under `lock`, of the type `wait`, waits.
+/// `holder` holds the row `r` exclusively and is at its call. Processes of the type `wait`, which need the row under
+/// `lock`, wait.
 fn held(name: &str, lock: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.process_id() {
@@ -93,7 +94,7 @@ fn who_finds_no_place_in_memory_is_called_later() {
     wait_until("all places are taken", 60, || superuser.count("xdb.attribute_locks") == REMEMBERED);
     let unclaimed = "xdb.task WHERE lease_epoch = 0";
     wait_until("the rest stays where it is", 10, || superuser.count(unclaimed) == TOO_MANY - REMEMBERED);
-    // Nobody else is held up.
+    // No other process is blocked.
     let mut db = app.db();
     db.run("INSERT INTO counters VALUES ('s', 0)");
     db.start("other", "wait").key("s").go();

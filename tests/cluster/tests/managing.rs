@@ -1,8 +1,8 @@
-//! Helping running processes along, waiting for their states, and deleting what is over.
+//! Functions that change running processes, wait for their states, and purge closed ones.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `timers` waits for two timers of an hour; `mail` for a message; `one` completes at once.
+/// `timers` waits for two timers of an hour, `mail` for a message. `one` completes at once.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = answering(&app);
@@ -128,7 +128,7 @@ fn a_caller_writes_attributes_that_the_next_step_reads() {
 #[test]
 #[ignore = "needs the build for tests"]
 fn who_waits_for_a_state_is_woken_when_it_ends() {
-    // Nobody looks by itself.
+    // The engine does not poll.
     let app = App::alone("manage_wait", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = answering(&app);
     let mut db = app.db();
@@ -185,7 +185,7 @@ fn a_wait_for_a_state_obeys_cancel_and_refuses_its_own_writes() {
     app.done(&[]);
 }
 
-/// Rows of every table that belong to no execution.
+/// Counts the rows of every table that belong to no execution.
 const LEFTOVERS: &str = "SELECT count(*) FROM (
     SELECT execution_id FROM xdb.latest_execution UNION ALL SELECT execution_id FROM xdb.state_execution
     UNION ALL SELECT execution_id FROM xdb.task UNION ALL SELECT execution_id FROM xdb.timer
@@ -208,7 +208,7 @@ fn a_purge_deletes_what_is_closed_and_waits_for_nobody() {
     }
     let mut superuser = app.superuser();
     assert_eq!(superuser.one::<i64>("SELECT xdb.purge('1 hour')"), 0);
-    // Somebody is about to use an id again.
+    // A session is about to use an id again.
     let mut open = app.db();
     open.run("BEGIN");
     open.start("p7", "one").go();

@@ -1,4 +1,5 @@
-//! No size of anything ends a process of the server, and memory that is not there is an error of whoever needs it.
+//! No size of any value ends a process of the server. Missing memory is an error of the statement that needs it. Tested
+//! under limits of memory.
 
 use xdb_cluster_tests::cluster::{limit_memory, limit_promised_memory, size};
 use xdb_cluster_tests::db::{jsonb, literal};
@@ -7,7 +8,7 @@ use xdb_cluster_tests::prelude::*;
 
 const MB: u64 = 1024 * 1024;
 
-/// A process has reached its worker with all of its local attributes.
+/// A process type whose call loads all local attributes.
 fn loading() -> Definition {
     Definition::starting_with("Only").step_with("Only", json!({"loadLocalAttributes": {"policy": "ALL"}}))
 }
@@ -40,7 +41,7 @@ fn an_execution_gets_no_more_local_attributes_than_it_may() {
     db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b0": 1, "b1": 2})));
     db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b": "x".repeat(200_000)})));
     db.run(&set(json!({"b": 1})));
-    // In place of what is there: as many, and fewer bytes in all than the limit.
+    // Replaces an attribute: their number stays, and all bytes together stay below the limit.
     db.run(&set(json!({"a0": "x".repeat(100_000)})));
 
     worker.wait_for_count("the call", 10, 1, |call| call.api == Api::Execute);
@@ -332,8 +333,8 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     app.done(&["out of memory", "is left alone", "bytes were needed"]);
 }
 
-/// Gives registered types `large1` to `large{count}` definitions that nobody may register any more. Sessions that know them as they
-/// were find out.
+/// Gives registered types `large1` to `large{count}` definitions that are too large to be registered now. Sessions that
+/// have read the old definitions notice the change.
 fn enlarge(app: &App, count: usize, states: usize) {
     for number in 1..=count {
         app.register(&format!("large{number}"), &one_step());
@@ -370,10 +371,10 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
         let id = format!("p{number}");
         db.start(&id, "one").go();
         db.completes(&id);
-        // A registration has nobody read them all.
+        // A registration does not make sessions read all types.
         app.register("one", &one_step());
     }
-    // A session needs those alone that it uses.
+    // A session reads only the types that it uses.
     let mut other = app.db();
     let pid: i32 = other.one("SELECT pg_backend_pid()");
     other.run("SELECT * FROM xdb.get_local_attributes('waits')");

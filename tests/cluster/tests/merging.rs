@@ -1,4 +1,4 @@
-//! Starts with a correlation key: merged into one that has not begun, and counted once.
+//! Starts with a correlation key: they are merged into a pending start, and the merged start runs once.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ fn start(db: &mut Db, input: &str, options: &Value, start_at: &str) -> String {
     db.one(&sql)
 }
 
-/// What each execution was called with, in the end.
+/// The input of each execution's last call.
 fn called_with(worker: &Worker) -> BTreeMap<String, Value> {
     worker.calls().iter().map(|call| (call.call_id().to_owned(), call.input().clone())).collect()
 }
@@ -37,7 +37,7 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     at_once(64, |n| {
         let mut db = sessions[n].lock().expect("nobody else has it");
         for round in 0..each {
-            // Some are due at once, so that they are claimed while others are merged into them.
+            // Some starts are due at once, so they are claimed while other starts are merged into them.
             let options =
                 json!({"correlationKey": format!("key-{}", (n + round) % 3), "merge": {"input": "public.app_add"}});
             let start_at = if round % 3 == 0 { "NULL" } else { "clock_timestamp() + interval '30 ms'" };
@@ -57,7 +57,8 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     app.done(&[]);
 }
 
-/// Seed 4: `Merge` "determines whether the new instance should be dropped, merged with the existing one, or created as a separate one".
+/// Seed 4: `Merge` "determines whether the new instance should be dropped, merged with the existing one, or created as
+/// a separate one".
 #[test]
 fn the_new_instance_is_dropped_merged_with_the_existing_one_or_created_as_a_separate_one() {
     let (app, worker) = application("merge_decides", ClusterOptions::default());
@@ -129,7 +130,7 @@ fn multiple_events_are_batched_into_one_by_event_id() {
 fn likes_are_batched_and_updated_once_every_x_minutes() {
     let (app, worker) = application("merge_likes", ClusterOptions::default());
     let mut db = app.db();
-    // Debounced, and put off no further than two seconds.
+    // Debounced, but delayed by two seconds at most.
     let like = json!({"correlationKey": "resource-9",
         "merge": {"input": "public.app_add", "startAt": "REPLACE", "atMostSeconds": 2}});
     let began = Instant::now();
@@ -306,7 +307,8 @@ fn a_merge_leaves_the_end_of_a_pause_where_it_is_and_moves_the_timeout() {
     app.done(&[]);
 }
 
-/// The engine passes over what an open transaction merges, and finds it by polling when that is rolled back.
+/// The engine passes over the call of an open merge. After a rollback of the merge, the engine finds the call by
+/// polling.
 #[test]
 fn a_merge_that_is_rolled_back_after_its_call_came_due_leaves_it_to_the_engine() {
     let (app, worker) = application("merge_rolled_back", ClusterOptions::default());

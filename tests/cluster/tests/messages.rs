@@ -1,4 +1,4 @@
-//! Queues: in order, each message once, for exactly one.
+//! Local queues: messages are consumed in order, each once, by exactly one step.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ fn between(command: &str, queue: &str, at_least: u32, at_most: u32) -> Value {
         {"commandId": command, "queueName": queue, "atLeast": at_least, "atMost": at_most}})
 }
 
-/// What the process has kept, and what this call brings.
+/// The messages that the process has kept, and the messages of this call.
 fn seen(call: &Call) -> Vec<Value> {
     let mut seen = call.local("seen").as_array().cloned().unwrap_or_default();
     seen.extend(call.messages("m"));
     seen
 }
 
-/// Reads messages of `inbox` one at a time into the local attribute `seen`, and completes with all of them when there are as many
-/// as the input says.
+/// Reads messages of `inbox` one at a time into the local attribute `seen`. Completes with all of them when there are
+/// as many as the input says.
 fn reading(call: &Call) -> Answer {
     if call.api == Api::WaitUntil {
         return any_of(&[between("m", "inbox", 1, 10)]);
@@ -177,7 +177,8 @@ fn nobody_publishes_to_a_process_that_is_closed() {
     app.done(&[]);
 }
 
-/// Sends as the input says, and then reads until somebody says `end`: the result is everything that it read.
+/// Publishes to its own queue, by a state or an RPC. Then it reads until the message `end`. The result is all messages
+/// that it has read.
 fn sends_and_reads_to_the_end(call: &Call) -> Reply {
     let sends = json!([{"queueName": "inbox", "messageId": "m", "payload": "of the process"}]);
     match (call.api, call.target()) {
@@ -303,8 +304,8 @@ fn a_stop_that_waited_for_publishers_leaves_nothing_that_is_in_the_way() {
     app.done(&[]);
 }
 
-/// A process `p` that wants to close if `inbox` is empty, and is held up by a session that has published 1 and is still open.
-/// `before` happens when the process runs and nobody has asked it to close.
+/// A process `p` that wants to close if `inbox` is empty. A session blocks the close, because it has published 1 in an
+/// open transaction. `before` runs while the process runs and no close is requested.
 fn held_up(app: &App, before: impl FnOnce()) -> (Worker, Db) {
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (_, "Close") => Reply::hang(close_if_empty("inbox", "Read")),
@@ -338,8 +339,8 @@ fn whoever_holds_a_close_up_may_publish_again() {
     app.done(&[]);
 }
 
-/// Two row locks that exclude each other may both be granted, when one transaction raises its lock at the moment in which another
-/// gets the weaker one. Tried often, because that moment is short.
+/// Two conflicting row locks may both be granted, if one transaction raises its lock while another gets the weaker one.
+/// The test tries often, because that moment is short.
 #[test]
 fn nobody_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
     const OF_P: &str = "FROM xdb.process_execution WHERE process_id = 'p'";
@@ -368,7 +369,7 @@ fn nobody_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
                 if closer.one::<bool>(&format!(
                     "SELECT CASE WHEN xmax = pg_current_xact_id()::xid THEN false {SHARED} {OF_P}"
                 )) {
-                    // Time enough for whoever got through to publish.
+                    // Enough time to publish for a session that got its lock.
                     closer.run("SELECT pg_sleep(0.02)");
                 }
                 published += closer.count(&format!("xdb.inbox WHERE inbox_id > {last}"));
@@ -452,7 +453,7 @@ fn sixty_great_messages_are_taken_in_bit_by_bit() {
     app.done(&[]);
 }
 
-/// The most memory that a process has had, in kB.
+/// The peak memory of a process, in kB.
 fn peak_memory(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has memory");

@@ -1,4 +1,4 @@
-//! Servers that run in other ways than serving clients.
+//! Servers in modes besides serving clients, for instance while `pg_upgrade` works on them.
 
 use xdb_cluster_tests::prelude::*;
 

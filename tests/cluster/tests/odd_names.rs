@@ -1,4 +1,4 @@
-//! Names that bite: the same odd text as the name of everything that has one, run from end to end.
+//! Odd names: the same odd text is the name of every named object. Processes with such names run from start to end.
 
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
@@ -42,7 +42,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Waits for one message of the queue that is called like the process, and gives it back.
+/// Waits for one message of the queue whose name is the process id, and completes with it.
 fn handler(call: &Call) -> Reply {
     let name = call.process_id();
     match call.api {
@@ -117,7 +117,7 @@ fn one_odd_name_for_everything() {
         assert!(views::failures(&mut db, name).is_empty());
     }
     assert_eq!(db.count("bystander"), 0, "it is still there");
-    // Whoever reads the views reads all of them.
+    // A role that reads the views reads all rows.
     assert_eq!(db.count("xdb.processes WHERE is_latest"), names().len() as i64);
     assert_eq!(db.count("xdb.state_executions WHERE status = 'COMPLETED'"), names().len() as i64);
     app.done(&[]);

@@ -1,11 +1,12 @@
-//! A session that keeps an old snapshot keeps every row in its index that was taken since. Nothing is walked over because of it.
+//! A session with an old snapshot keeps every row that was taken since in its index. Scans do not pass these rows.
+//! Tested with counts of read rows.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 const DEAD: i64 = 100_000;
 
-/// Three steps: one that waits for nothing, one for a message, one for a timer.
+/// Three steps: the first waits for nothing, the second for a message, the third for a timer.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -20,7 +21,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// Rows that were due long ago and are gone, for everybody but this session.
+/// Leaves rows that were due long ago and are deleted. Only this session's snapshot still shows them.
 fn leave_dead_rows(app: &App) -> Db {
     let mut keeper = app.superuser();
     keeper.run("BEGIN ISOLATION LEVEL REPEATABLE READ");

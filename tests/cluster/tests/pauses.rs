@@ -1,8 +1,8 @@
-//! Processes and process types whose calls are not made for a while.
+//! Pauses of processes and process types: no call of theirs is made until the pause ends.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `steps` goes through `One` and `Two`, and `mail` waits for a message; both answer the RPC `ask`.
+/// `steps` goes through `One` and `Two`, and `mail` waits for a message. Both answer the RPC `ask`.
 fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(name, options);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -18,7 +18,7 @@ fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     (app, worker)
 }
 
-/// How many calls are held, whatever for.
+/// How many calls are held, for any reason.
 fn held(app: &App) -> i64 {
     app.superuser().count("xdb.task WHERE lane = 2")
 }
@@ -27,7 +27,7 @@ fn calls_of(worker: &Worker, process_id: &str) -> usize {
     worker.count(|call| call.process_id() == process_id)
 }
 
-/// Once this has completed, the engine has made turns that began after all before.
+/// When this process has completed, the engine has made turns that began after everything before this call.
 fn turns_pass(db: &mut Db, id: &str) {
     db.start(id, "one").go();
     db.completes(id);
@@ -196,7 +196,8 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
     app.done(&[]);
 }
 
-/// A call that somebody has locked is looked at again, and the calls behind it go meanwhile, however many of other pauses are between.
+/// A call whose row is locked is retried later. The calls behind it are released meanwhile, even if many calls of other
+/// pauses lie between.
 #[test]
 fn one_locked_call_keeps_no_others_held() {
     let (app, worker) = application("pause_walk", ClusterOptions::default());
@@ -249,12 +250,14 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
     app.done(&[]);
 }
 
-/// The lane of held calls is an optimisation: what stands in it for no reason is let go by the next scheduler, a slice in a turn.
+/// The lane of held calls is an optimisation. The next scheduler releases calls that are in the lane without a reason,
+/// slice by slice.
 #[test]
 fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
     let (app, worker) = application("pause_orphans", ClusterOptions::default());
     let mut db = app.db();
-    // The first scheduler has looked through all that are held, and after the registrations: before that it would let them go.
+    // The first scheduler has checked all held calls, and all of them since the registrations. Before that it would
+    // release these calls.
     turns_pass(&mut db, "before");
     app.pause();
     db.run(
@@ -304,7 +307,7 @@ fn a_step_that_starts_what_is_paused_is_refused_as_by_a_table() {
     app.done(&[]);
 }
 
-/// Pausing and resuming all the time loses no call, and lets none begin in a pause.
+/// Repeated pauses and resumes lose no call, and no call begins in a pause.
 #[test]
 fn pauses_that_come_and_go_lose_no_call() {
     let (app, _worker) = application("pause_storm", ClusterOptions::default());
@@ -331,8 +334,8 @@ fn pauses_that_come_and_go_lose_no_call() {
     app.done(&[]);
 }
 
-/// Seed 3: `ImmediateRejectionError` "indicates that the request was rejected due to an active lock", and `SleepStateError` "that the
-/// request is put into a sleep state": which is no error, but can be seen.
+/// Seed 3: `ImmediateRejectionError` "indicates that the request was rejected due to an active lock", and
+/// `SleepStateError` "that the request is put into a sleep state". The latter is not an error here, but it can be seen.
 #[test]
 fn an_immediate_rejection_error_is_told_from_a_request_that_is_put_into_a_sleep_state() {
     let (app, worker) = application("pause_errors", ClusterOptions::default());
@@ -360,7 +363,8 @@ fn an_immediate_rejection_error_is_told_from_a_request_that_is_put_into_a_sleep_
     app.done(&[]);
 }
 
-/// A claim takes no lock on the process: a turn that began before the pause was committed makes its call, and no later one does.
+/// A claim takes no lock on the process. A turn that began before the commit of the pause makes its call, and no later
+/// turn does.
 #[test]
 fn a_pause_and_a_claim() {
     let (app, worker) = application("pause_and_claim", ClusterOptions::default());
@@ -373,7 +377,7 @@ fn a_pause_and_a_claim() {
     pauser.run("COMMIT");
     wait_until("its answer is applied, and the next call held", 10, || held(&app) == 1);
     assert_eq!(calls_of(&worker, "p"), 1);
-    // One that is paused when it comes due is held, and one whose pause was taken back goes out.
+    // A process that is paused when its call comes due is held. A process whose pause was rolled back is called.
     db.run("BEGIN; SELECT xdb.start_process('q', 'steps'); SELECT xdb.pause_process('q'); COMMIT");
     pauser.run("BEGIN; SELECT xdb.pause_process('p', reason => 'no other'); ROLLBACK");
     wait_until("both are held", 10, || held(&app) == 2);
@@ -385,7 +389,7 @@ fn a_pause_and_a_claim() {
     app.done(&[]);
 }
 
-/// Both are under the lock of the process: the answer is applied before the pause, or finds it and makes no call.
+/// Both take the lock of the process. The answer is applied before the pause, or it finds the pause and makes no call.
 #[test]
 fn a_pause_and_an_answer_that_dispatches_the_next_call_in_its_turn() {
     let (app, worker) = application("pause_and_answer", ClusterOptions::default());
@@ -416,7 +420,7 @@ fn a_pause_and_an_answer_that_dispatches_the_next_call_in_its_turn() {
     app.done(&[]);
 }
 
-/// What began before its commit counts, and nothing that begins after: a claim, an answer, and a start that had read the type.
+/// A claim, an answer or a start that began before the commit of the pause counts. Nothing that begins after it counts.
 #[test]
 fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
     let (app, worker) = application("pause_type_races", ClusterOptions::default());
@@ -431,7 +435,7 @@ fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
         worker.wait_for("One is called", 10, |call| call.process_id() == id);
     }
     boss.run("BEGIN; SELECT xdb.pause_process_type('steps', 'REJECT')");
-    // Nobody waits for what is not committed.
+    // No session waits for an uncommitted pause.
     late.run("BEGIN; SELECT xdb.start_process('late', 'steps')");
     db.start("early", "steps").go();
     assert_eq!(db.completes("early").result(), "done");
@@ -451,7 +455,7 @@ fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
     app.done(&[]);
 }
 
-/// Its processes lock a row that they share.
+/// Registers a type whose processes lock a shared row.
 fn register_locking(app: &App) {
     let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
     app.register(
@@ -460,7 +464,8 @@ fn register_locking(app: &App) {
     );
 }
 
-/// A process that waits for a lock when it is paused, and whose turn comes while somebody has locked it, is not forgotten.
+/// A process waits for a lock, and is then paused. When its turn comes, a session has locked it. It continues after the
+/// pause.
 #[test]
 fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
     let (app, worker) = application("pause_parked", ClusterOptions::default());
@@ -492,7 +497,8 @@ fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
     app.done(&[]);
 }
 
-/// What of a paused type stands behind thousands of calls that wait for a lock is set aside too, so that nobody finds it again and again.
+/// Calls of a paused type are held even if they stand behind thousands of calls that wait for a lock. So turns do not
+/// find them repeatedly.
 #[test]
 fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
     let (app, worker) = application("pause_behind", ClusterOptions::default());
@@ -517,8 +523,8 @@ fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
     app.done(&[]);
 }
 
-/// However many calls of a paused type are due, another type of the same worker waits for as many turns as it takes to set them aside,
-/// a thousand at a time.
+/// Many calls of a paused type are due. Another type of the same worker waits only for the turns that hold them, a
+/// thousand at a time.
 #[test]
 fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
     const DUE: i64 = 30_000;
@@ -549,11 +555,12 @@ fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
     assert_eq!(worker.count(|call| call.target() == "One"), 0);
     worker.heal();
     worker.release();
-    // Whoever is done looks through the history of every process, which is for fewer of them.
+    // Completing would check the history of every process. Tests with fewer processes do that.
     db.completes("behind");
 }
 
-/// How long another type of the same worker and owner waits behind a hundred thousand calls of a paused type: by hand, since it measures.
+/// How long another type of the same worker and owner waits behind a hundred thousand calls of a paused type. Run by
+/// hand, because it measures.
 #[test]
 #[ignore = "measures for a minute: cargo test --test pauses -- --ignored"]
 fn a_paused_type_with_100_000_due_calls_delays_another_one_by_ten_seconds_at_most() {

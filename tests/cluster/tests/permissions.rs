@@ -1,8 +1,8 @@
-//! Who may do what, and as whom the engine does what it does.
+//! Privileges: which role may call which function, and as which role the engine acts.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Processes of `mail` wait for a message; those of `writer` write what their input says.
+/// Processes of `mail` wait for a message. Processes of `writer` write their input.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -126,7 +126,7 @@ fn a_role_without_the_schema_is_told_who_grants_it() {
     let mut superuser = app.superuser();
     superuser.run("GRANT CREATE ON SCHEMA public TO stranger; CREATE TABLE told (id text PRIMARY KEY, n int)");
     superuser.run("GRANT SELECT, INSERT, UPDATE ON told TO app");
-    // As an application has it: a function with the rights of its owner, who was not granted the use of XDB.
+    // As in an application: a function with the rights of its owner. The owner has no grant for XDB.
     app.session("stranger").run(
         "CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
              BEGIN PERFORM xdb.publish_global('told', '1'); RETURN NEW; END $$;
@@ -330,7 +330,7 @@ fn nobody_sees_a_secret() {
     app.done(&[]);
 }
 
-/// Writes a row under a trigger, and answers what the worker was told about it.
+/// Writes a row under a trigger. Returns the error that the worker got.
 fn under_a_trigger(name: &str, body: &str) -> (App, Value) {
     let (app, _worker) = application(name);
     let mut db = app.db();
@@ -532,7 +532,7 @@ fn what_is_reassigned_goes_on_as_its_new_owner() {
          INSERT INTO counters VALUES ('c', 0);
          GRANT SELECT, UPDATE ON counters TO other; GRANT INSERT ON witness TO other;",
     );
-    // One that waits, and one whose call is under way.
+    // One process that waits, and one whose call is under way.
     let hung =
         app.worker_named("hung", |_: &Call| Reply::hang(force_complete(json!("written")).globals(json!({"n": 1}))));
     app.register_with("hung", "hangs", &one_step().maps("public.counters", "id", &["n"]));
@@ -601,7 +601,7 @@ fn a_role_of_the_same_name_is_another_one() {
 
 #[test]
 fn the_policies_let_a_query_be_parallel() {
-    // With a cluster of its own, whose engine can be switched off.
+    // In a cluster of its own, so that its engine can be switched off.
     let app = App::alone("permissions_parallel", ClusterOptions::default());
     let _worker = app.worker(|_: &Call| any_of(&[local_queue("m", "inbox", 1)]));
     app.register("mail", &mailbox());
@@ -612,7 +612,7 @@ fn the_policies_let_a_query_be_parallel() {
     } else {
         "debug_parallel_query"
     };
-    // With an engine it is known from shared memory whose roles these are, and without one from a table.
+    // With an engine, shared memory says whether the oids of owners are valid. Without one, a table says so.
     for engine in ["runs", "stands still"] {
         if engine == "stands still" {
             app.cluster().set("xdb.enabled", "off");

@@ -1,7 +1,7 @@
-//! `pg_upgrade` to a later major version: processes that are half-way go on there, and nothing of them happens twice.
+//! `pg_upgrade` to a later major version. Processes that are half-way continue there, and nothing happens twice.
 //!
-//! These tests need two servers with the extension: that of `PG_CONFIG`, and the later one of `XDB_NEW_PG_CONFIG`.
-//! `scripts/pg-upgrade` provides both and runs them.
+//! These tests need two servers with the extension: the one of `PG_CONFIG`, and the later one of `XDB_NEW_PG_CONFIG`.
+//! `scripts/pg-upgrade` provides both and runs the tests.
 #![cfg(feature = "pg-upgrade")]
 
 use xdb_cluster_tests::prelude::*;
@@ -32,7 +32,7 @@ fn handler(call: &Call) -> Reply {
 
 fn application() -> (App, Worker) {
     let app = App::alone("upgraded", ClusterOptions::default());
-    // Every write of a row is noted down.
+    // Every write of a row is recorded.
     app.db().run(
         "CREATE TABLE audit (id text, n int);
          CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS

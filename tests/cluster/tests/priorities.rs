@@ -1,8 +1,9 @@
-//! Processes with a priority: whose calls are made first.
+//! Processes with a priority: the order in which their calls are made. Tested with a worker that takes one call at a
+//! time.
 
 use xdb_cluster_tests::prelude::*;
 
-/// One call at a time, in the order in which they are made, each with its process id.
+/// A worker with one call at a time. Its calls are recorded in their order, each with its process id.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|call: &Call| match call.target() {
@@ -77,14 +78,15 @@ fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
     app.done(&[]);
 }
 
-/// One call at a time: what goes on after an answer keeps its place, unless a call waits that comes first.
+/// One call at a time: the next call of an answered process keeps its place, unless a waiting call has a higher
+/// priority.
 #[test]
 fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     let (app, worker) = application("priority_place");
     let mut db = app.db();
     // It has a call, which is due much later.
     db.run("SELECT xdb.start_process('later', 'todo', start_at => now() + interval '1 day', options => '{\"priority\": 5}')");
-    // These come after all others.
+    // These processes start after all others.
     app.pause();
     start(&mut db, "low", "two", Some(-5));
     for id in ["a", "b", "c", "d"] {
@@ -93,14 +95,15 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(made(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
-    // Somebody with a priority comes while a process without one is at its first call.
+    // A process with a priority starts while a process without one is at its first call. The engine knows since `later`
+    // that there are calls with this priority. Without that it might look for them only after the answer.
     worker.misbehave(|call| match call.process_id() {
         "e" if call.target() == "First" => Reply::hang(next("Only", json!(null))),
         _ => force_complete(json!("done")).into(),
     });
     start(&mut db, "e", "two", None);
     worker.wait_for("its first call", 20, |call| call.process_id() == "e");
-    start(&mut db, "urgent", "todo", Some(1));
+    start(&mut db, "urgent", "todo", Some(5));
     worker.heal();
     db.completes("e");
     assert_eq!(made(&worker)[10..], ["e", "urgent", "e"]);
@@ -108,7 +111,7 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     app.done(&[]);
 }
 
-/// Of calls that a pause has held none is made before those with a higher priority are free as well.
+/// After a pause, no held call is made before all held calls with a higher priority are released too.
 #[test]
 fn what_the_end_of_a_pause_frees_is_called_in_the_order_of_its_priorities() {
     let (app, worker) = application("priority_freed");
@@ -124,7 +127,7 @@ fn what_the_end_of_a_pause_frees_is_called_in_the_order_of_its_priorities() {
     app.done(&[]);
 }
 
-/// Whatever else moves calls about keeps their order.
+/// Pauses, backoff and crashes do not change the order of priorities.
 #[test]
 fn priorities_outlast_pauses_backoff_and_crashes() {
     let (app, worker) = application("priority_kept");

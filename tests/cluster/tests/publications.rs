@@ -1,4 +1,4 @@
-//! Logical replication of a database with XDB, all tables of it.
+//! Logical replication of a database with XDB, with all of its tables.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -6,7 +6,7 @@ fn logical() -> ClusterOptions {
     ClusterOptions::default().set("wal_level", "logical").set("max_worker_processes", "16")
 }
 
-/// Counts in the user's row, then waits for a word.
+/// Counts in the application's row, then waits for a message.
 fn handler(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
@@ -35,7 +35,7 @@ fn start(app: &App, ids: &[&str]) {
     wait_until("they wait", 20, || ids.iter().all(|id| db.count(&format!("xdb.waits WHERE process_id = '{id}'")) == 1));
 }
 
-/// A database in another server with the tables of users, and with XDB if `extension` says so.
+/// A database in another server with the application's tables, and with XDB if `extension` is true.
 fn subscriber(app: &App, extension: bool) -> (Cluster, Db) {
     let there = Cluster::start_elsewhere(logical());
     there.superuser().run(&format!("CREATE DATABASE {} TEMPLATE template0", app.database()));
@@ -59,7 +59,7 @@ fn subscribe(app: &App, db: &mut Db) {
     wait_until("all tables are copied", 60, || db.one("SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"));
 }
 
-/// Waits until the subscriber has all that the publisher has now.
+/// Waits until the subscriber has all changes of the publisher.
 fn caught_up(app: &App) {
     let mut publisher = app.superuser();
     let position: String = publisher.one("SELECT pg_current_wal_lsn()::text");
@@ -178,7 +178,7 @@ fn a_subscriber_with_processes_of_its_own_takes_none_of_another() {
     app.done(&[]);
 }
 
-/// What a subscriber without XDB says, and what helps it.
+/// The error of a subscriber without XDB, and its remedy.
 #[test]
 fn a_subscriber_needs_the_tables() {
     let (app, worker) = publisher("publications_none");
@@ -190,7 +190,7 @@ fn a_subscriber_needs_the_tables() {
         ))
         .expect_err("there are no such tables");
     assert_eq!((&*error.code, &*error.message), ("3F000", "schema \"xdb\" does not exist"));
-    // The publisher gets XDB while somebody subscribes.
+    // The publisher creates XDB while a subscription exists.
     app.superuser().run("DROP EXTENSION xdb");
     subscribe(&app, &mut db);
     let mut superuser = app.superuser();

@@ -1,5 +1,5 @@
-//! Workers that fetch their calls: what they write counts exactly once, whoever dies; who waits for calls is woken by the commit
-//! that makes one due.
+//! Pull workers. Their writes are committed exactly once, whatever crashes. A waiting session is woken by the commit
+//! that makes a call due.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use xdb_cluster_tests::db::jsonb;
@@ -8,7 +8,7 @@ use xdb_cluster_tests::prelude::*;
 
 const STEPS: i64 = 5;
 
-/// A process type of this worker, whose members of `app` fetch its calls, and tables of theirs.
+/// A process type of a pull worker. Members of `app` claim its calls, and have tables of their own.
 fn application(name: &str, options: ClusterOptions) -> App {
     let app = App::alone(name, options);
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
@@ -21,8 +21,8 @@ fn application(name: &str, options: ClusterOptions) -> App {
     app
 }
 
-/// Claims one call, does its work, and completes it with the work in one transaction. The token and the request of the call, if
-/// there was one; `dies` is asked whether the worker dies between the two.
+/// Claims one call, does its work, and completes it in the same transaction as the work. Returns whether there was a
+/// call. `dies` says whether the worker dies between work and answer.
 fn work_once(db: &mut Db, dies: impl FnOnce() -> bool) -> Result<bool, SqlError> {
     let claim = "SELECT jsonb_build_object('token', token, 'request', request)::text
         FROM xdb.claim_calls('pull', wait => '500 ms', lease => '2 s')";
@@ -43,7 +43,7 @@ fn work_once(db: &mut Db, dies: impl FnOnce() -> bool) -> Result<bool, SqlError>
     Ok(true)
 }
 
-/// Works until it is told to stop, and goes on after whatever happens to its session.
+/// Works until `stop` is set, and continues whatever happens to its session.
 fn works(app: &App, stop: &AtomicBool, mut dies: impl FnMut() -> bool) {
     let connect =
         || app.cluster().try_connect(app.database(), "app", Duration::from_secs(30)).expect("the server is there");
@@ -55,7 +55,7 @@ fn works(app: &App, stop: &AtomicBool, mut dies: impl FnMut() -> bool) {
             died
         }) {
             Ok(_) if !died => {}
-            // What it had claimed is claimed by somebody else, when the lease is over.
+            // After the lease has ended, another worker claims the call.
             Ok(_) => db = connect(),
             Err(error) => {
                 let expected = ["XD025", "40001", "40P01", "57P01", "57P02", "57P03", "08006", "08P01"];
@@ -109,7 +109,7 @@ fn pull_workers_over_a_plain_connection_are_exactly_once_whoever_dies() {
     app.done(AFTER_A_CRASH);
 }
 
-/// Whether a session that runs this waits for a standby that there is not: whatever waits for its flush waits for that too.
+/// Whether a session that runs this waits for a standby that does not exist. Every commit that is flushed waits for it.
 fn waits_for_standby(app: &App, sql: &str) -> bool {
     let mut db = app.db();
     let pid: i32 = db.one("SELECT pg_backend_pid()");
@@ -149,7 +149,7 @@ fn a_commit_of_claims_alone_waits_for_nothing() {
         db.start(&format!("c{n}"), "counter").key(&format!("c{n}")).globals(json!({"n": 0})).go();
     }
     db.start("watched", "watched").key("w").globals(json!({"n": 0})).go();
-    // Who reads the catalog after changes of it may write there too.
+    // Before this, a session that reads the changed catalog might also write there.
     superuser.run("VACUUM");
     app.cluster().set("synchronous_standby_names", "nobody");
     let insert = "INSERT INTO ledger VALUES ('x', 1)";
@@ -178,7 +178,7 @@ fn a_commit_of_claims_alone_waits_for_nothing() {
     app.done(&[]);
 }
 
-/// A worker that dies costs an attempt when its lease is over, and nobody needs to run for that.
+/// The call of a worker that dies costs an attempt when its lease ends. No worker has to run for that.
 #[test]
 fn a_lease_that_ends_is_a_failed_attempt() {
     let app = application("pull_lease", ClusterOptions::default());
@@ -197,7 +197,7 @@ fn a_lease_that_ends_is_a_failed_attempt() {
     app.done(&[]);
 }
 
-/// Whoever holds the calls of a paused type leaves those alone of which an attempt is still to be noted.
+/// Holding the calls of a paused type skips calls with an expired lease that is not recorded yet.
 #[test]
 fn a_lease_that_ends_is_a_failed_attempt_whatever_is_paused_meanwhile() {
     let app = application("pull_lease_paused", ClusterOptions::default());
@@ -206,7 +206,7 @@ fn a_lease_that_ends_is_a_failed_attempt_whatever_is_paused_meanwhile() {
     let (mut db, mut superuser) = (app.db(), app.superuser());
     db.start("p", "patient").go();
     assert_eq!(db.count("xdb.claim_calls('pull', lease => '1 microsecond')"), 1);
-    // Nobody can note it now.
+    // No session can record the expired lease now.
     let mut other = app.db();
     other.run("BEGIN; SELECT xdb.set_local_attributes('p', '{\"n\": 1}')");
     db.start("q", "patient").go();
@@ -230,7 +230,7 @@ fn a_lease_that_ends_is_a_failed_attempt_whatever_is_paused_meanwhile() {
     app.done(&[]);
 }
 
-/// The call that a waiting session gets, soon after `done`.
+/// The call that a waiting session gets soon after `done`.
 fn gets_soon(app: &App, what: &str, done: &mut dyn FnMut(&mut Db)) -> Value {
     std::thread::scope(|scope| {
         let claim = "SELECT token, api, request FROM xdb.claim_calls('pull', wait => '80 s')";
@@ -276,7 +276,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     assert_eq!(fired["request"]["commandResults"]["timerResults"][0]["status"], "COMPLETED_COMMAND", "{fired}");
     // The next step, in the same process.
     let next_step = claims("a step", &mut |db| db.run(&complete(&fired, next("Again", json!(null)))));
-    // Backoff: nobody commits anything when it is over.
+    // Backoff: no session commits anything when it ends.
     let token = next_step["token"].as_str().expect("a text").to_owned();
     let again = claims("a backoff that is over", &mut |db| {
         db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"detail\": \"once more\"}}')"))
@@ -297,7 +297,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     app.done(&[]);
 }
 
-/// Nobody polls, and a call that is held is let go by the engine.
+/// No session polls. The engine releases a held call.
 #[test]
 #[ignore = "needs the build for tests"]
 fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
@@ -333,7 +333,7 @@ fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
     db.start("until", "plain").go();
     held(&mut superuser, &mut db);
     complete(&gets_soon(&app, "the end of a pause", &mut |_| {}), "until");
-    // Who ends the pause keeps others from holding calls.
+    // While a transaction that ends the pause is open, no process holds calls.
     superuser.run("SELECT xdb.pause_process_type('plain')");
     db.start("between", "plain").go();
     superuser.run("BEGIN; SELECT xdb.resume_process_type('plain')");
@@ -342,7 +342,7 @@ fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
     app.done(&[]);
 }
 
-/// What begins to wait in a session is served by the engine: timers, local queues, global ones.
+/// If a claimed call begins a wait, the engine completes it: timers, local queues, global queues.
 #[test]
 fn what_a_fetched_call_waits_for_comes() {
     let app = application("pull_waits", ClusterOptions::default());
@@ -370,8 +370,7 @@ fn what_a_fetched_call_waits_for_comes() {
     app.done(&[]);
 }
 
-/// Processes of two roles at one worker, in the order in which they are due, and workers of two roles beside each other.
-/// The messages of a local queue that were taken in before, and those that the answer itself takes in, are one queue.
+/// Messages of a local queue that were received before, and messages that the answer itself receives, are one queue.
 #[test]
 fn what_was_received_before_comes_before_what_an_answer_takes_in() {
     let app = application("pull_queue", ClusterOptions::default());
@@ -384,7 +383,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
     db.publish("p", "letters", json!("old"));
     let mut superuser = app.superuser();
     wait_until("it was taken in", 15, || superuser.count("xdb.inbox") == 0);
-    // From here on nobody takes anything in but the answers themselves.
+    // From here on only answers receive messages.
     app.pause();
     db.publish("p", "letters", json!("new"));
     let wait =
@@ -396,7 +395,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
         "SELECT jsonb_build_object('token', token, 'request', request) FROM xdb.claim_calls('pull', wait => '10 s')";
     let call = db.json(claimed);
     assert_eq!(call["request"]["commandResults"]["localQueueResults"][0]["messages"][0]["payload"], "old", "{call}");
-    // A queue with a message that nobody waits for is not empty, whatever came in with the answer.
+    // A queue with a message that no step waits for is not empty, whatever the answer has received.
     app.pause();
     db.publish("p", "letters", json!("newer"));
     let close = json!({"stateDecision": {"conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["letters"]},
@@ -450,7 +449,7 @@ fn each_worker_fetches_its_own_calls_whosever_processes_they_are() {
     db.run("BEGIN");
     let order: Vec<String> = db.all(in_order);
     db.run("ROLLBACK");
-    // Owners take turns; who begins is open.
+    // Owners take turns. Either of them may begin.
     let (first, second) = if order[0] == "pull-app-0" { ("app", "other") } else { ("other", "app") };
     let expected: Vec<_> =
         (0..count).flat_map(|n| [format!("pull-{first}-{n}"), format!("pull-{second}-{n}")]).collect();
@@ -476,7 +475,7 @@ fn each_worker_fetches_its_own_calls_whosever_processes_they_are() {
     app.done(&[]);
 }
 
-/// What was taken since somebody's old snapshot stays in the way, and is passed over.
+/// Calls that were taken since the old snapshot stay in the index, and claims pass over them.
 #[test]
 fn calls_are_claimed_under_an_old_snapshot() {
     let app = application("pull_old_snapshot", ClusterOptions::default());
@@ -501,14 +500,14 @@ fn calls_are_claimed_under_an_old_snapshot() {
         let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
-    // Who finds nothing has found that all others were claimed.
+    // A session that finds no call has seen that all others are claimed.
     assert_eq!(claimed.iter().sum::<i64>(), count, "{claimed:?}");
     assert_eq!(db.count("xdb.processes WHERE status = 'COMPLETED'"), count);
     old.run("COMMIT");
     app.done(&[]);
 }
 
-/// The engine calls a worker that is given a URL, and stops to when that is taken away.
+/// The engine calls a worker that gets a URL, and stops when the URL is removed.
 #[test]
 fn a_worker_is_called_or_fetches_as_it_is_registered() {
     let app = application("pull_and_call", ClusterOptions::default());
@@ -531,7 +530,7 @@ fn a_worker_is_called_or_fetches_as_it_is_registered() {
     worker.release();
     db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
     assert_eq!(db.completes("q").result(), "fetched");
-    // A type moves to a worker that fetches, and its calls with it.
+    // The type moves to a pull worker, and its calls move with it.
     let called = app.worker_named("called", |_: &Call| error(500, "Broken", "for now"));
     app.register_with("called", "moves", &Definition::starting_with("Only").step("Only"));
     db.start("m", "moves").go();
@@ -602,7 +601,7 @@ fn a_url_takes_nothing_from_an_answer_that_came_before_it_and_voids_a_claim_that
     app.done(&[]);
 }
 
-/// Two workers that fetch count without a pause. States over HTTP that lock the same row get through while they do.
+/// Two pull workers count without a pause. States over HTTP that lock the same row still get their turn.
 #[test]
 fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_starves() {
     const STATES: i64 = 10;
@@ -613,7 +612,7 @@ fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_star
         .maps("public.counters", "id", &["n"]);
     app.register_with("pull", "fetched", &locking);
     let _worker = app.worker(|call: &Call| {
-        // Long enough for others to come between.
+        // Long enough for other calls to come between.
         std::thread::sleep(Duration::from_millis(30));
         let n = json!(call.global("n").as_i64().unwrap_or_default() + 1);
         force_complete(n.clone()).globals(json!({"n": n}))
@@ -663,7 +662,7 @@ fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_star
     app.done(&[]);
 }
 
-/// However a test ends, its threads end too.
+/// Stops the threads of a test, however the test ends.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -672,7 +671,8 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// The owner's code runs with the owner's rights, and leaves the session as it was; the worker's own never does.
+/// The owner's code runs with the owner's rights, and leaves the session unchanged. The worker's own code never runs
+/// with them.
 #[test]
 fn neither_runs_with_the_rights_of_the_other() {
     let app = application("pull_rights", ClusterOptions::default());
@@ -761,7 +761,7 @@ fn jobs_are_activated_in_batches_completed_failed_and_their_retries_updated() {
     app.done(&[]);
 }
 
-/// Seed 4: host sets have shards, each process is of one of them for ever.
+/// Seed 4: host sets have shards, and each process belongs to one of them for ever.
 #[test]
 fn host_sets_have_the_calls_of_their_shards_and_no_others() {
     let app = application("pull_shards", ClusterOptions::default());
@@ -788,7 +788,8 @@ fn host_sets_have_the_calls_of_their_shards_and_no_others() {
     app.done(&[]);
 }
 
-/// Names are looked for in `pg_temp` first: nothing of a client's is there when an owner's code runs, nor is what that leaves.
+/// Names are found in `pg_temp` first. The client's objects are not there when an owner's code runs, and the owner's
+/// objects do not stay there.
 #[test]
 fn nobody_finds_what_the_other_has_left_in_the_session() {
     let app = application("pull_traps", ClusterOptions::default());
@@ -814,7 +815,7 @@ fn nobody_finds_what_the_other_has_left_in_the_session() {
     assert!(refused.message.contains("left temporary objects"), "{refused:?}");
     assert_eq!(app.superuser().count("pg_proc WHERE proname = 'trap'"), 0);
     assert_eq!(db.status("c"), "RUNNING");
-    // Whose rights the client has anyway needs no such care.
+    // If the client has the owner's rights, no such protection is needed.
     db.run("DROP TRIGGER leaving ON counters");
     app.superuser().run("GRANT app TO other");
     other.run(&format!("CREATE TEMPORARY TABLE trap (a int); {complete}"));
@@ -823,7 +824,7 @@ fn nobody_finds_what_the_other_has_left_in_the_session() {
     app.done(&[]);
 }
 
-/// The worker of processes of `app`'s is `other`, who has no rights on their tables.
+/// The worker of the processes of `app` is the role `other`, which has no rights on their tables.
 fn with_worker_of_another_role(name: &str) -> (App, Db) {
     let app = application(name, ClusterOptions::default());
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
@@ -831,7 +832,7 @@ fn with_worker_of_another_role(name: &str) -> (App, Db) {
     (app, other)
 }
 
-/// The statement that answers a call of a counter: it writes this, and closes.
+/// The statement that answers a call of a counter: it writes this value, and closes.
 fn complete_writing(token: &str, n: Value) -> String {
     let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
     format!("SELECT xdb.complete_call('{token}', {answer})")

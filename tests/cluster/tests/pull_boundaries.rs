@@ -1,11 +1,12 @@
-//! A pull worker's session runs code of two roles: the worker's, and that of the owner of the processes. Neither reaches the other.
+//! A pull worker's session runs code of two roles: the worker, and the owner of the processes. Neither reaches the
+//! rights or objects of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
-/// The worker of processes of `app` is `other`, who has no rights on their tables. `counter` maps a table of `app`; `locking` locks
-/// its row; `calling` calls a function of `app`.
+/// The worker of the processes of `app` is the role `other`, which has no rights on their tables. `counter` maps a
+/// table of `app`, and `locking` locks its row. `calling` calls a function of `app`.
 fn application(app: App) -> (App, Db, Db) {
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
     let mut db = app.db();
@@ -35,7 +36,7 @@ fn claim(db: &mut Db) -> String {
     token
 }
 
-/// The statement that answers a call of a counter: it writes this, and closes.
+/// The statement that answers a call of a counter: it writes this value, and closes.
 fn complete(token: &str, n: i64) -> String {
     let answer = jsonb(&force_complete(json!(n)).globals(json!({"n": n})).json());
     format!("SELECT xdb.complete_call('{token}', {answer})")
@@ -48,8 +49,8 @@ fn complete_calling(token: &str) -> String {
     format!("SELECT xdb.complete_call('{token}', {})", jsonb(&answer))
 }
 
-/// The owner's code, in all the places that it has: a trigger, a function that an answer calls, and a policy. Each writes to `audit`,
-/// which it finds by its own `search_path`, and has all constraints checked.
+/// The owner's code in all its places: a trigger, a function that an answer calls, and a policy. Each writes to
+/// `audit`, which it finds by its own `search_path`, and has all constraints checked.
 const OWNERS_CODE: &str = "CREATE TABLE public.audit (who text, what text);
     CREATE FUNCTION public.audits(what text) RETURNS boolean LANGUAGE plpgsql SET search_path = public AS $$
     BEGIN
@@ -61,8 +62,8 @@ const OWNERS_CODE: &str = "CREATE TABLE public.audit (who text, what text);
     CREATE TRIGGER audit_row BEFORE UPDATE ON public.counters FOR EACH ROW EXECUTE FUNCTION public.audit_row();
     CREATE OR REPLACE FUNCTION public.note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.audits('function') $$;";
 
-/// What the worker prepares: `trap` makes something that the owner's code would find first, `caught` says who has run the worker's
-/// code, and `deferring` and its like have code that runs later.
+/// The worker's preparations. `trap` creates an object that the owner's code would find first. `caught` records which
+/// role has run the worker's code. Tables such as `deferring` have code that runs later.
 const WORKERS_CODE: &str = "CREATE TABLE public.caught (who text); GRANT ALL ON public.caught TO PUBLIC;
     CREATE FUNCTION public.catches() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN new; END $$;
@@ -117,7 +118,8 @@ const WORKERS_CODE: &str = "CREATE TABLE public.caught (who text); GRANT ALL ON 
     CREATE TABLE public.excluding (number int, what text);
     ALTER TABLE public.excluding ADD EXCLUDE USING btree (public.key_of(what) WITH =) DEFERRABLE INITIALLY DEFERRED;";
 
-/// Statements after which code of the worker's waits in its transaction, for each way that there is. `$` stands for what it makes.
+/// Statements that leave deferred code of the worker in its transaction, one for each way. `$` stands for the kind of
+/// trap.
 const DEFERRED: [(&str, &str); 6] = [
     ("a constraint trigger", "INSERT INTO public.deferring VALUES ('$')"),
     (
@@ -133,7 +135,7 @@ const DEFERRED: [(&str, &str); 6] = [
     ),
 ];
 
-/// Deletes what [`DEFERRED`] leaves.
+/// Deletes the rows that [`DEFERRED`] leaves.
 const EMPTIES: &str = "DELETE FROM public.caught; DELETE FROM public.deferring; DELETE FROM public.deferring_when_told;
     DELETE FROM public.excluding";
 
@@ -195,7 +197,7 @@ fn a_workers_deferred_code_never_runs_as_the_owner_in_a_hostile_database() {
     deferred_code_runs_before_the_owners(App::hostile("hostile_deferred"));
 }
 
-/// The session is of another role than the function which answers: that one is the owner itself.
+/// The session belongs to another role than the answering function: the function runs as the owner itself.
 fn deferred_code_never_runs_as_a_definer(app: App) {
     let (app, mut db, mut other) = application(app);
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
@@ -278,7 +280,7 @@ fn a_claim_has_a_workers_deferred_code_run_first_in_a_hostile_database() {
     deferred_code_runs_before_a_claim(App::hostile("hostile_claims"));
 }
 
-/// In a cluster of its own, since no worker of another test may have the owner's rights.
+/// In a cluster of its own, because no other test's worker may have the owner's rights.
 #[test]
 fn a_worker_of_the_owners_rights_keeps_its_deferred_code_as_it_is() {
     let (app, mut db, mut other) = application(App::alone("boundary_same", ClusterOptions::default()));
@@ -298,7 +300,7 @@ fn a_worker_of_the_owners_rights_keeps_its_deferred_code_as_it_is() {
     app.done(&[]);
 }
 
-/// In a cluster of its own, as above.
+/// In a cluster of its own, because no other test's worker may have the owner's rights.
 fn hears_nothing(app: App) {
     let (app, mut db, mut other) = application(app);
     db.run(
@@ -336,10 +338,10 @@ fn hears_nothing(app: App) {
     let token = claim(&mut other);
     other.run(&complete_calling(&token));
     assert_eq!(said(&other), Vec::<String>::new());
-    // Its own code is heard as ever.
+    // Messages of its own code still reach the worker.
     other.run("DO 'BEGIN RAISE NOTICE ''a secret of its own''; END'");
     assert_eq!(said(&other).len(), 1);
-    // Who has the owner's rights hears the owner's code.
+    // A worker with the owner's rights gets the messages of the owner's code.
     app.superuser().run("GRANT app TO other");
     start(&mut db, "d");
     other.run("RESET ALL");
@@ -360,7 +362,7 @@ fn a_worker_hears_nothing_that_the_owners_code_says_in_a_hostile_database() {
     hears_nothing(App::hostile_alone("hostile_messages", ClusterOptions::default()));
 }
 
-/// Settings that any role may change and that change nothing of what an owner's code means and does.
+/// Whether a setting that any role may change has no influence on what an owner's code means and does.
 fn is_harmless(name: &str) -> bool {
     // How a statement is planned, and how fast it is.
     let is_of_plans = ["enable_", "jit", "geqo", "cpu_", "parallel_", "min_parallel_", "max_parallel_"]
@@ -464,7 +466,7 @@ const HARMLESS: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// Those that would end or keep up the test's own session are left as they are.
+/// Settings that would end or delay the test's own session. The test does not change them.
 const LEFT_ALONE: [&str; 9] = [
     "default_transaction_deferrable",
     "default_transaction_isolation",
@@ -477,7 +479,7 @@ const LEFT_ALONE: [&str; 9] = [
     "local_preload_libraries",
 ];
 
-/// Another value than the one that a setting has.
+/// A value that differs from the setting's value.
 fn another(setting: &Value) -> String {
     let text = |field: &str| setting[field].as_str().unwrap_or_default();
     let number = |field: &str| text(field).parse::<f64>().expect("a number");
@@ -514,7 +516,7 @@ fn another(setting: &Value) -> String {
     }
 }
 
-/// A new version of Postgres may bring more: each is pinned while an owner's code runs, or harmless.
+/// A new version of Postgres may have more settings. Each must be pinned while an owner's code runs, or be harmless.
 #[test]
 fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
     // One after the other, since privileges on settings are the cluster's.
@@ -613,7 +615,7 @@ fn a_worker_does_not_know_what_the_owners_code_draws() {
     app.done(&[]);
 }
 
-/// A cursor of the worker's name, and something in `pg_temp` by way of a third role.
+/// A cursor with the name of the worker's, and an object in `pg_temp` that is created through a third role.
 #[test]
 fn an_owners_code_leaves_nothing_in_the_place_of_what_was_there() {
     let (app, mut db, mut other) = application(App::new("boundary_left"));

@@ -1,8 +1,8 @@
-//! What one process, and one role, may ask for or have at a time, besides what `settings.rs` looks at.
+//! Quotas: the most that one process and one role may ask for and store. `settings.rs` tests further ones.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Longer than from one count to the next.
+/// Longer than the time between two counts.
 const COUNTED: u64 = 40;
 
 /// Waits until a statement is refused because of a quota.
@@ -110,7 +110,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
     // Others have their own.
     db.start("q", "wide").go();
     wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "q", &words));
-    // One that brings less has room, and as soon as the others are over the wait has it too.
+    // A wait with two timers fits. The larger wait fits once other timers are over.
     worker.misbehave(|_| any_of(&[timer("a", 3600.0), timer("b", 3600.0)]));
     db.run("SELECT xdb.retry_now('p')");
     wait_until("it waits", 20, || views::timers(&mut db, "p") == 5);
@@ -128,7 +128,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
     app.done(&[]);
 }
 
-/// Processes that wait for `go`, and take everything from `box` then, as many messages at a time as they are told.
+/// Processes that wait for `go`, and then take everything from `box`. The input says how many messages at a time.
 fn boxes(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(name, options);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -164,7 +164,7 @@ fn a_full_local_queue_takes_no_more_until_there_is_room() {
     assert!(error.hint.contains("consumed"), "{error:?}");
     second.run("COMMIT");
     until_refused(&mut second, "for everybody", PUBLISH);
-    // Who repeats what was accepted is told so again.
+    // A repeated message that was accepted before is accepted again.
     db.run(&with_id("known"));
     db.refused(codes::OVER_QUOTA, &with_id("new"));
     // Answers too: of an RPC, and of a step.
@@ -191,7 +191,7 @@ fn a_full_local_queue_takes_no_more_until_there_is_room() {
     app.done(&[]);
 }
 
-/// Publishes until that is refused.
+/// Publishes until the quota refuses it.
 fn until_refused_filling(db: &mut Db) {
     wait_until("it is full again", COUNTED, || match db.try_run(PUBLISH) {
         Ok(()) => false,
@@ -305,12 +305,12 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
     assert!(refusal.detail.contains("xdb.max_queue_messages is 3"), "{refusal:?}");
     second.refused(codes::OVER_QUOTA, publish);
     second.run("ROLLBACK");
-    // Who repeats what was accepted is told so again.
+    // A repeated message that was accepted before is accepted again.
     db.run(&with_id("jobs", "known"));
     db.refused(codes::OVER_QUOTA, &with_id("jobs", "new"));
     db.refused(codes::OVER_QUOTA, &with_id("others", "known"));
     other.run("SELECT xdb.publish_global('others', '1')");
-    // A step of the role is refused, and nobody else's.
+    // A step of the role is refused. Steps of other roles are not.
     db.start("s", "send").go();
     let words = ["the messages of the role in global queues have reached their limit"];
     wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "s", &words));
@@ -346,7 +346,7 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     });
     app.register("mail", &mailbox());
     let (mut superuser, mut db) = (app.superuser(), app.db());
-    // Nobody sets it for oneself, neither for all sessions nor for this one.
+    // No role may set its own limit, neither for all sessions nor for this one.
     db.refused(codes::INSUFFICIENT_PRIVILEGE, "ALTER ROLE app SET xdb.max_running_processes = 5");
     db.refused(codes::INSUFFICIENT_PRIVILEGE, "SET xdb.max_running_processes = 5");
     superuser.run("ALTER ROLE app SET xdb.max_running_processes = 2");
@@ -364,7 +364,7 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     assert_eq!(error.detail, "It is processes[0], process \"p3\".");
     // A start that was made before has its answer.
     db.start("p1", "mail").options(json!({"requestId": "r"})).go();
-    // It is the role's, whatever the session has set or was before.
+    // The role's limit holds, whatever the session has set, and whatever role it had before.
     let mut another = app.superuser();
     another.run("SET xdb.max_running_processes = 100; SET ROLE app");
     another.refused(codes::OVER_QUOTA, &start("p3"));
@@ -386,7 +386,7 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     superuser.run("ALTER ROLE other IN DATABASE quotas_running RESET xdb.max_running_processes");
     until_accepted(&mut db, "there is one", &start("p3"));
     until_accepted(&mut other, "there is no limit", &start("o2"));
-    // For those who have none of their own the server's holds.
+    // For roles without a limit of their own, the server's limit holds.
     superuser.run("ALTER ROLE app SET xdb.max_running_processes = 3");
     app.cluster().set("xdb.max_running_processes", "2");
     until_refused(&mut other, "there are two", &start("o3"));

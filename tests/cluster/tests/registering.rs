@@ -1,8 +1,8 @@
-//! Types and workers change while processes of theirs run, wait, or are being started.
+//! Types and workers are registered, changed and removed while processes of theirs run, wait, or start.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Retries late enough for a test to do something before.
+/// Retries that come late enough for a test to act before.
 fn patient() -> Definition {
     let policy = json!({"initialIntervalSeconds": 3, "maximumIntervalSeconds": 3});
     Definition::starting_with("Only").step_with("Only", json!({"executeApiRetryPolicy": policy}))
@@ -180,7 +180,7 @@ fn a_worker_whose_unregistration_is_rolled_back_keeps_its_figures() {
     app.done(&[]);
 }
 
-/// A trigger of a user's registers a worker, in a step.
+/// A trigger of the application registers a worker, in a step.
 #[test]
 fn the_engine_waits_for_no_name_server_when_a_step_registers_a_worker() {
     let options = ClusterOptions::default().own_clock().set("xdb.allowed_worker_hosts", "127.0.0.1, *.silent.test");
@@ -330,7 +330,7 @@ fn a_registration_has_nobody_read_the_other_types() {
     let read = "SELECT (seq_tup_read + COALESCE(idx_tup_fetch, 0))::int8 FROM pg_stat_all_tables WHERE relid = 'xdb.process_type'::regclass";
     let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname = 'engine'";
     let mut at_rest = || {
-        // A process tells what it has read when it has been idle for a while.
+        // A process reports its statistics of reads after it has been idle for a while.
         let before: i64 = superuser.one(turns);
         wait_until("turns were made", 30, || {
             superuser.run("SELECT pg_stat_clear_snapshot()");

@@ -1,7 +1,8 @@
-//! Servers whose library is replaced, by a later release or an earlier one, while databases have processes half-way; and what an update
-//! does to the schema of a database.
+//! Servers whose library is replaced by a later or an earlier release, while databases have processes half-way. Also
+//! the changes that an update makes to the schema.
 //!
-//! These tests install into a throwaway copy of Postgres, one test at a time: `scripts/upgrade` makes it and runs them.
+//! These tests install into a throwaway copy of Postgres, one test at a time: `scripts/upgrade` makes the copy and runs
+//! them.
 #![cfg(feature = "releases")]
 
 use std::fs;
@@ -11,7 +12,7 @@ use xdb_cluster_tests::catalog::schema;
 use xdb_cluster_tests::half_way::HalfWay;
 use xdb_cluster_tests::prelude::*;
 
-/// The throwaway copy of Postgres, and what can be installed there.
+/// The throwaway copy of Postgres, and the versions that can be installed there.
 struct Installation {
     _alone: MutexGuard<'static, ()>,
     postgres: PathBuf,
@@ -39,7 +40,7 @@ impl Installation {
         releases
     }
 
-    /// Puts a build in the place of the one before, as an installation of a package does.
+    /// Installs a build over the one before, as the installation of a package does.
     fn install(&self, stage: &str) {
         let from = fs::canonicalize(self.stages.join(stage)).expect("a build");
         let mut files = Vec::new();
@@ -66,7 +67,7 @@ impl Installation {
         files
     }
 
-    /// A database of this release with processes half-way, whose server has the library of now.
+    /// A database of this release with processes half-way. The server's library is the current one.
     fn half_way(&self, name: &str, release: &str) -> (App, HalfWay) {
         self.install(release);
         let app = App::alone(name, ClusterOptions::default());
@@ -85,7 +86,7 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The server gets the library that is installed now.
+/// Restarts the server, so that it loads the library that is installed now.
 fn restart(app: &App) {
     app.cluster().stop();
     app.cluster().launch();
@@ -100,7 +101,7 @@ fn version(app: &App) -> String {
     app.superuser().one("SELECT extversion FROM pg_extension WHERE extname = 'xdb'")
 }
 
-/// What a sudden end of a server leaves in the log of the next one.
+/// Lines that a sudden end of a server leaves in the next server's log.
 const AFTER_RESTART: &[&str] = &["terminating connection", "the database system is"];
 
 #[test]
@@ -111,7 +112,8 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
         let app = App::alone(&format!("released_{number}"), ClusterOptions::default());
         let half_way = HalfWay::start(&app);
         installation.install("now");
-        // The old library goes on as long as the server runs, whatever is on disk, and refuses what is too early.
+        // The old library stays loaded while the server runs, whatever is on disk. It refuses statements that come too
+        // early.
         for (mut db, statement) in
             [(app.superuser(), "ALTER EXTENSION xdb UPDATE"), (app.cluster().superuser(), "CREATE EXTENSION xdb")]
         {
@@ -134,7 +136,7 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
         half_way.worker.wait_for_count("calls are made again", 20, calls + 1, |_| true);
         half_way.start_more(&mut app.db(), "new");
-        // An older library leaves the schema alone.
+        // An older library changes nothing in the schema.
         installation.install(&release);
         restart(&app);
         waits_saying(&app, "restart the server");
@@ -145,7 +147,7 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
     }
 }
 
-/// The engine waits, says what there is to do, and functions refuse to work.
+/// Checks that the engine waits, that it shows what to do, and that functions refuse to work.
 fn waits_saying(app: &App, what: &str) {
     wait_until("the engine waits", 20, || status(app).0 == "waiting for update");
     let reason = status(app).1.expect("there is one");
@@ -164,7 +166,7 @@ fn a_schema_that_was_updated_is_that_of_a_new_installation() {
     for (number, release) in installation.releases().into_iter().enumerate() {
         let app = App::of_version(&format!("schema_updated_{number}"), &release);
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
-        // As the update says: what is new is granted to nobody yet.
+        // As the update's message says: new objects are not granted to any role yet.
         app.superuser()
             .run("SELECT xdb.grant_usage('boss', admin => true), xdb.grant_usage('app'), xdb.grant_usage('other')");
         let now = schema(&mut app.superuser());
@@ -213,7 +215,8 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
     }
 }
 
-/// Parts of the names of what a release did not have, or had with other columns or parameters: an update says whom to grant these to.
+/// Parts of the names of objects that are new in this release, or have other columns or parameters. The update's
+/// message says that they need grants.
 const NEW: &[&str] = &[];
 
 #[test]
@@ -299,7 +302,7 @@ fn a_script_takes_over_nothing_that_somebody_else_has_made() {
     for (number, release) in installation.releases().into_iter().enumerate() {
         let app = App::of_version(&format!("squatted_{number}"), &release);
         let mut db = app.superuser();
-        // As if they were new in this version, and somebody may create in the schema.
+        // As if the objects were new in this version, and a role had the right to create objects in the schema.
         for (object, foreign) in [
             (
                 "FUNCTION xdb.purge(interval)",

@@ -1,4 +1,4 @@
-//! A process type is registered again while processes of it run: what changes for them, and what stays.
+//! A process type is registered again while its processes run: what changes for them, and what stays.
 
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
@@ -79,7 +79,7 @@ fn a_session_forgets_the_registrations_of_an_extension_that_was_dropped() {
     let mapping = "SELECT min(mapping_id) FROM xdb.mapped_table";
     let before: i32 = app.superuser().one(mapping);
 
-    // The ids of everything begin anew.
+    // All ids begin at their first value again.
     let new = one_step().maps("people", "user_id", &["status"]);
     let replace = format!(
         "DROP EXTENSION xdb; CREATE EXTENSION xdb; SELECT xdb.grant_usage('app');

@@ -1,8 +1,9 @@
-//! RPCs: synchronous, in the caller's transaction, and never longer than the caller wants.
+//! RPCs run synchronously in the caller's transaction, and never longer than the caller's timeout.
 
 use xdb_cluster_tests::prelude::*;
 
-/// A process that waits for messages and can be asked: `add` counts in the user's row, `note` publishes, `slow` hangs, `bad` fails.
+/// A process that waits for messages and has RPCs. `add` counts in the application's row, `note` publishes, `slow`
+/// hangs, `bad` fails.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {

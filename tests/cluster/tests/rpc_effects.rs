@@ -1,10 +1,10 @@
-//! What an RPC's answer does to its process, and how it gets on with steps, publishers and other RPCs.
+//! The effects of an RPC's answer on its process, beside steps, publishers and other RPCs.
 
 use xdb_cluster_tests::prelude::*;
 
-/// A process `p` whose only step, if it has one, hangs in its call until the worker is released, and then writes `by`; it ends its thread
-/// without an end of the process. RPCs: `fork` starts two threads of `Part`, `close` fails the process, `note` writes what
-/// the step writes and publishes its input, `slow` hangs.
+/// A process `p` with at most one step. The step hangs in its call until the worker is released. Then it writes `by`,
+/// and ends its thread but not the process. RPCs: `fork` starts two threads of `Part`, and `close` fails the process.
+/// `note` writes the same as the step and publishes its input. `slow` hangs.
 fn application(name: &str, definition: Definition) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -31,7 +31,7 @@ fn application(name: &str, definition: Definition) -> (App, Worker) {
     app.register("by", &one_step());
     app.db().start("p", "asked").go();
     if definition.json()["startingState"] == "Held" {
-        // A call that comes after a release is not let go by it.
+        // A release does not release calls that come after it.
         worker.wait_for("the step's call", 10, |call| call.executes("Held"));
     }
     (app, worker)
@@ -41,13 +41,13 @@ fn held() -> Definition {
     Definition::starting_with("Held").step_with("Held", json!({"executeApiTimeoutSeconds": 60})).step("Part")
 }
 
-/// By the time that this one completes, the engine has looked at all that came before.
+/// When this process has completed, the engine has processed everything before.
 fn a_turn_is_made(db: &mut Db, id: &str) {
     db.start(id, "by").go();
     db.completes(id);
 }
 
-/// Both threads that `fork` starts are called and end; the process completes with what they gave.
+/// Checks that both threads of `fork` are called and end, and that the process completes with their outputs.
 fn forks(db: &mut Db, worker: &Worker) {
     assert_eq!(db.rpc("p", "fork", json!(null)), "forked");
     worker.wait_for_count("both threads", 10, 2, |call| call.executes("Part"));
@@ -213,7 +213,7 @@ fn of_two_sessions_with_one_idempotency_key_the_second_gets_the_answer_of_the_fi
 fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_its_answer() {
     let (app, _worker) = application("rpc_order", mailbox());
     let mut db = app.db();
-    // So that nobody but the RPC takes messages in.
+    // So that only the RPC receives messages.
     app.pause();
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         db.start("p", "asked").reuse("TERMINATE_IF_RUNNING").go();
@@ -268,7 +268,7 @@ fn a_key_whose_answer_is_deleted_while_it_is_read_is_claimed_anew() {
     let ask = "SELECT xdb.invoke_rpc('p', 'ask', idempotency_key => 'k')::text";
     assert_eq!(db.text(ask), "\"answer\"");
 
-    // Holds a session up between its attempt to claim a key and its look at the answer that is there.
+    // Delays a session between its attempt to claim a key and its read of the stored answer.
     superuser.run(
         "CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock_shared(14); RETURN NULL; END $$;

@@ -1,4 +1,5 @@
-//! What is slow is a runner's: a process beside the scheduler that makes calls of its own, and applies their answers one by one.
+//! Slow tables: a runner, a process beside the scheduler, makes their calls and applies their answers one by one. All
+//! other processes go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +9,11 @@ use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
-/// Most calls of one owner that a runner has leases on: of its sixteen places one is left for somebody else.
+/// The most calls of one owner on which a runner has leases. One of its sixteen places is reserved for other owners.
 const CALLS: usize = 15;
 
-/// An application with the table `mine`, of a hundred rows, and the process types `mine`, which writes one of them, and `quick`,
-/// which needs no table. Each write is noted down, with its transaction and its process.
+/// An application with the table `mine` of a hundred rows. The process type `mine` writes one of them, and `quick`
+/// needs no table. Each write is recorded with its transaction and its process.
 struct Slow {
     app: App,
     worker: Worker,
@@ -54,7 +55,7 @@ impl Slow {
         Slow::new(App::alone(name, options))
     }
 
-    /// Each write takes so long from now on.
+    /// Makes each write take this time from now on.
     fn takes(&self, seconds: f64) {
         self.app.db().run(&format!(
             "CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT {seconds:.3}::float8'"
@@ -80,7 +81,7 @@ impl Slow {
         }
     }
 
-    /// Twenty quick processes complete one after the other.
+    /// Checks that twenty quick processes complete one after the other.
     fn others_go_on(&self, round: &str) {
         let mut db = self.app.db();
         let (took, ()) = timed(|| {
@@ -93,7 +94,7 @@ impl Slow {
         assert!(took < Duration::from_secs(20), "twenty processes without the table took {took:?}");
     }
 
-    /// All of these complete, and each has written its row once.
+    /// Checks that all of these complete, and that each has written its row once.
     fn complete(&self, count: usize) {
         let mut db = self.app.db();
         wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == count as i64);
@@ -152,12 +153,12 @@ fn one_that_failed_before_makes_no_other_guarded() {
     holder.run("BEGIN; UPDATE mine SET n = 0 WHERE id = 'p300'");
     slow.start(300..=300);
     slow.worker.wait_for("its call", 10, |call| call.process_id() == "p300");
-    // Turns in which it has failed alone.
+    // Makes turns in which only this call has failed.
     slow.others_go_on("first");
     slow.start(1..=200);
     let mut db = slow.app.db();
     wait_until("its neighbours complete", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 200);
-    // A guard is a subtransaction, whose number the row has then.
+    // A guard is a subtransaction, and the row has its number.
     let guarded = db.count("mine JOIN written USING (id) WHERE mine.xmin::text <> written.txid::text AND id <> 'p300'");
     assert_eq!(guarded, 0, "rows were written in subtransactions");
     holder.run("ROLLBACK");

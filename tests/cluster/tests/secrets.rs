@@ -1,11 +1,11 @@
-//! Secrets of workers: where they are, who reads them, and what calls are signed with.
+//! Secrets of workers: where they are stored, which roles can read them, and how they sign calls.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use xdb_cluster_tests::db::literal;
 use xdb_cluster_tests::prelude::*;
 
-/// The signature of a call with a secret that is the bytes of a text, as Standard Webhooks has it.
+/// The signature of a call with this secret, according to Standard Webhooks. The key is the bytes of the text.
 fn signature(db: &mut Db, secret: &str, call: &Call) -> String {
     const BLOCK: usize = 64;
     let mut key = secret.as_bytes().to_vec();
@@ -25,7 +25,7 @@ fn bytea(bytes: &[u8]) -> String {
     format!("'\\x{digits}'::bytea")
 }
 
-/// The last call for a process was signed with these, in this order.
+/// Checks that the last call for a process was signed with these secrets, in this order.
 fn is_signed_with(db: &mut Db, worker: &Worker, process: &str, secrets: &[&str]) {
     let call = worker.calls().into_iter().rfind(|call| call.process_id() == process).expect("a call");
     let expected: Vec<_> = secrets.iter().map(|secret| signature(db, secret, &call)).collect();
@@ -52,7 +52,7 @@ fn registration(worker: &Worker, secret: &str) -> String {
     format!("SELECT xdb.register_worker('stub', {}, secret => {})", literal(&worker.url()), literal(secret))
 }
 
-/// Runs a command in the directory of the server's data, as the server.
+/// Runs a shell command in the server's data directory, as the server.
 fn shell(superuser: &mut Db, command: &str) {
     superuser.run(&format!("COPY (SELECT) TO PROGRAM {}", literal(command)));
 }
@@ -100,7 +100,7 @@ fn a_secret_in_a_file_signs_calls_and_while_it_is_not_there_none_is_made() {
         call.headers["webhook-signature"] == signature(&mut superuser, "second", &call)
     });
 
-    // It is gone: nothing is sent, and no attempt is spent.
+    // The secret no longer exists: no request is sent, and no attempt is spent.
     shell(&mut superuser, "rm \"secrets/of stub\"");
     superuser.run("SELECT pg_reload_conf()");
     wait_until("the engine knows", 20, || app.cluster().log().contains("no calls are made to worker \"stub\""));
@@ -126,7 +126,7 @@ fn a_secret_in_a_file_signs_calls_and_while_it_is_not_there_none_is_made() {
     assert_eq!(worker.count(|call| call.process_id() == "q"), 0);
     assert_eq!(views::failures(&mut db, "q"), Vec::<Value>::new());
 
-    // It is back, and nobody needs to say so.
+    // The secret exists again. No notification is needed.
     app.cluster().write_file("secrets/of stub", "third");
     db.completes("q");
     is_signed_with(&mut superuser, &worker, "q", &["third"]);
@@ -203,7 +203,7 @@ fn with_two_secrets_calls_carry_the_signatures_of_both() {
     called("meanwhile", &["old", "new"]);
     set.run("SELECT xdb.set_worker_secret('stub', 'new')");
     called("after", &["new"]);
-    // What is in the server's environment, as it is there.
+    // The value of a variable in the server's environment, unchanged.
     set.run("CREATE TEMP TABLE environment (value text); COPY environment FROM PROGRAM 'printenv PATH'");
     let path = set.text("SELECT value FROM environment");
     set.run("SELECT xdb.set_worker_secret('stub', 'env:PATH', 'new')");
@@ -226,7 +226,7 @@ fn superusers_alone_name_and_read_what_is_in_the_server() {
     let worker = Worker::start(answer);
     let (mut superuser, mut boss) = (app.superuser(), app.session("boss"));
     boss.run(&registration(&worker, "plain"));
-    // Whether there is such a variable is not told either.
+    // The error does not reveal whether such a variable exists either.
     for name in ["env:PATH", "env:XDB_IS_NOT_SET", "file:any"] {
         for sql in [registration(&worker, name), format!("SELECT xdb.set_worker_secret('stub', 'plain', '{name}')")] {
             let error = boss.refused(codes::INSUFFICIENT_PRIVILEGE, &sql);
@@ -240,7 +240,7 @@ fn superusers_alone_name_and_read_what_is_in_the_server() {
     boss.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.set_worker_secret('stub', 'env:HOME')");
     boss.run("SELECT xdb.set_worker_secret('stub', 'mine')");
     boss.refused(codes::INSUFFICIENT_PRIVILEGE, &registration(&worker, "env:PATH"));
-    // Nor does whoever may read all data find any.
+    // A role that may read all data finds no secret either.
     superuser.run("GRANT pg_read_all_data TO boss");
     assert_eq!((boss.count("xdb.worker_secret"), superuser.count("xdb.worker_secret")), (0, 1));
     superuser.run("REVOKE pg_read_all_data FROM boss");

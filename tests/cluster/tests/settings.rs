@@ -1,9 +1,9 @@
-//! Settings do what they say.
+//! Each setting has the documented effect.
 
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::tls::{Authority, Front};
 
-/// A cluster with these settings, and a worker that hangs in every call until it is released; RPCs too.
+/// A cluster with these settings. Its worker hangs in every call until it is released, also in RPCs.
 fn application(name: &str, settings: &[(&str, &str)]) -> (App, Worker) {
     let options = settings.iter().fold(ClusterOptions::default(), |options, (name, value)| options.set(name, value));
     let app = App::alone(name, options);
@@ -17,7 +17,7 @@ fn application(name: &str, settings: &[(&str, &str)]) -> (App, Worker) {
     (app, worker)
 }
 
-/// Ten processes are started at once, and never more than `most` of their calls are under way.
+/// Starts ten processes at once. Checks that at most `most` of their calls are under way at a time.
 fn never_more_than(app: &App, worker: &Worker, most: usize) {
     let mut db = app.db();
     let filling = "to_jsonb(repeat('x', 100000))";
@@ -213,7 +213,7 @@ fn sizes_are_bounded(app: App) {
     worker.heal();
     db.completes("answer");
 
-    // The same for whoever else answers: a function, of a state and of an RPC, and a worker that fetches its calls.
+    // The same limits hold for other handlers: a function, of a state and of an RPC, and a pull worker.
     db.run(
         "CREATE FUNCTION public.wide(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('output', 1,
              'stateDecision', '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb,
@@ -343,7 +343,7 @@ fn authorities_of_a_file_are_trusted_as_the_file_is_at_the_last_reload() {
         });
     };
 
-    // Nobody knows the authority: that is the worker's fault.
+    // The engine does not trust the authority. That is the worker's fault.
     db.start("p", "one").go();
     wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "p", &["UnknownIssuer"]));
     refused(&mut db, "UnknownIssuer");
@@ -362,7 +362,7 @@ fn authorities_of_a_file_are_trusted_as_the_file_is_at_the_last_reload() {
     assert!(superuser.text("SELECT last_error FROM xdb.status()").contains(unreadable));
     assert_eq!(views::failures(&mut db, "q"), Vec::<Value>::new());
 
-    // The file is there; that it is, is seen at the next reload.
+    // The file exists now. The engine sees that at the next reload.
     app.cluster().write_file("ours.pem", &format!("{}{}", others.pem, ours.pem));
     superuser.run("SELECT pg_reload_conf()");
     for id in ["p", "q"] {
@@ -374,7 +374,7 @@ fn authorities_of_a_file_are_trusted_as_the_file_is_at_the_last_reload() {
     assert_eq!(superuser.text(reason), "");
     assert_eq!(worker.count(|call| call.attempt() == 1 && call.process_id() == "q"), 1, "no attempt was spent");
 
-    // And so is that it names somebody else, although there are connections from before.
+    // It is also the worker's fault if its certificate has another name, although earlier connections exist.
     app.cluster().write_file("ours.pem", &others.pem);
     superuser.run("SELECT pg_reload_conf()");
     refused(&mut db, "invalid peer certificate");

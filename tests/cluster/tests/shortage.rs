@@ -1,4 +1,4 @@
-//! What the engine itself is short of is nobody's fault but its own.
+//! Shortages of the engine itself, of descriptors or threads, cost no worker an attempt.
 
 use std::collections::HashSet;
 use xdb_cluster_tests::cluster::limit_files;
@@ -25,8 +25,8 @@ fn what_the_engine_is_short_of_is_not_the_workers_fault() {
     let scheduler = app.scheduler();
     let before = limit_files(scheduler, next_descriptor(scheduler));
     db.run("SELECT count(xdb.start_process('p' || n, 'step')) FROM generate_series(1, 30) n");
-    // Longer than the calls may take, and than their retries would. Postgres opens and closes files meanwhile, so that a call
-    // may get through.
+    // Longer than the calls and their retries may take. Postgres opens and closes files meanwhile, so a call may get
+    // through.
     let began = Instant::now();
     wait_until("all are done, or the time is over", 20, || {
         began.elapsed() > Duration::from_secs(7) || views::with_status(&mut db, "p%", "COMPLETED") == 30

@@ -1,8 +1,8 @@
-//! The process of the design, from the form to the welcome.
+//! The process of the example `examples/signup`, from the form to the welcome.
 
 use xdb_cluster_tests::prelude::*;
 
-/// The row and the process come into being together, as the application does it.
+/// Inserts the row and starts the process in one transaction, as the application does.
 fn sign_up(db: &mut Db, user: &str) -> String {
     db.run("BEGIN");
     db.run(&format!("INSERT INTO users (user_id) VALUES ('{user}')"));

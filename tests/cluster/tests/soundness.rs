@@ -1,10 +1,10 @@
-//! `xdb.check_process`: what a superuser's hand changes is found, and nothing else is ever reported.
+//! `xdb.check_process`: it finds every change that a superuser makes by hand, and reports nothing else.
 
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::tamper::{problems, tamper};
 
-/// One process with something in every table: `Fork` starts a state that waits, one that is called again and again, one that
-/// is called in an hour, and one that leaves a result.
+/// One process with rows in every table. `Fork` starts four states: the first waits, the second is called repeatedly,
+/// the third is called in an hour, and the fourth leaves a result.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -29,7 +29,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// Starts one, and pauses the engine when everything has happened to it.
+/// Starts one process, and pauses the engine when everything has happened to it.
 fn start(app: &App, process_id: &str, history: &str) {
     let mut db = app.db();
     db.start(process_id, "rich").timeout("1 day").locals(json!({"l": null})).options(json!({"history": history})).go();
@@ -444,7 +444,7 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
         db.start(history, "one").options(json!({"history": history})).go();
     }
     worker.wait_for_count("both calls", 10, 2, |_| true);
-    // Somebody else has the lease now, and nobody will have it again soon.
+    // Another session has the lease now, and it lasts long.
     app.superuser()
         .run("UPDATE xdb.task SET lease_number = lease_number + 1000, lease_until = now() + interval '1 hour'");
     worker.release();
@@ -518,7 +518,7 @@ fn what_no_event_tells_is_compared_too() {
 fn what_else_is_changed_by_hand_is_found() {
     let (app, _worker) = application("sound_else");
     start(&app, "p", "full");
-    // Whose row it is, in every table that has more than one row for an execution.
+    // The execution of a row is changed, in every table with several rows for an execution.
     let moved = |table: &str| format!("UPDATE xdb.{table} SET execution_id = gen_random_uuid() WHERE $OURS");
     let changes = [
         (format!("{OWN} process_id = 'q' WHERE $OURS"), "process_id"),
@@ -541,7 +541,7 @@ fn what_else_is_changed_by_hand_is_found() {
     app.done(&[]);
 }
 
-/// With and without a history: what used to be constraints of the tables.
+/// With and without a history: rules that used to be constraints of the tables.
 #[test]
 fn what_no_constraint_holds_is_found() {
     for history in ["full", "none"] {
@@ -575,6 +575,7 @@ fn what_no_constraint_holds_is_found() {
             (state("Wait", "call = '{}'"), "state_execution {\"seq\": 2}: call does not fit its status"),
             (state("Wait", "wait = NULL"), "state_execution {\"seq\": 2}: it waits, and wait is null"),
             (task("lane = 9"), "task {\"seq\": 3}: its lane is unknown"),
+            (task("priority = 3"), "task {\"seq\": 3}: priority is 3 and should be 0"),
             (task("api = 'ODD'"), "task {\"seq\": 3}: api is \"ODD\""),
             (task("attempt = -1"), "task {\"seq\": 3}: attempt is -1, and more attempts than that have failed"),
             (timer("kind = 'ODD'"), "timer {\"seq\": 0, \"command\": 0}: kind is \"ODD\""),

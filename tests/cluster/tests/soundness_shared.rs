@@ -1,4 +1,4 @@
-//! `xdb.check_process` on what processes share: global queues, and locks on attributes.
+//! `xdb.check_process` for the things that processes share: global queues, and locks on attributes.
 
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::tamper::tamper;

@@ -1,4 +1,4 @@
-//! A start happens once, in its caller's transaction, or not at all.
+//! Starts: each happens once, in its caller's transaction, or not at all.
 
 use std::sync::Mutex;
 
@@ -171,7 +171,7 @@ fn the_second_loses_when_the_first_commits() {
 #[test]
 #[ignore = "needs the build for tests"]
 fn a_start_that_commits_after_many_later_ones_is_not_forgotten() {
-    // Nobody polls, so that it is the commit that has it found.
+    // The engine does not poll, so only the commit can make it find the start.
     let options = ClusterOptions::default().set("xdb.test_poll_interval", "1h");
     let (app, worker) = application_in(App::alone("start_late", options));
     let mut late = app.db();

@@ -1,10 +1,10 @@
-//! State options that come with a movement, or with the start, override the registered ones: as the worker sees it.
+//! State options of a movement or a start override the registered ones. Tested by the requests that a worker gets.
 
 use std::collections::BTreeSet;
 
 use xdb_cluster_tests::prelude::*;
 
-/// What is registered for the state `S`: patient, three attempts, and one attribute of each kind.
+/// The registered options of the state `S`: long timeouts, three attempts, and one attribute of each kind.
 fn registered() -> Value {
     json!({
         "waitUntilApiTimeoutSeconds": 60, "executeApiTimeoutSeconds": 60,
@@ -14,7 +14,7 @@ fn registered() -> Value {
     })
 }
 
-/// `waitUntil` and `execute` get these attributes; None where it is not called.
+/// The attributes of `waitUntil` and `execute`. None if it is not called.
 struct Loaded {
     wait_until: Option<(&'static str, &'static str)>,
     execute: (&'static str, &'static str),
@@ -40,7 +40,7 @@ fn start_both(db: &mut Db, name: &str, options: &Value) -> [String; 2] {
     ids
 }
 
-/// Process types that run `S` at once, or after a movement with the options that are the input.
+/// Process types that run `S` at once, or after a movement whose options are the input.
 fn application(name: &str, others: impl Fn(&Call) -> Reply + Send + Sync + 'static) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(move |call: &Call| match call.target() {

@@ -1,4 +1,4 @@
-//! `xdb.status()` says why, whenever the engine does not run.
+//! `xdb.status()` gives the reason whenever the engine does not run.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -54,7 +54,7 @@ fn what_people_have_set_is_named() {
     superuser.run("SELECT xdb.resume_engine()");
     says(&mut superuser, "running", "");
 
-    // The engine is a superuser, for whom no limit holds.
+    // The engine is a superuser, and connection limits do not hold for superusers.
     elsewhere.run("ALTER DATABASE reasons_set CONNECTION LIMIT 0");
     let scheduler = app.scheduler();
     superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));
@@ -118,7 +118,7 @@ fn an_engine_that_cannot_begin_says_why() {
     superuser.run("DROP TRIGGER refuse ON xdb.engine; DROP FUNCTION refuse()");
     says(&mut superuser, "running", "");
 
-    // Somebody is at work on the extension.
+    // A session is changing the extension.
     let mut other = app.superuser();
     other.run("BEGIN; LOCK TABLE xdb.engine IN ACCESS EXCLUSIVE MODE");
     let scheduler = app.scheduler();

@@ -1,10 +1,12 @@
-//! A call that crashes the server three times is held, and all other calls go on.
+//! A call that crashes the server three times is held, and all other calls go on. Tested with triggers that kill their
+//! process.
 
 use xdb_cluster_tests::log::{self, AFTER_A_CRASH};
 use xdb_cluster_tests::prelude::*;
 
-/// An engine process dies as it reads the row of a call or writes that of an answer, where `faults` says so: of `kill -9`, as it
-/// would of a system without memory or of a broken library. Once, if a directory can be made to remember that.
+/// An engine process is killed when it reads the row of a call or writes the row of an answer, as `faults` says. The
+/// signal stands for a system without memory or a broken library. With `once`, a directory remembers that it has
+/// happened.
 const FAULTS: &str = "
     CREATE TABLE faults (id text, doing text, once bool);
     CREATE FUNCTION fault(id text, doing text) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -34,7 +36,7 @@ enum Fault {
     Never,
 }
 
-/// An application with a server of its own, in which the process `bad` is one of several.
+/// An application in a server of its own. The process `bad` is one of several.
 struct Story {
     app: App,
     worker: Worker,
@@ -52,7 +54,7 @@ impl Story {
         Story { app, worker }
     }
 
-    /// All at once, as one turn finds them, with this fault in `bad`.
+    /// Starts these processes so that one turn finds all of them. `bad` has this fault.
     fn start(&self, ids: &[&str], fault: Fault) {
         let mut superuser = self.app.superuser();
         self.app.pause();
@@ -72,7 +74,7 @@ impl Story {
         log::crashes(&self.app.cluster().log())
     }
 
-    /// The processes of these tasks, as soon as the server answers.
+    /// The processes of these tasks. None: the server does not answer.
     fn tasks(&self, which: &str) -> Option<Vec<String>> {
         let sql = format!(
             "SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id)
@@ -89,7 +91,7 @@ impl Story {
         self.app.cluster()
     }
 
-    /// The call of this state of `bad` is held, and shown to its owner.
+    /// Checks that the call of this state of `bad` is held, and shown to its owner.
     fn bad_is_held(&self, state: &str, crashes: usize) {
         wait_until("the call is held", 60, || self.is_held(&["bad"]));
         assert_eq!(self.crashes(), crashes);
@@ -126,7 +128,7 @@ impl Story {
 
 const GOOD: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// All start with `bad`, which kills the engine process that does this for it.
+/// All processes start with `bad`, which kills the engine process that works on it.
 fn a_call_kills_the_server(story: Story, fault: &'static str) {
     let all: Vec<_> = GOOD.into_iter().chain(["bad"]).collect();
     story.start(&all, Fault::Always(fault));
@@ -169,8 +171,8 @@ fn a_call_that_kills_runners_is_held_too() {
     a_call_kills_the_server(story, "read");
 }
 
-/// A call that follows is prepared in the transaction that decides it, and after a crash in a later one: so it is held, and not the call
-/// or the timer before it, whose crash was the first one.
+/// A following call is prepared in the transaction that decides it, and after a crash in a later one. So this call is
+/// held, and not the call or timer before it, which was in hand at the first crash.
 fn what_follows_is_held(story: Story, wait_until: fn() -> Answer) {
     story.worker.misbehave(move |call: &Call| match call.target() {
         "First" => next("Then", json!(null)),
@@ -248,7 +250,7 @@ fn only_what_was_in_hand_at_a_crash_is_counted_and_not_for_longer_than_the_attem
     story.cluster().stop();
     story.cluster().launch();
     calls(6);
-    // What waits for a worker is in nobody's hand.
+    // A call that waits for its worker is not in hand.
     story.app.kill_scheduler();
     calls(8);
     assert_eq!(story.tasks("t.crashes > 0"), Some(Vec::new()));
@@ -277,7 +279,7 @@ fn many_that_were_in_hand_are_made_again_and_leave_time_for_others() {
     story.start(&ids, Fault::Once("read"));
     story.worker.wait_for_count("all are made again", 60, ids.len(), |_| true);
     assert_eq!(story.tasks("t.crashes = 1").map(|suspects| suspects.len()), Some(ids.len()));
-    // As it is with a standby that is waited for at each commit.
+    // As with a standby for which each commit waits.
     let mut superuser = story.app.superuser();
     superuser.run(
         "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN old; END $$;
@@ -312,7 +314,7 @@ fn what_was_held_is_made_in_a_copy() {
     story.done();
 }
 
-/// No turn takes more commits than it needs because the server has just started.
+/// Without a crash, a turn needs no extra commit after the start of the server.
 #[test]
 fn a_call_is_prepared_with_its_lease_from_the_start_of_the_server_on() {
     let app = App::alone("suspects_start", ClusterOptions::default());

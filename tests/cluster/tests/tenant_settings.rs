@@ -1,9 +1,9 @@
-//! What roles have set for themselves (`ALTER ROLE … SET app.tenant`) holds where their steps use tables, and nowhere else.
+//! Custom settings of roles (`ALTER ROLE … SET app.tenant`) hold while their steps use tables, and nowhere else.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Each step says what it was shown of its row, writes 1, and says what it was told where that was refused. A row of `accounts` is
-/// there for whoever has its tenant for `app.tenant`; a trigger writes down what it sees in whose steps.
+/// Each step returns what its row showed, writes 1, and returns the error if the write was refused. A policy shows a
+/// row of `accounts` only if `app.tenant` is its tenant. A trigger records the settings and the role of each step.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|call: &Call| {
@@ -79,7 +79,7 @@ fn an_owners_setting_that_is_changed_is_seen_soon() {
     assert!(!may_write(&mut db, "before"));
     app.superuser().run("ALTER ROLE app SET app.tenant = 'b'");
     let changed = Instant::now();
-    // As long as an owner's settings are kept, a step may have the old ones; whatever begins after that has the new ones.
+    // While an owner's settings are cached, a step may have the old ones. Later steps have the new ones.
     for number in 1.. {
         let begins = changed.elapsed();
         if may_write(&mut db, &format!("p{number}")) {
@@ -134,7 +134,7 @@ fn they_hold_in_steps_of_runners_too_and_nothing_is_left_behind_there() {
     app.done(&[]);
 }
 
-/// What a step of this role sees: `app.tenant`, `app.role`, `app.superuser`.
+/// The settings that a step of this role sees: `app.tenant`, `app.role`, `app.superuser`.
 fn sees(app: &App, role: &str, process: &str) -> (String, String, String) {
     let mut db = app.session(role);
     db.start(process, "writer").key(process).go();

@@ -1,10 +1,10 @@
-//! Roles that share a database and do not trust each other: nobody's code has other rights than its caller's, and nobody waits for,
-//! or learns of, what is another's.
+//! Roles that share a database and do not trust each other. Code never has other rights than its caller's. No role
+//! waits for another role's work, or learns of it.
 
 use xdb_cluster_tests::prelude::*;
 
-/// Processes of `mail` wait for a message and may be told to write by an RPC; those of `one` are done at once. `wide` maps two
-/// tables.
+/// Processes of `mail` wait for a message, and have an RPC that writes. Processes of `one` complete at once. `wide`
+/// maps two tables.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -19,7 +19,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// A session that waits for no lock.
+/// A session whose waits for locks end soon.
 fn impatient(app: &App, role: &str) -> Db {
     let mut db = app.session(role);
     db.run("SET lock_timeout = '1 s'");
@@ -135,7 +135,7 @@ fn a_start_locks_no_table_that_it_may_not_or_need_not_write() {
     let (app, _worker) = application("tenant_locks");
     let mut holder = app.superuser();
     holder.run("BEGIN; LOCK TABLE counters, users IN ACCESS EXCLUSIVE MODE");
-    // No privilege: refused as the table refuses it, and nobody waited for.
+    // Without the privilege the start is refused with the table's own error, and does not wait.
     let mut other = impatient(&app, "other");
     let error = other.start("p", "mail").key("p").globals(json!({"n": 1})).refused(codes::INSUFFICIENT_PRIVILEGE);
     assert_eq!(error.message, "permission denied for table counters");
@@ -195,7 +195,7 @@ fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
     assert_eq!(refused(&mut other), at_rest, "locks of others can be told");
     db.run("ROLLBACK");
     assert_eq!(other.count("xdb.processes"), 0);
-    // Who may drive the owner's processes may start after them.
+    // A role that may drive the owner's processes may start after them.
     app.session("boss").start("closed", "one").go();
     // What was started once has its answer, though the id is another's now.
     assert_eq!(
@@ -212,7 +212,8 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     let app = App::new("tenant_cursors");
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
-    // A policy's function opens both in the first of its calls in a use, and writes down what it finds there of others.
+    // A policy's function opens a cursor and a large object at its first call in a use. It records those of other roles
+    // that it finds.
     superuser.run(
         "CREATE TABLE found (who text, what text);
          CREATE TABLE looked (who text, drawn float8);
@@ -265,7 +266,8 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     app.done(&[]);
 }
 
-/// PL/pgSQL finds the types of variables at the first call in a process. Here that is a call by `other`, with a type that runs code.
+/// PL/pgSQL looks up the types of variables at the first call in a process. Here `other` makes that call, with a type
+/// that runs code.
 #[test]
 fn no_role_gives_other_types_to_variables_of_a_function_with_a_path_of_its_own() {
     let app = App::new("tenant_types");

@@ -1,10 +1,10 @@
-//! Jobs as somebody wrote them down who called them todos: the tests have the names of the sentences.
+//! Requirements for jobs that are called todos. Tests have the names of the sentences that describe them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xdb_cluster_tests::prelude::*;
 
-/// A definition of jobs that are discarded once they are complete.
+/// A definition of jobs that are deleted once they are complete.
 fn todo(state: &str) -> Definition {
     Definition::starting_with(state).with("retentionSeconds", json!(0))
 }

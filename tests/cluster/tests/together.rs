@@ -1,16 +1,17 @@
-//! What one feature does to another: calls that are fetched, functions, pauses, priorities, starts that are merged, retention, and
-//! registrations that change them under way.
+//! Features combined: pull workers, functions, pauses, priorities, merged starts, retention, and registrations that
+//! change meanwhile.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// A process type whose only state members of `app` fetch.
+/// A process type whose only state is for a pull worker of members of `app`.
 fn fetched(app: &App, process_type: &str, definition: &Definition) {
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     app.register_with("pull", process_type, definition);
 }
 
-/// A worker may work in the transaction that has claimed its call. Nobody else's processes are held up, and its own ends when it can.
+/// A worker may do its work in the transaction that has claimed its call. Processes of other roles go on, and its own
+/// process closes when it can.
 #[test]
 fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
     let app = App::new("together_claim");
@@ -39,7 +40,7 @@ fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
     app.done(&[]);
 }
 
-/// Messages of a transaction that has claimed a call of the process are not held up by a close that waits for it.
+/// A transaction that has claimed a call may publish to the process, although a close waits for this transaction.
 #[test]
 fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
     let app = App::new("together_publish");
@@ -60,7 +61,7 @@ fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
     app.done(&[]);
 }
 
-/// Nobody fetches the calls of a worker any more, after its process type has moved to another one, or to functions.
+/// After its process type has moved to another worker or to functions, no session claims the calls of the old worker.
 #[test]
 fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
     let app = App::new("together_moved");
@@ -74,11 +75,11 @@ fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
         fetched(&app, process_type, &one_step());
         db.start(process_type, process_type).go();
         db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
-        // Held, and let go after the type has moved.
+        // The call is held, and released after the type has moved.
         db.start(&format!("{process_type}_paused"), process_type).go();
         db.run(&format!("SELECT xdb.pause_process('{process_type}_paused')"));
     }
-    // It finds the paused ones, and gives the others back.
+    // The claim finds the paused calls, and gives the others back.
     db.run("SELECT xdb.fail_call(token) FROM xdb.claim_calls('pull', 10) AS c");
     app.register("to_url", &one_step());
     let function =
@@ -93,7 +94,7 @@ fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
     app.done(&[]);
 }
 
-/// What is wrong with the tables of one owner keeps nobody else's calls from the worker that fetches the calls of both.
+/// Locked or broken tables of one owner do not block other owners' calls at the same pull worker.
 #[test]
 fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_calls() {
     let app = App::new("together_owners");
@@ -123,8 +124,8 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
             "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', {calls}, lease => '1 hour')"
         ))
     };
-    // What is the table's own fails the attempt: also codes that a server in trouble has, or a statement that is cancelled. What
-    // passes leaves the call for another claim.
+    // An error of the table itself fails the attempt. This includes codes of a server in trouble, and a cancelled
+    // statement. A passing error leaves the call for another claim.
     for code in ["57014", "57P01", "55000", "40003", "55P03", "40001", "40P01", "53200", "58030"] {
         other.run("DELETE FROM how");
         other.start(&format!("theirs_{code}"), "theirs").key(&format!("k{code}")).globals(json!({"n": 1})).go();
@@ -136,18 +137,18 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
     other.run("BEGIN; LOCK TABLE theirs");
     db.start("last", "mine").go();
     assert_eq!(claimed(&mut db, 2), ["last"]);
-    // Whoever waits for calls keeps none from others meanwhile.
+    // A session that waits for calls blocks no other session meanwhile.
     let (took, none) = timed(|| db.all::<String>("SELECT token FROM xdb.claim_calls('pull', wait => '1 hour')"));
     assert!(none.is_empty() && took < Duration::from_secs(10), "{none:?} after {took:?}");
     other.run("COMMIT");
-    // What passes was no attempt, and is there as soon as it has passed.
+    // A passing error costs no attempt, and the call can be claimed as soon as the error has passed.
     assert_eq!(claimed(&mut db, 1), ["theirs_55P03"]);
     let failed: Vec<String> = other.all("SELECT process_id FROM xdb.failures ORDER BY 1");
     assert_eq!(failed, ["theirs_40003", "theirs_55000", "theirs_57014", "theirs_57P01"]);
     app.done(&[]);
 }
 
-/// However many of these calls were due before.
+/// Locked tables do not block other owners' calls, however many of these calls were due before.
 #[test]
 fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
     const MANY: i64 = 1200;
@@ -170,7 +171,7 @@ fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
     app.done(&[]);
 }
 
-/// What a claim looks at behind a call that it can't give is locked as long as its transaction lasts: that is little.
+/// A claim locks few rows beyond its call until its transaction ends.
 #[test]
 fn a_claim_in_an_open_transaction_keeps_hardly_more_than_its_call_from_others() {
     let app = App::new("together_few");
@@ -191,7 +192,8 @@ fn a_claim_in_an_open_transaction_keeps_hardly_more_than_its_call_from_others() 
     app.done(&[]);
 }
 
-/// A superuser may be a caller of RPCs, and never runs the code of others: also not what came while the call waited.
+/// A superuser may call RPCs, but never runs code of other roles. That includes code that was created while the RPC
+/// waited.
 #[test]
 fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a_pause() {
     let app = App::new("together_superuser");
@@ -226,7 +228,7 @@ fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a
     app.done(&[]);
 }
 
-/// In a copy nobody has what was fetched from the original, and priorities are what they were.
+/// In a copy, claimed calls of the original are free, and priorities stay.
 #[test]
 fn in_an_adopted_copy_fetched_calls_are_free_and_priorities_hold() {
     let app = App::alone("together_copied", ClusterOptions::default());
@@ -244,8 +246,8 @@ fn in_an_adopted_copy_fetched_calls_are_free_and_priorities_hold() {
     cluster.connect("together_copy", "boss").run("SELECT xdb.adopt()");
     assert_eq!(copy.all::<String>(fetch), ["urgent", "plain"]);
     assert_eq!(copy.all::<String>(fetch), ["lazy"]);
-    let lanes: Vec<i16> = cluster.connect("together_copy", "postgres").all("SELECT lane FROM xdb.task ORDER BY 1");
-    assert_eq!(lanes, [0, 19, 33]);
+    let tasks = "SELECT lane || ' ' || priority FROM xdb.task ORDER BY priority";
+    assert_eq!(cluster.connect("together_copy", "postgres").all::<String>(tasks), ["0 -7", "0 0", "0 7"]);
     drop(copy);
     cluster.superuser().drop_database("together_copy", "WITH (FORCE)");
     app.done(&[]);

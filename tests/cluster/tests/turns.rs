@@ -1,12 +1,12 @@
-//! What the items of a turn share: its time in users' tables, and the order in which they came.
+//! The items of a turn share its time in the application's tables, and keep the order in which they came.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use xdb_cluster_tests::prelude::*;
 
-/// An application in which processes write a row of the table `busy` again and again, until they are told to end. A write takes
-/// so long that the table is used without a pause, and is not slow.
+/// An application whose processes write a row of the table `busy` in a loop, until they get the message to end. The
+/// writes use the table without a pause, but are too short to mark it as slow.
 struct Busy {
     app: App,
     _worker: Worker,
@@ -81,7 +81,7 @@ fn a_slow_table_is_found_though_another_one_is_always_used_before_it() {
     busy.end();
 }
 
-/// Shut until it is opened.
+/// A gate that is closed until it is opened.
 #[derive(Default)]
 struct Gate(Mutex<bool>, Condvar);
 
@@ -97,7 +97,7 @@ impl Gate {
     }
 }
 
-/// Keeps turns from being made while answers come in.
+/// Prevents turns while answers come in.
 struct Pause {
     db: Db,
     superuser: Db,
@@ -106,12 +106,12 @@ struct Pause {
 impl Pause {
     fn begin(app: &App) -> Pause {
         let mut db = app.superuser();
-        // Turns are not made while somebody is at the engine's table.
+        // No turn begins while a session has locked the engine's table.
         db.run("BEGIN; LOCK TABLE xdb.engine");
         Pause { db, superuser: app.superuser() }
     }
 
-    /// So many calls are not answered yet.
+    /// Waits until this number of calls is not answered yet.
     fn left(&mut self, count: i64) {
         let in_flight = "SELECT in_flight::int8 FROM xdb.workers";
         wait_until("answers come in", 30, || self.superuser.one::<i64>(in_flight) == count);
@@ -122,7 +122,7 @@ impl Pause {
     }
 }
 
-/// More answers than are applied in one transaction once one of them has failed.
+/// More answers than one transaction applies after one of them has failed.
 const LATER: usize = 40;
 
 #[test]
@@ -255,8 +255,8 @@ fn few_answers_are_guarded_in_one_transaction() {
     pause.end();
     wait_until("all complete", 30, || views::with_status(&mut db, "p%", "COMPLETED") == ANSWERS as i64);
     assert_eq!(db.completes(&format!("p{ANSWERS}")).result(), codes::CHECK_VIOLATION);
-    // A guard is a subtransaction, whose number the row has then. More than 64 of them slow down every snapshot of the server, and
-    // an answer that has locked what it read takes two.
+    // A guard is a subtransaction, and the row has its number. More than 64 of them slow down every snapshot of the
+    // server. An answer that has locked what it read takes two.
     let most = "SELECT max(count) FROM (SELECT count(DISTINCT mine.xmin::text) FROM mine JOIN written USING (id)
         WHERE mine.xmin::text <> written.txid::text GROUP BY written.txid) AS guards";
     let most: i64 = db.one(most);

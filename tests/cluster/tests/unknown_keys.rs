@@ -1,4 +1,4 @@
-//! Unknown keys of answers: they change nothing, and each answer's event has a warning of them.
+//! Unknown keys of answers change nothing. The event of each answer has a warning about them.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -75,7 +75,7 @@ fn an_attempt_that_fails_tells_the_unknown_keys() {
         assert!(failure.ends_with(detail), "{failure}");
         assert_eq!(worker.count(|call| call.process_id() == process_id), 2);
     }
-    // No attempt of this one fails, and it is told all the same.
+    // No attempt of this process fails, but the warnings are recorded all the same.
     db.start("rejected", "counting").key("rejected").globals(json!({"n": 0})).go();
     let words = [r#"unknown local attribute \"k\"; unknown key extra"#];
     wait_until("it is told", 10, || views::fails_saying(&mut db, "rejected", &words));
@@ -133,7 +133,7 @@ fn a_session_gets_a_notice_of_each_unknown_key_of_an_rpc() {
     app.done(&[]);
 }
 
-/// Whatever a worker sends, the warnings of one answer are short.
+/// The warnings of one answer are short, whatever the worker sends.
 #[test]
 fn a_flood_of_unknown_keys_has_short_warnings() {
     let app = App::new("unknown_flood");

@@ -1,11 +1,11 @@
-//! A library on the schema of another version: another minor version waits for an update, another patch version is the same.
-//! `releases.rs` has the updates themselves.
+//! A library on the schema of another version. Another minor version waits for an update, and another patch version
+//! works. `releases.rs` tests the updates themselves.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::half_way::HalfWay;
 use xdb_cluster_tests::prelude::*;
 
-/// Gives the schema this version, as an update does, and tells everybody.
+/// Sets the version of the schema, as an update does, and notifies all sessions.
 fn set_version(app: &App, version: &str) {
     app.superuser().run(&format!(
         "BEGIN; UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'xdb';

@@ -1,9 +1,10 @@
-//! Waiting: sessions that are woken by what they wait for, and processes that hold nothing meanwhile.
+//! Waiting sessions and processes. The end of a wait wakes the session, and waiting processes hold no lock and no
+//! connection.
 
 use xdb_cluster_tests::prelude::*;
 
-/// `one` hangs in its call until the worker is released, and then ends as its id says; `mail` waits for a message or a day;
-/// `by` completes at once. Nobody looks by itself: only wake-ups can wake anybody.
+/// `one` hangs in its call until the worker is released, and then ends as its id says. `mail` waits for a message or a
+/// day. `by` completes at once. Nothing polls: only wake-ups wake the engine and sessions.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = app.worker(|call: &Call| match (call.api, call.target(), call.process_id()) {
@@ -121,7 +122,7 @@ fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
 #[test]
 #[ignore = "needs the build for tests"]
 fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
-    // Nobody looks by itself.
+    // The engine does not poll.
     let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.test_poll_interval", "1h");
     let app = App::alone("waiting_prepared", options);
     let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!("called"))));
@@ -242,7 +243,7 @@ fn a_timer_is_not_skipped_past_a_message_that_was_published_before() {
     let mut db = app.db();
     db.start("p", "mail").go();
     wait_until("p waits", 10, || views::timers(&mut db, "p") == 1);
-    // So that nobody takes the message in.
+    // So that the message is not received.
     app.pause();
     let mut late = app.db();
     late.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM users");

@@ -1,9 +1,9 @@
-//! A session that waits gives its statement's snapshot back where it can, so that it doesn't hold back vacuum.
+//! A waiting session releases its statement's snapshot if possible, so that vacuum can remove dead rows.
 
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
-/// `mail` waits for a message; `wait_in_plpgsql` waits for it in a function of the application's.
+/// `mail` waits for a message. `wait_in_plpgsql` waits for its close in a function of the application.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match call.api {
@@ -25,7 +25,7 @@ fn application(name: &str) -> (App, Worker) {
 
 const PID: &str = "SELECT pg_backend_pid()";
 
-/// Whether a session, once it sleeps in a wait, keeps others from removing what is dead.
+/// Whether a session that sleeps in a wait prevents vacuum from removing dead rows.
 fn holds(superuser: &mut Db, pid: i32) -> bool {
     let state = format!(
         "SELECT COALESCE(wait_event = 'Extension', false), backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = {pid}"
@@ -42,7 +42,8 @@ fn holds(superuser: &mut Db, pid: i32) -> bool {
     })
 }
 
-/// Starts the process, runs `wait` in a session of its own, looks at what it holds meanwhile, and ends the wait.
+/// Starts the process and runs `wait` in a session of its own. Returns whether that session holds a snapshot meanwhile,
+/// and ends the wait.
 fn held_while<T: Send>(app: &App, db: &mut Db, wait: impl FnOnce(&mut Db) -> T + Send) -> (bool, T) {
     let mut superuser = app.superuser();
     db.start("p", "mail").go();

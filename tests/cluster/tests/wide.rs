@@ -1,5 +1,5 @@
-//! Processes with a great many threads or messages: what a step costs does not grow with what is there already, and who
-//! waits for many messages gets them with the one that was missing, wherever it comes from.
+//! Processes with very many threads or messages. The cost of a step does not grow with their number. A state that waits
+//! for many messages gets them with the last missing one, wherever that comes from.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -9,10 +9,15 @@ fn for_joined(input: &Value) -> Answer {
     all_of(&[json!({ "localQueueCommands": command })])
 }
 
-/// The process `p`, which has no thread of its own. RPCs: `fork` starts a thread for each `[state, input]` of its input,
-/// `tell` publishes its input to `joined`. `Join` waits for `joined` with the bounds of its input and keeps what it got as
-/// the local attribute `name`; `HeldJoin` does so when it is released. `Mail` waits for a message of the queue that is its input. `Leaf` publishes its input to
-/// `joined`, `HeldLeaf` when it is released. `Check` and `HeldCheck` close the process if `joined` is empty.
+/// The process `p`, which begins without a thread. RPCs: `fork` starts a thread for each `[state, input]` of its input,
+/// and `tell` publishes its input to `joined`.
+///
+/// States:
+/// - `Join` waits for `joined` with the bounds of its input, and keeps the messages as the local attribute `name`.
+///   `HeldJoin` does so when it is released.
+/// - `Mail` waits for a message of the queue that is its input.
+/// - `Leaf` publishes its input to `joined`, `HeldLeaf` when it is released.
+/// - `Check` and `HeldCheck` close the process if `joined` is empty.
 fn application(app: &App) -> Worker {
     let worker = app.worker(|call: &Call| {
         let input = call.input();
@@ -61,7 +66,7 @@ fn fork(db: &mut Db, state: &str, inputs: impl IntoIterator<Item = Value>) {
     db.rpc("p", "fork", json!(threads));
 }
 
-/// One thread waits for `joined` from now on.
+/// Starts one thread that waits for `joined`.
 fn join(db: &mut Db, name: &str, least: u32, most: u32) {
     let waiting = views::waits(db, "p").len();
     fork(db, "Join", [json!({"name": name, "least": least, "most": most})]);
@@ -74,7 +79,7 @@ fn tell(db: &mut Db, numbers: std::ops::RangeInclusive<u32>) {
     db.run(&format!("SELECT count(xdb.publish('p', 'joined', to_jsonb(n))) FROM generate_series({first}, {last}) n"));
 }
 
-/// Waits until all messages were taken in, and so many are left.
+/// Waits until all messages were received, and this number is left.
 fn left(db: &mut Db, count: i64) {
     let left = format!(
         "SELECT count(*) = {count} AND count(*) FILTER (WHERE NOT received) = 0 FROM xdb.queue_messages WHERE process_id = 'p'"
@@ -82,17 +87,17 @@ fn left(db: &mut Db, count: i64) {
     wait_until(&format!("{count} messages are left"), 20, || db.one(&left));
 }
 
-/// What a session has read is reported now, and not later.
+/// Makes a session report its statistics of reads now.
 fn report(db: &mut Db) {
     db.run("SELECT pg_stat_force_next_flush()");
 }
 
-/// What a `Join` has kept; null as long as it waits.
+/// The messages that a `Join` has kept. Null while it waits.
 fn got(db: &mut Db, name: &str) -> Value {
     db.json("SELECT xdb.get_local_attributes('p')")[name].clone()
 }
 
-/// What a `Join` keeps in the end.
+/// The messages that a `Join` keeps in the end.
 fn gets(db: &mut Db, name: &str) -> Vec<u64> {
     wait_until(&format!("{name} has its messages"), 20, || !got(db, name).is_null());
     got(db, name).as_array().expect("a list").iter().map(|n| n.as_u64().expect("a number")).collect()
@@ -102,7 +107,7 @@ fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// Lets the engine come to `p` only when all of this was done: then one turn has it all.
+/// Runs `work` while the engine can't get the lock of `p`. So one turn has all of it.
 fn in_one_turn(app: &App, db: &mut Db, worker: &Worker, work: impl FnOnce(&mut Db)) {
     let mut superuser = app.superuser();
     superuser.run("BEGIN; SELECT FROM xdb.process_execution WHERE process_id = 'p' FOR NO KEY UPDATE");
@@ -112,8 +117,8 @@ fn in_one_turn(app: &App, db: &mut Db, worker: &Worker, work: impl FnOnce(&mut D
     superuser.run("COMMIT");
 }
 
-/// Rows and index entries of a table that were read, once so many rows were written since then; the scheduler reports what
-/// it has read with what it has written, or before.
+/// Rows and index entries of a table that were read, once this number of rows was written. The scheduler reports its
+/// reads together with its writes, or before.
 fn read(app: &App, table: &str, written: &str, at_least: i64) -> (i64, i64) {
     let mut superuser = app.superuser();
     let written = format!("SELECT {written} FROM pg_stat_user_tables WHERE relid = 'xdb.{table}'::regclass");
@@ -212,7 +217,7 @@ fn exactly_enough_suffices_whoever_sends_the_last_one() {
     assert_eq!(gets(&mut db, "by a client"), numbers(1..=200));
     left(&mut db, 10 + 61);
 
-    // What is there when the wait begins is read at once.
+    // Messages that exist when the wait begins are read at once.
     fork(&mut db, "Join", [json!({"name": "the rest", "least": 10, "most": 1000})]);
     assert_eq!(gets(&mut db, "the rest"), numbers(201..=210));
     app.done(&[]);

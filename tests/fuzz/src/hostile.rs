@@ -1,4 +1,4 @@
-//! A worker that does what no worker should.
+//! A worker that sends invalid, broken and late replies at random.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use xdb_cluster_tests::random::Random;
 
 use crate::values::{any_json, mutate, text};
 
-/// The reply to a call: most of the time of the protocol, or nearly.
+/// The reply to a call: usually valid or almost valid.
 pub fn reply(random: &mut Random, call: &Call) -> Reply {
     match random.below(40) {
         0 => Reply::CloseMidBody,

@@ -1,8 +1,11 @@
-//! Hostile input, kept running: SQL functions with arguments that nobody expects, and a worker whose answers are no answers.
+//! Hostile input at random, without an end: SQL functions with unexpected arguments, and a worker whose answers are
+//! invalid.
 //!
-//! See `docs/internals/torture.md`. `SEED` and `MINUTES` come from the environment; the exit code is 1 if something was violated, 2 for wrong
-//! options. What must hold: no session is lost, no error is an internal one, the server never restarts, and every process is what
-//! its history says afterwards. Half of the sessions can have little more memory than they have at their begin.
+//! See `docs/internals/torture.md`. `SEED` and `MINUTES` come from the environment. Exit codes: 1 for a violation, 2
+//! for wrong options.
+//!
+//! Checks: no session is lost, no error is an internal one, the server never restarts, and every process agrees with
+//! its history. Half of the sessions can get little more memory than at their begin.
 
 mod hostile;
 mod values;
@@ -22,20 +25,20 @@ use xdb_cluster_tests::random::Random;
 /// Roles of the sessions. `boss` registers, pauses and purges as well.
 const SESSIONS: [&str; 6] = ["app", "app", "other", "other", "boss", "app"];
 
-/// What a session with little memory may have besides.
+/// The additional memory of a session with little memory, in bytes.
 const LITTLE: u64 = 48 * 1024 * 1024;
 
-/// The same of every process of the server, as under `ulimit -v`.
+/// The additional memory of all processes of the server, in bytes, as under `ulimit -v`.
 const OF_SERVER: u64 = 256 * 1024 * 1024;
 
-/// Lines of the log that such a run explains.
+/// Lines of the log that are normal in such a run.
 const EXPLAINED: &[&str] = &["out of memory", "is left alone", "bytes were needed", "a turn of the scheduler failed"];
 
 /// A function as the catalog has it: its name, and the names and types of its arguments.
 struct Function {
     name: String,
     arguments: Vec<(String, String)>,
-    /// So many of them have to be given.
+    /// How many arguments are required.
     needed: usize,
 }
 
@@ -116,7 +119,7 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
     violations
 }
 
-/// Everything that the extension lets sessions call, so that what is new is among them.
+/// All functions of the extension that sessions may call. So new functions are included.
 fn functions(superuser: &mut Db) -> Vec<Function> {
     let rows = superuser.rows(
         "SELECT p.proname AS name, p.pronargs - p.pronargdefaults AS needed,
@@ -138,7 +141,7 @@ fn functions(superuser: &mut Db) -> Vec<Function> {
     rows.iter().map(function).collect()
 }
 
-/// One session's calls until the time is over. Gives what must not be.
+/// Makes the calls of one session until the time is over. Returns the violations.
 fn session(
     app: &App,
     number: usize,
@@ -151,7 +154,7 @@ fn session(
     let mut violations = Vec::new();
     let mut db = connect(app, role, number % 2 == 1);
     let mut in_transaction = 0;
-    // A session that has used its memory up for good tells nothing more.
+    // A session that has used up its memory for good finds nothing more.
     let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
         let sql = if in_transaction == 0 && random.permille(150) {
@@ -221,7 +224,7 @@ fn call(random: &mut Random, functions: &[Function]) -> String {
     format!("SELECT * FROM xdb.{}({})", function.name, arguments.join(", "))
 }
 
-/// What has to hold when nobody does anything hostile any more.
+/// Checks what must hold after the hostile sessions have ended.
 fn afterwards(app: &App, worker: Worker) -> Vec<String> {
     worker.heal();
     let mut violations = Vec::new();

@@ -1,10 +1,10 @@
-//! Values that nobody expects, as SQL and as JSON.
+//! Unexpected values, as SQL and as JSON.
 
 use serde_json::{Map, Value, json};
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::random::Random;
 
-/// Words that mean something somewhere: names that are in use, and words of the protocol.
+/// Words with a meaning: names that are in use, and words of the protocol.
 pub const WORDS: &[&str] = &[
     "p0",
     "p1",
@@ -47,7 +47,7 @@ pub const WORDS: &[&str] = &[
     "0",
 ];
 
-/// A text: a word, or something that no name is.
+/// A text: a word, or a text that is not a valid name.
 pub fn text(random: &mut Random) -> String {
     match random.below(12) {
         0..=5 => (*random.pick(WORDS)).to_owned(),
@@ -73,7 +73,7 @@ pub fn text(random: &mut Random) -> String {
     }
 }
 
-/// Any JSON, so deep at most.
+/// Any JSON of at most this depth.
 pub fn any_json(random: &mut Random, depth: u32) -> Value {
     match random.below(if depth == 0 { 7 } else { 10 }) {
         0 => Value::Null,
@@ -86,7 +86,7 @@ pub fn any_json(random: &mut Random, depth: u32) -> Value {
     }
 }
 
-/// Changes a value in some places: something else stands there, nothing, or one thing more.
+/// Changes a value in some places: a part is replaced, removed or added.
 pub fn mutate(random: &mut Random, value: &mut Value) {
     match value {
         Value::Array(list) if !list.is_empty() && random.permille(800) => match random.below(5) {
@@ -124,7 +124,7 @@ pub fn mutate(random: &mut Random, value: &mut Value) {
     }
 }
 
-/// A definition of a process type that is good.
+/// A valid definition of a process type.
 pub fn definition() -> Value {
     json!({
         "startingState": "Start",
@@ -181,7 +181,7 @@ pub fn argument(random: &mut Random, of_type: &str, name: &str) -> String {
     }
 }
 
-/// What this argument is likely to be, most of the time.
+/// A likely value for an argument of this name, most of the time.
 fn word(random: &mut Random, name: &str) -> String {
     if random.permille(300) {
         return text(random);
@@ -208,7 +208,7 @@ fn word(random: &mut Random, name: &str) -> String {
 
 fn json_argument(random: &mut Random, name: &str) -> String {
     match random.below(12) {
-        // Deeper than anybody reads, longer than anybody wants, with numbers that are long when they are written out.
+        // Too deep or too long for any reader, or with numbers that are long when they are written out.
         0 => {
             let depth = random.pick(&["100", "128", "129", "3000"]);
             format!("(repeat('[', {depth}) || repeat(']', {depth}))::jsonb")

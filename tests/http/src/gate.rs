@@ -1,10 +1,10 @@
-//! A gate that threads of a test wait at until the test opens it.
+//! A gate at which threads of a test wait until the test opens it.
 
 use std::sync::{Condvar, Mutex};
 
 use crate::rig::PATIENCE;
 
-/// Closed at first; open for good once it is opened.
+/// Closed at first. Once opened, it stays open.
 #[derive(Default)]
 pub struct Gate {
     open: Mutex<bool>,
@@ -12,7 +12,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Waits until it is open, and no longer than a test has patience.
+    /// Waits until the gate is open, but at most as long as a test waits for anything.
     pub fn pass(&self) {
         let open = self.open.lock().expect("nothing panics with the lock");
         drop(self.opened.wait_timeout_while(open, PATIENCE, |open| !*open));

@@ -1,4 +1,4 @@
-//! Tests of the engine's HTTP room, which is built here without Postgres.
+//! The library of the tests of `src/http`, which is built here without Postgres: a reactor, and workers that misbehave.
 
 pub mod gate;
 #[path = "../../../src/http/mod.rs"]

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// No stub waits longer than this for anything.
+/// The longest wait of a stub.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A listening stub. Its threads end with their connections.
 pub struct Stub {
-    /// Where it listens.
+    /// The address on which the stub listens.
     pub address: SocketAddr,
     accepted: Arc<AtomicUsize>,
 }
@@ -24,7 +24,7 @@ impl Stub {
         Self::start_on("127.0.0.1", serve)
     }
 
-    /// The same on another address of this machine.
+    /// A stub on another address of this machine.
     pub fn start_on(ip: &str, serve: impl Fn(Connection, usize) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((ip, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -72,15 +72,15 @@ impl Stub {
     }
 }
 
-/// A port on which nothing listens, and that is never given to who asks for any.
+/// A port on which nothing listens. The system never gives it to a program that asks for any port.
 pub fn closed_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1))
 }
 
-/// An address that never accepts, and what keeps it so.
+/// An address that accepts no connection, and the objects that keep it so.
 pub fn never_accepting() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    // SAFETY: the descriptor is open. A listening socket may be told a smaller backlog.
+    // SAFETY: the descriptor is open. The backlog of a listening socket may be lowered.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let address = listener.local_addr().expect("an address");
     let mut queued = Vec::new();
@@ -95,12 +95,12 @@ pub fn never_accepting() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
 pub struct Request {
     /// The request line and the headers.
     pub head: String,
-    /// As long as its Content-Length.
+    /// The body, of the length in the Content-Length.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The next one; none when the other end has closed.
+    /// The next request. None: the other end has closed.
     pub fn read(from: &mut impl Read) -> Option<Self> {
         let mut head = Vec::new();
         let mut byte = [0];
@@ -126,14 +126,14 @@ impl Request {
     }
 }
 
-/// The stub's end of a connection. What fails because the other end is gone is no concern of a stub.
+/// The stub's end of a connection. Errors because the other end has closed are ignored.
 pub struct Connection {
-    /// For what the methods don't do.
+    /// The stream, for anything that the methods don't do.
     pub stream: TcpStream,
 }
 
 impl Connection {
-    /// The next request; none when the other end has closed.
+    /// The next request. None: the other end has closed.
     pub fn request(&mut self) -> Option<Request> {
         Request::read(&mut self.stream)
     }
@@ -144,12 +144,12 @@ impl Connection {
         self.send(&format!("HTTP/1.1 {status} Whatever\r\nContent-Length: {length}\r\n\r\n{body}"));
     }
 
-    /// Sends bytes as they are; false when the other end is gone.
+    /// Sends bytes as they are. False: the other end has closed.
     pub fn send(&mut self, text: &str) -> bool {
         self.stream.write_all(text.as_bytes()).is_ok()
     }
 
-    /// Passes the time as a slow worker does; false when the other end has closed meanwhile.
+    /// Waits for this time, as a slow worker does. False: the other end has closed meanwhile.
     pub fn dawdle(&mut self, time: Duration) -> bool {
         self.stream.set_read_timeout(Some(time)).expect("a timeout");
         let read = self.stream.read(&mut [0]);
@@ -166,7 +166,7 @@ impl Connection {
     /// Ends the connection by a reset instead of an orderly close.
     pub fn reset(self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: the descriptor is open, and the option is of the size that is told.
+        // SAFETY: the descriptor is open, and the option has the given size.
         unsafe {
             libc::setsockopt(
                 self.stream.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Calls to workers of every kind.
+//! Calls of the reactor to workers of every kind: good, slow, broken and hostile ones.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use xdb_http_tests::http::{sign, validate_headers, validate_url};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
 use xdb_http_tests::stub::{Connection, Stub, closed_port};
-use xdb_http_tests::transport::{FailureKind, Outcome, Request};
+use xdb_http_tests::transport::{CallOutcome, FailureKind, Request};
 
-/// For calls that are to run out of time.
+/// A timeout for calls that must time out.
 const SHORT: Duration = Duration::from_millis(400);
-/// Far more than SHORT, far less than a stub's patience.
+/// Far longer than SHORT, far shorter than a stub's wait.
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]
@@ -49,14 +49,14 @@ fn when_to_come_again_is_told_in_seconds_or_by_a_date() {
             }
         });
         match Rig::new(1).get(stub.url("/")) {
-            Outcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
+            CallOutcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
             other => panic!("{header}: {other:?}"),
         }
     }
 }
 
-/// No request accepts a compressed answer. A proxy that compresses all the same is named by what it does, and not by the JSON that its
-/// bytes are not.
+/// No request accepts a compressed answer. If a proxy compresses all the same, the failure names the encoding, and not
+/// the bytes that are no JSON.
 #[test]
 fn a_compressed_answer_is_refused_by_its_name() {
     for (status, header, expected) in [
@@ -74,10 +74,10 @@ fn a_compressed_answer_is_refused_by_its_name() {
             }
         });
         match (Rig::new(1).get(stub.url("/")), expected) {
-            (Outcome::Failed { kind: FailureKind::Encoded, message }, Some(words)) => {
+            (CallOutcome::Failed { kind: FailureKind::Encoded, message }, Some(words)) => {
                 assert!(message.contains(words) && message.contains("must not compress"), "{header}: {message}");
             }
-            (Outcome::Answer { status: 500, body, .. }, Some(words)) => {
+            (CallOutcome::Answer { status: 500, body, .. }, Some(words)) => {
                 assert_eq!(String::from_utf8_lossy(&body), words)
             }
             (outcome, None) => assert_eq!(outcome, answer(200, "{}"), "{header}"),
@@ -120,7 +120,7 @@ fn the_request_is_what_was_asked_for() {
     assert_eq!(seen.header("webhook-id"), Some("key-1"));
     assert_eq!(seen.header("webhook-signature"), Some(signed.signature.as_str()));
 
-    // With two, in their order: whoever knows one of them finds its signature.
+    // With two secrets, in their order: a worker that knows one of them finds its signature.
     let both: Arc<[String]> = Arc::from(["whsec_a2V5".to_owned(), "other".to_owned()]);
     rig.run(Request { secrets: both.clone(), ..request.clone() });
     let seen = requests.recv_timeout(PATIENCE).unwrap();
@@ -182,7 +182,7 @@ fn a_worker_that_drips_runs_out_of_time() {
     }
 }
 
-/// Every read of the worker makes some room, so no single write of ours waits for long.
+/// Every read of the worker makes some room, so no single write waits for long.
 #[test]
 fn a_worker_that_reads_slowly_runs_out_of_time() {
     let stub = Stub::start(|mut connection, _| {
@@ -201,7 +201,8 @@ fn a_worker_that_reads_slowly_runs_out_of_time() {
     assert!(begin.elapsed() < SOON);
 }
 
-/// Such as a proxy that finds the request too large; what it has said stays said when it hangs up on the rest.
+/// For instance a proxy that finds the request too large. Its answer counts, although it closes the connection before
+/// the rest of the request.
 #[test]
 fn an_answer_may_come_before_the_request_was_sent() {
     let text = "HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\n\r\n413";
@@ -230,7 +231,7 @@ fn an_answer_may_come_before_the_request_was_sent() {
     }
 }
 
-/// A worker that begins to answer has the rest of the request all the same.
+/// A worker that begins to answer still gets the rest of the request.
 #[test]
 fn an_answer_that_has_begun_does_not_stop_the_request() {
     const SIZE: usize = 16 << 20;
@@ -411,7 +412,7 @@ fn headers_of_an_answer_have_a_limit() {
     assert_eq!(message, format!("the answer of {} has headers larger than 16384 bytes", stub.address));
 }
 
-/// What chunks are parted by, and what follows them, is bounded like the headers are.
+/// The bytes between chunks and after them are limited, like the headers.
 #[test]
 fn a_line_between_chunks_has_an_end() {
     const HUGE: usize = 64 << 20;
@@ -484,7 +485,7 @@ fn requests_that_can_not_be_made_are_told() {
     assert_eq!(stub.accepted(), 0);
 }
 
-/// Whatever can be registered can be called.
+/// Every URL that can be registered can be called.
 #[test]
 fn the_longest_url_can_be_called() {
     let stub = Stub::answering(200, "{}");
@@ -502,6 +503,6 @@ fn extreme_timeouts_are_survived() {
     let rig = Rig::new(1);
     let endless = rig.run(call(0, stub.url("/"), Duration::MAX));
     assert_eq!(endless.outcome, answer(200, "{}"));
-    let outcome: Outcome = rig.run(call(0, stub.url("/"), Duration::ZERO)).outcome;
+    let outcome: CallOutcome = rig.run(call(0, stub.url("/"), Duration::ZERO)).outcome;
     failure(outcome, FailureKind::Timeout);
 }

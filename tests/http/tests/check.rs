@@ -1,4 +1,4 @@
-//! What is known of a host at the registration of its worker.
+//! The checks of a host when its worker is registered.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
@@ -31,7 +31,7 @@ fn checked(host: &str, entries: &str) -> Option<FailureKind> {
 
 fn readable(notifier: &Notifier, milliseconds: i32) -> bool {
     let mut entry = libc::pollfd { fd: notifier.raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry is passed, as told.
+    // SAFETY: one entry is passed, and the count says so.
     unsafe { libc::poll(&mut entry, 1, milliseconds) == 1 }
 }
 
@@ -43,7 +43,7 @@ fn a_name_is_judged_by_what_it_leads_to() {
     assert_eq!(checked("10.1.2.4", "10.0.0.0/8"), None);
 }
 
-/// Who asks is not held up, and is told when there is an answer.
+/// The caller does not wait, and is notified when there is a result.
 #[test]
 fn nobody_waits_for_a_name_server() {
     let (go_on, gate) = channel::<()>();

@@ -1,4 +1,4 @@
-//! Connections and their ends.
+//! The connections of a reactor: when they are reused, and when they end.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -8,9 +8,9 @@ use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
 use xdb_http_tests::stub::{Stub, never_accepting};
 use xdb_http_tests::transport::FailureKind;
 
-/// For calls that are to run out of time.
+/// A timeout for calls that must time out.
 const SHORT: Duration = Duration::from_millis(400);
-/// Far more than SHORT, far less than a stub's patience.
+/// Far longer than SHORT, far shorter than a stub's wait.
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]
@@ -47,7 +47,7 @@ fn a_connection_kept_alive_that_died_is_replaced_once() {
     }
 }
 
-/// The worker was started anew: all connections that are kept alive are dead.
+/// The worker was restarted: all idle connections are dead.
 #[test]
 fn the_second_try_does_not_take_another_old_connection() {
     let both = std::sync::Barrier::new(2);
@@ -108,7 +108,7 @@ fn the_second_try_has_no_time_of_its_own() {
     assert!(finished.elapsed > TIME * 9 / 10 && finished.elapsed < TIME * 3 / 2, "{:?}", finished.elapsed);
 }
 
-/// What can't be written is found out when there is a connection for it already.
+/// A request that can't be written fails only once there is a connection for it.
 #[test]
 fn a_request_that_can_not_be_written_keeps_no_connection() {
     let stub = Stub::answering(200, "{}");

@@ -1,4 +1,4 @@
-//! One test alone in its process, because it changes the environment.
+//! Proxies in the environment are not used. The test is alone in its process, because it changes the environment.
 
 use xdb_http_tests::rig::{Rig, answer};
 use xdb_http_tests::stub::{Stub, closed_port};

@@ -1,4 +1,4 @@
-//! Which hosts and URLs are permitted.
+//! The hosts, addresses and URLs that the policy permits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -187,7 +187,7 @@ fn a_refusal_says_what_was_refused() {
     );
     let kept = policy("10.0.0.0/8").filter("db.example", &addresses, 80);
     assert_eq!(kept, Ok(vec!["10.0.0.1".parse().unwrap()]));
-    // Where the port alone is why.
+    // Only the port is refused here.
     let elsewhere = policy("10.0.0.0/8:443").filter("db.example", &addresses[..1], 80).unwrap_err();
     assert_eq!(
         elsewhere,
@@ -276,7 +276,7 @@ proptest! {
         prop_assert!(!policy.permits("a.example", outside.into(), 80));
     }
 
-    /// With a port an entry permits there what it permits everywhere without, and nothing elsewhere.
+    /// An entry with a port permits at that port what it permits everywhere without a port, and nothing at other ports.
     #[test]
     fn a_port_bounds_an_entry(
         entry in prop_oneof![

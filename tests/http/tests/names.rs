@@ -1,4 +1,4 @@
-//! Names, their addresses, and the policy over both.
+//! Names and their addresses, and the policy for both. Tested with a lookup that a gate can stop.
 
 use std::io;
 use std::net::IpAddr;
@@ -93,8 +93,8 @@ fn a_lookup_that_panics_harms_only_itself() {
     assert_eq!(rig.get(url("worker.test", &stub)), answer(200, "{}"));
 }
 
-/// Each round can only end when all its names are looked up at the same time: none may wait behind another while there
-/// may be a thread for both.
+/// Each round can only end when all its names are looked up at the same time. No name may wait for another one while
+/// another thread may be started.
 #[test]
 fn names_never_wait_while_there_may_be_a_thread_more() {
     const AT_ONCE: usize = 8;
@@ -189,7 +189,7 @@ fn an_idle_connection_does_not_outlive_its_permission() {
     failure(rig.get(url("both.test", &stub)), FailureKind::Refused);
 }
 
-/// A worker at another port of the same host is another one: its connections are judged by its own port.
+/// A worker at another port of the same host is another worker: its connections are checked with its own port.
 #[test]
 fn a_port_is_judged_when_it_is_connected_to_and_at_each_reuse() {
     let Setup { rig, .. } = setup("127.0.0.0/8");

@@ -1,5 +1,5 @@
-//! What a reactor is for: thousands of calls in one thread, a line for those that have no connection, and a loop that
-//! outlives panics.
+//! The tasks of a reactor: thousands of calls in one thread, a line for calls without a connection, and a loop that
+//! survives panics.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,12 +16,12 @@ use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, loca
 use xdb_http_tests::stub::{Stub, never_accepting};
 use xdb_http_tests::transport::FailureKind;
 
-/// For calls that are to run out of time.
+/// A timeout for calls that must time out.
 const SHORT: Duration = Duration::from_millis(300);
-/// Far more than SHORT, far less than a stub's patience.
+/// Far longer than SHORT, far shorter than a stub's wait.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The threads of the room under test in this process.
+/// The names of the threads of `src/http` in this process.
 fn threads() -> Vec<String> {
     let names = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
         fs::read_to_string(task.unwrap().path().join("comm")).ok().map(|name| name.trim().to_owned())
@@ -29,7 +29,7 @@ fn threads() -> Vec<String> {
     names.filter(|name| name.starts_with("xdb ")).collect()
 }
 
-/// Accepts connections without a thread for each, and answers all of them when it is told to.
+/// Accepts connections without a thread for each. Answers all of them on request.
 struct Sleeper {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -192,7 +192,7 @@ fn an_idle_connection_is_closed_in_time() {
     eventually("it is not counted", || rig.reactor.connections().open == 0);
 }
 
-/// A worker that says more than it was asked for, on a connection that was idle.
+/// A worker sends bytes on an idle connection.
 #[test]
 fn what_nobody_asked_for_is_no_answer() {
     let stub = Stub::start(|mut connection, _| {
@@ -252,7 +252,7 @@ fn headers_that_just_fit_fit() {
     assert_eq!(Rig::new(1).get(stub.url("/")), answer(200, "{}"));
 }
 
-/// Byte by byte, so that nothing arrives in the pieces in which it was written.
+/// The answer comes byte by byte, so its pieces differ from the worker's writes.
 #[test]
 fn an_answer_may_come_in_any_pieces() {
     let texts = [
@@ -277,7 +277,7 @@ fn an_answer_may_come_in_any_pieces() {
     }
 }
 
-/// A worker that never stops talking takes no more than its turn, and no more than its time.
+/// A worker that never stops sending takes only its turn and its time.
 #[test]
 fn an_endless_answer_holds_nobody_up() {
     let flood = Stub::start(|mut connection, _| {
@@ -299,7 +299,7 @@ fn an_endless_answer_holds_nobody_up() {
     assert!(begin.elapsed() < SHORT + SOON);
 }
 
-/// Every lookup waits at the gate.
+/// A lookup that always waits at the gate.
 fn stuck(gate: &Arc<Gate>) -> Lookup {
     let gate = gate.clone();
     Arc::new(move |_| {
@@ -308,7 +308,7 @@ fn stuck(gate: &Arc<Gate>) -> Lookup {
     })
 }
 
-/// A call in each state that it can be in; in the order of their tags.
+/// One call in each state, in the order of their tags.
 struct EveryState {
     rig: Rig,
     gate: Arc<Gate>,
@@ -380,7 +380,7 @@ fn time_runs_out_in_every_state() {
         assert!(message.starts_with("timed out after 1 s ") && message.contains(state), "{message}");
     }
     eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
-    // The lookup comes back to a call that is gone.
+    // The result of the lookup comes to a call that no longer exists.
     every.gate.open();
     let other = Stub::answering(200, "{}");
     assert_eq!(every.rig.get(other.url("/")), answer(200, "{}"));
@@ -396,7 +396,7 @@ fn the_thread_ends_from_every_state() {
     every.gate.open();
 }
 
-/// Beginning a connection does this until it is disarmed.
+/// Means that call `mischief` once when armed: at the begin of the next connection.
 fn exploding(mischief: fn() -> ()) -> (Means, Arc<AtomicBool>) {
     let armed = Arc::new(AtomicBool::new(false));
     let system = Means::system();
@@ -432,7 +432,7 @@ fn a_panic_ends_its_own_call_alone() {
     assert_eq!(rig.collect(1).remove(0).outcome, answer(200, "{}"));
 }
 
-/// Panics with something that panics in turn when it is dropped, outside of the net of the call.
+/// Panics with a value that panics again when it is dropped, outside of the code that catches the call's panic.
 fn twice() {
     struct Bomb;
     impl Drop for Bomb {
@@ -456,7 +456,7 @@ fn the_loop_outlives_a_panic_of_its_own() {
         eventually("one is under way", || slow.accepted() > before);
         armed.store(true, Ordering::SeqCst);
         rig.reactor.submit(vec![call(2, other.url("/"), PATIENCE)]);
-        // Nobody knows what became of the others.
+        // The state of the other calls is unknown.
         for (reply, reason) in rig.collect(2).into_iter().zip(["of the loop", "a panic without a message"]) {
             let message = failure(reply.outcome, FailureKind::Panic);
             assert_eq!(message, format!("the code that makes calls panicked: {reason}"));
@@ -466,7 +466,7 @@ fn the_loop_outlives_a_panic_of_its_own() {
     rig.end();
 }
 
-/// The policy is asked again before each further address, as it may have changed while the first one was tried.
+/// The policy is checked again before each further address, because it may have changed meanwhile.
 #[test]
 fn an_address_is_judged_when_it_is_connected_to() {
     let lookup: Lookup = Arc::new(|_| Ok(vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])]));

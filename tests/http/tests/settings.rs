@@ -1,4 +1,4 @@
-//! What a reactor has from settings.
+//! Settings that are passed to a reactor.
 
 use xdb_http_tests::http::{FollowedSettings, HostPolicy, Means, Unusable};
 use xdb_http_tests::rig::{Rig, answer, failure};

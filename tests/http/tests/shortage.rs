@@ -1,4 +1,4 @@
-//! What the engine is short of itself.
+//! Shortages of the engine itself: descriptors, threads, ports. Each runs in a process of its own with a limit.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use xdb_http_tests::transport::FailureKind;
 
 const CHILD: &str = "XDB_TEST_CHILD";
 
-/// Runs a test of this file, which is ignored otherwise, in a process of its own: limits hold for a whole process.
+/// Runs a test of this file, which is ignored otherwise, in a process of its own. Limits hold for a whole process.
 fn in_child(test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -61,7 +61,7 @@ fn without_descriptors() {
     let before = set_limit(libc::RLIMIT_NOFILE, next_descriptor());
     rig.reactor.submit((0..10).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
     rig.reactor.submit(vec![call(10, stub.url("/"), Duration::from_millis(300))]);
-    // The one with little time was not tried, and the others have not failed.
+    // The call with little time was not tried, and the other calls have not failed.
     let late = rig.collect(1).remove(0);
     assert_eq!(late.tag, 10, "{:?}", late.outcome);
     failure(late.outcome, FailureKind::NotTried);
@@ -77,7 +77,7 @@ fn a_call_waits_for_a_thread_of_the_resolver() {
     in_child("without_threads");
 }
 
-/// The system's limit on threads does not hold for its administrator: who that is becomes somebody else.
+/// The system's limit on threads does not hold for its administrator, so an administrator becomes another user.
 #[test]
 #[ignore = "is run by another test, in a process of its own"]
 fn without_threads() {
@@ -92,7 +92,7 @@ fn without_threads() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
     });
     let rig = Rig::new(100);
-    // SAFETY: no arguments that could be wrong. A number that nobody has leaves all threads behind.
+    // SAFETY: no arguments that could be wrong. The number belongs to no user, so the limit counts no other threads.
     if unsafe { libc::geteuid() } == 0 {
         assert_eq!(unsafe { libc::setuid(61_234) }, 0);
     }
@@ -126,7 +126,7 @@ fn every_shortage_of_our_own_is_waited_for() {
     }
 }
 
-/// Without ports the system says what it says of an address that it does not have.
+/// Without a free port the system gives the same error as for an address that it does not have.
 #[test]
 fn the_last_port_is_a_shortage_and_a_missing_address_is_none() {
     let system = Means::system();

@@ -1,9 +1,9 @@
-//! Signatures after Standard Webhooks.
+//! Signatures according to Standard Webhooks.
 
 use proptest::prelude::*;
 use xdb_http_tests::http::{check_secret, sign};
 
-/// The vector that the specification's reference libraries are tested with.
+/// The vector of the specification's reference libraries.
 #[test]
 fn the_known_vector() {
     let signed = sign(
@@ -18,7 +18,7 @@ fn the_known_vector() {
     assert_eq!(signed.signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
 }
 
-/// The vectors that every SDK runs: what is signed there is signed like this.
+/// The vectors that every SDK tests: the signatures must be the same.
 #[test]
 fn the_vectors_of_the_sdks() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/conformance/signatures.json");

@@ -1,4 +1,4 @@
-//! The threads themselves.
+//! The threads of `src/http`: their names, and that they block signals.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,7 +21,7 @@ fn all_signals_are_blocked_in_the_threads_and_nowhere_else() {
     let me = unsafe { libc::gettid() }.to_string();
     let before = blocked_signals(&me);
     let stub = Stub::answering(200, "{}");
-    // A thread of the resolver is there as long as it looks something up.
+    // A thread of the resolver exists while it resolves a name.
     let (begun, has_begun) = channel();
     let (go_on, gate) = channel::<()>();
     let gate = Mutex::new(gate);

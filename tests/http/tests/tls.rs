@@ -1,4 +1,4 @@
-//! Workers behind TLS, as the reactor calls them: whom it trusts, and that what is said over it is whole.
+//! Workers behind TLS: which authorities the reactor trusts, and that data over TLS is complete.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,13 +14,13 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use xdb_http_tests::http::{Authorities, Means};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
-use xdb_http_tests::transport::{FailureKind, Outcome};
+use xdb_http_tests::transport::{CallOutcome, FailureKind};
 
-/// Somebody who signs certificates.
+/// An authority that signs certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     roots: Arc<RootCertStore>,
-    /// Its own certificate, as files have it.
+    /// The authority's own certificate, as PEM.
     pem: String,
 }
 
@@ -37,7 +37,7 @@ impl Authority {
         Authority { pem, issuer: Issuer::new(params, key), roots: Arc::new(roots) }
     }
 
-    /// What a server shows who has this name.
+    /// The server configuration of a worker with this name.
     fn certify(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
@@ -50,13 +50,13 @@ impl Authority {
         Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).expect("they belong together"))
     }
 
-    /// A reactor that trusts nobody else.
+    /// A reactor that trusts only this authority.
     fn rig(&self) -> Rig {
         Rig::with(local(), 4, Means { roots: self.roots.clone(), ..Means::system() })
     }
 }
 
-/// A worker behind TLS that sends back what it gets.
+/// A worker behind TLS that sends back the body that it gets.
 struct Echo {
     stub: Stub,
     requests: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Echo {
             while let Some(request) = Request::read(&mut stream) {
                 count.fetch_add(1, Ordering::SeqCst);
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.body.len());
-                // Whoever is gone is no concern of a stub.
+                // Errors because the other end has closed are ignored.
                 let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&request.body));
                 let _ = stream.flush();
             }
@@ -80,12 +80,12 @@ impl Echo {
         Echo { stub, requests }
     }
 
-    /// By the name that most certificates of this file are for.
+    /// The URL with the name that most certificates of this file have.
     fn url(&self) -> String {
         format!("https://localhost:{}/", self.stub.address.port())
     }
 
-    /// It is not trusted, and nothing was said to it.
+    /// Checks that the worker is not trusted, and that it gets no request.
     fn is_refused(&self, rig: &Rig, why: &str) {
         let message = failure(rig.get(self.url()), FailureKind::Transport);
         assert!(message.contains("could not agree on TLS") && message.contains(why), "{message}");
@@ -150,7 +150,7 @@ fn tls_may_come_in_any_pieces() {
     }
 }
 
-/// What TLS says about itself comes without end and without a byte of an answer.
+/// Messages of TLS itself come without an end, and without a byte of an answer.
 #[test]
 fn endless_tls_holds_nobody_up() {
     let authority = Authority::new();
@@ -202,7 +202,7 @@ fn who_has_another_name_is_refused() {
     let authority = Authority::new();
     let rig = authority.rig();
     Echo::start(authority.certify("somebody.example", |_| {})).is_refused(&rig, "not valid for name");
-    // And nobody else is.
+    // Only that worker is refused.
     let echo = Echo::start(authority.certify("localhost", |_| {}));
     assert_eq!(rig.get(echo.url()), answer(200, "{}"));
 }
@@ -212,7 +212,7 @@ fn whom_nobody_trusted_has_certified_is_refused() {
     let echo = Echo::start(Authority::new().certify("localhost", |_| {}));
     // Two authorities that have the same name are still two.
     echo.is_refused(&Authority::new().rig(), "BadSignature");
-    // The engine itself trusts those whom browsers trust.
+    // The engine itself trusts the authorities that browsers trust.
     echo.is_refused(&Rig::new(1), "UnknownIssuer");
 }
 
@@ -231,16 +231,16 @@ fn an_answer_that_is_cut_off_is_no_answer() {
         let session = ServerConnection::new(server.clone()).expect("a session");
         let mut stream = StreamOwned::new(session, connection.stream);
         if Request::read(&mut stream).is_some() {
-            // Up to the end of the connection, which comes without the end of TLS: somebody may have cut it off.
+            // Until the connection ends without the end of TLS: an attacker may have cut the answer.
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"half\":");
             let _ = stream.flush();
         }
     });
     let outcome = authority.rig().get(format!("https://localhost:{}/", stub.address.port()));
-    assert!(matches!(outcome, Outcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
 }
 
-/// A file of this test alone; gone with it.
+/// A file of one test. It is removed when dropped.
 struct Bundle(std::path::PathBuf);
 
 impl Bundle {
@@ -283,7 +283,7 @@ fn authorities_of_a_file_are_trusted_besides_the_others() {
     assert_eq!([&first, &second, &third].map(|echo| echo.requests.load(Ordering::SeqCst)), [2, 1, 2]);
 }
 
-/// The worker is not the one who can mend it, so the call counts as one that was not tried.
+/// The worker can't repair the problem, so the call counts as one that was not tried.
 #[test]
 fn while_nobody_knows_whom_to_trust_no_call_is_made_over_tls() {
     let authority = Authority::new();

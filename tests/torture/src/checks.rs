@@ -1,5 +1,5 @@
-//! What must hold when every process of a round has come to its end: the tables, the worker's ledger and the clients' log
-//! tell the same story.
+//! Checks after a round, when all processes have ended: the tables, the worker's ledger and the clients' log must
+//! agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::shapes::Shape;
 use crate::sql_checks;
 use crate::world::World;
 
-/// Something that must not be, with what shows it.
+/// A violation, with the facts that show it.
 pub type Violation = String;
 
-/// At most so many of a kind are told.
+/// The most violations of a kind that are reported.
 const TOLD: usize = 5;
 
-/// What was found, without telling the same a thousand times.
+/// The violations that were found. The same one is reported only a few times.
 #[derive(Default)]
 pub struct Findings {
     violations: Vec<Violation>,
@@ -58,11 +58,11 @@ struct Ended {
     results: Value,
 }
 
-/// An effect on the user's tables.
+/// An effect on the application's tables.
 struct Effect {
     call: String,
     nonce: u64,
-    /// Of whom the workers' ledger knows nothing.
+    /// A function has answered, so the workers' ledger does not contain the answer.
     by_function: bool,
     messages: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Effect {
     }
 }
 
-/// Compares everything with everything.
+/// Runs all checks.
 pub fn check(world: &World, db: &mut Db, page: &Page, findings: &mut Findings) {
     findings.all("worker", world.ledger.complaints());
     findings.all("client", page.complaints.iter().cloned());
@@ -121,8 +121,8 @@ fn effects(db: &mut Db) -> Vec<Effect> {
     effects.collect()
 }
 
-/// Every acknowledged start has come to its end, every one that was rolled back has left nothing, and the user's row of the
-/// same transaction has shared its fate.
+/// Every acknowledged start has ended, and every start that was rolled back has left nothing. The same holds for the
+/// application's row of the start's transaction.
 fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
     let by_request: BTreeMap<&str, &Ended> = ended.iter().map(|ended| (ended.request.as_str(), ended)).collect();
     let orders: BTreeSet<String> = db.all::<String>("SELECT request FROM orders").into_iter().collect();
@@ -174,7 +174,8 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
     }
 }
 
-/// Every effect is that of an answer which the worker gave and nobody had given up, once.
+/// Every effect belongs to an answer of the worker that was given before the call was made again. Each was applied
+/// once.
 fn applied(world: &World, ended: &[Ended], effects: &[Effect], findings: &mut Findings) {
     let executions: BTreeSet<&str> = ended.iter().map(|ended| ended.execution.as_str()).collect();
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
@@ -193,7 +194,8 @@ fn applied(world: &World, ended: &[Ended], effects: &[Effect], findings: &mut Fi
     }
 }
 
-/// Every message was consumed once, or refused, or rolled back; in the order in which it was published.
+/// Every message was consumed once, or was refused, or was rolled back. Messages were consumed in the order of
+/// publishing.
 fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Findings) {
     let mut consumed: BTreeMap<&str, Vec<&Effect>> = BTreeMap::new();
     for effect in effects {
@@ -219,7 +221,7 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
             _ => {}
         }
     }
-    // The number of the state execution tells the order of consumption.
+    // The numbers of state executions give the order of consumption.
     let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for (uid, message) in page.messages.iter().filter(|(_, message)| message.place > 0) {
         if let Some(effect) = consumed.get(uid.as_str()).and_then(|by| by.first()) {
@@ -250,7 +252,8 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
     }
 }
 
-/// An acknowledged RPC was applied once, with the answer that its client got; one that was rolled back was not.
+/// An acknowledged RPC was applied once, with the answer that its client got. An RPC that was rolled back was not
+/// applied.
 fn rpcs(page: &Page, effects: &[Effect], findings: &mut Findings) {
     let mut applied: BTreeMap<String, &Effect> = BTreeMap::new();
     for effect in effects {
@@ -274,7 +277,7 @@ fn rpcs(page: &Page, effects: &[Effect], findings: &mut Findings) {
     }
 }
 
-/// What a client has seen closed has stayed so.
+/// Processes that a client saw closed have stayed closed.
 fn seen(page: &Page, ended: &[Ended], findings: &mut Findings) {
     let outputs = |results: &Value| -> Vec<Value> {
         results.as_array().into_iter().flatten().map(|result| result["output"].clone()).collect()
@@ -294,7 +297,7 @@ fn seen(page: &Page, ended: &[Ended], findings: &mut Findings) {
     }
 }
 
-/// A worker that fetched a call knows what became of its answer, and so of the deed in the same transaction.
+/// A pull worker knows whether its answer was committed. The deed of the same transaction must agree.
 fn fetched(db: &mut Db, page: &Page, findings: &mut Findings) {
     let deeds: BTreeSet<i64> = db.all("SELECT nonce FROM deeds").into_iter().collect();
     for (nonce, fate) in &page.answers {
@@ -310,13 +313,13 @@ fn fetched(db: &mut Db, page: &Page, findings: &mut Findings) {
     }
 }
 
-/// What a client has had go on has gone on.
+/// The history has a retry request for each incident that a client has resolved.
 fn resolved(db: &mut Db, page: &Page, findings: &mut Findings) {
     let sql = "SELECT process_id AS p, count(*) AS n FROM xdb.history_event JOIN xdb.process_execution USING (execution_id) \
         WHERE event_type = 'RetryRequested' AND history_limit IS NULL GROUP BY process_id \
         UNION ALL SELECT process_id, NULL FROM xdb.process_execution WHERE history_limit IS NOT NULL";
     let rows = db.rows(sql);
-    // None: nobody knows any more.
+    // None: the number is no longer known.
     let known: BTreeMap<&str, Option<u64>> =
         rows.iter().filter_map(|row| Some((row["p"].as_str()?, row["n"].as_u64()))).collect();
     for (process_id, times) in &page.resolved {
@@ -328,7 +331,7 @@ fn resolved(db: &mut Db, page: &Page, findings: &mut Findings) {
     }
 }
 
-/// `xdb.check_process` of every execution, in two sessions.
+/// Runs `xdb.check_process` for every execution, in two sessions.
 fn sound(world: &World, findings: &mut Findings) {
     let half = |rest: i32| {
         let sql = format!(

@@ -1,4 +1,4 @@
-//! The application: clients that start processes of every shape, publish, call, stop, watch, and roll back.
+//! The application: clients start processes of every shape, publish, call RPCs, stop, watch, and roll back.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -17,27 +17,27 @@ use crate::shapes::Shape;
 use crate::world::World;
 use xdb_cluster_tests::random::Random;
 
-/// One client. It has a story to tell about each process that it starts.
+/// One client. For each process that it starts, it runs the story of its shape.
 pub struct Client<'a> {
     world: &'a World,
     session: Session<'a>,
     random: Random,
-    /// Begins the ids of its processes.
+    /// The beginning of the ids of its processes.
     name: String,
     number: u64,
-    /// Some of its processes have a priority. As long as there are calls of such, no others follow at once from an answer: so there are
-    /// rounds without.
+    /// Some of its processes have a priority. While calls with a priority exist, no other call follows at once from an
+    /// answer. So some rounds have no priorities.
     with_priorities: bool,
 }
 
-/// A start in the making.
+/// A start that is being built.
 struct Plan {
     shape: Shape,
     process_id: String,
     request: String,
     length: u64,
     last: bool,
-    /// How much of its history is kept.
+    /// How much of the history is kept.
     history: Value,
     priority: Option<i64>,
 }
@@ -51,7 +51,7 @@ impl Plan {
         json!({"requestId": self.request, "history": self.history, "priority": self.priority})
     }
 
-    /// `start_process` as an expression, and the user's row that stands for the start.
+    /// `start_process` as an expression, and the application's row that stands for the start.
     fn sql(&self, milliseconds: u64) -> (String, String) {
         let key = match self.shape {
             Shape::Shared => format!("s{}", milliseconds % SHARED_ROWS),
@@ -157,7 +157,8 @@ impl<'a> Client<'a> {
         self.world.started.fetch_add(processes, Ordering::Relaxed);
     }
 
-    /// Starts a process, with the user's own row in the same transaction, until it is known to be started.
+    /// Starts a process, with the application's own row in the same transaction. Repeats that until the result is
+    /// known.
     fn started(&mut self, shape: Shape) -> Option<Plan> {
         let plan = self.plan(shape);
         self.start(&plan, "").then_some(plan)
@@ -189,7 +190,7 @@ impl<'a> Client<'a> {
         format!("xdb.publish({}, 'inbox', {payload}, {})", literal(process_id), literal(uid))
     }
 
-    /// Publishes, and now and then publishes the same again.
+    /// Publishes. Sometimes publishes the same message again.
     fn publish(&mut self, process_id: &str, place: u64) {
         let uid = format!("{process_id}/m{place}");
         let sql = format!("SELECT {}", Self::publish_sql(process_id, &uid));
@@ -197,7 +198,7 @@ impl<'a> Client<'a> {
         let fate = self.fate("publish", &uid, &outcome);
         self.world.record.message(&uid, Message { process_id: process_id.to_owned(), fate, place });
         if fate == Fate::Acknowledged && self.random.permille(250) {
-            // Whatever becomes of the second one, the message is there once; the process may be closed meanwhile.
+            // Whatever the result of the repeat, the message was published once. The process may have closed meanwhile.
             let again = self.session.settle_run(&format!("message {uid} again"), &sql);
             self.fate("publish", &uid, &again);
         }
@@ -210,7 +211,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The first message comes with the start, others while the process decides whether there are any.
+    /// The first message comes with the start. The others come while the process decides whether there are any.
     fn conditional(&mut self) {
         let plan = self.plan(Shape::Conditional);
         let uid = format!("{}/m0", plan.process_id);
@@ -225,7 +226,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// As many messages as there are processes that take one, in whatever order.
+    /// Publishes as many messages as there are processes that take one, in any order.
     fn pool(&mut self) {
         let plan = self.plan(Shape::Pool);
         let uid = format!("{}/m0", plan.process_id);
@@ -240,7 +241,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Starts of a few keys, many of which are merged. What a start asks for is a message to whatever process takes it in.
+    /// Starts with a few keys, many of which are merged. The ids in the inputs are the messages of the process that
+    /// takes them in.
     fn merges(&mut self) {
         for _ in 0..self.random.between(2, 6) {
             self.number += 1;
@@ -262,7 +264,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One statement, which does nothing when it is repeated after it was committed.
+    /// One statement. Repeated after its commit, it does nothing.
     fn merge_sql(&mut self, uid: &str) -> String {
         let key = self.random.below(MERGE_KEYS);
         let start_at = *self.random.pick(&["KEEP", "REPLACE", "EARLIEST", "LATEST"]);
@@ -331,7 +333,7 @@ impl<'a> Client<'a> {
         let Some(plan) = self.started(Shape::Stop) else { return };
         let sql = format!("SELECT xdb.stop_process({}, 'TERMINATE', 'as planned')", literal(&plan.process_id));
         let outcome = self.session.settle_run(&format!("the stop of {}", plan.process_id), &sql);
-        // Refused is a stop that was done before, by an attempt whose answer was lost.
+        // A refusal means that an earlier attempt, whose answer was lost, has stopped the process.
         self.fate("stop", &plan.process_id, &outcome);
     }
 
@@ -370,7 +372,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Half of them by a savepoint, whose transaction starts another process and commits.
+    /// Starts that are rolled back. For half of them a savepoint is rolled back, and its transaction starts another
+    /// process and commits.
     fn rolled_back(&mut self) {
         let undone = self.plan(Shape::Mailbox);
         let (start, order) = undone.sql(0);
@@ -396,7 +399,7 @@ impl<'a> Client<'a> {
         self.world.record.start(&undone.request, &undone.process_id, undone.start(Fate::RolledBack));
     }
 
-    /// A start whose answer may be lost, and that is not repeated then.
+    /// A start whose answer may be lost. Then it is not repeated.
     fn lost(&mut self) {
         let plan = self.plan(Shape::Chain);
         let (start, order) = plan.sql(0);
@@ -409,7 +412,7 @@ impl<'a> Client<'a> {
         self.world.record.start(&plan.request, &plan.process_id, plan.start(fate));
     }
 
-    /// Many at once.
+    /// Starts many processes at once.
     fn bulk(&mut self) {
         let count = self.random.between(10, 60);
         let plans: Vec<_> = (0..count)
@@ -449,15 +452,15 @@ fn nonce_of(output: &str) -> Option<u64> {
     serde_json::from_str::<Value>(output).ok()?["nonce"].as_u64()
 }
 
-/// What a refusal means; one that nothing explains is a complaint.
+/// The fate that follows from an outcome. An unexpected error is a complaint.
 fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &Result<T, SqlError>) -> Fate {
     match outcome {
         Ok(_) => Fate::Acknowledged,
         Err(error) if error.code == "unsettled" => Fate::Unknown,
-        // An attempt before, of which the answer was lost, may have brought the very message with which the process ended.
+        // An earlier attempt, whose answer was lost, may have published the very message with which the process ended.
         Err(error) if error.code == codes::NOT_RUNNING && what == "publish" && session.was_lost() => Fate::Unknown,
-        // A start that publishes in its transaction finds its own process ended: an attempt before, of which the answer was lost, has
-        // done all of it.
+        // A start that publishes in its transaction finds its own process closed. An earlier attempt, whose answer was
+        // lost, has done everything.
         Err(error) if error.code == codes::NOT_RUNNING && what == "start" && session.was_lost() => Fate::Acknowledged,
         // The process is not running (any more): for a message or a stop that is an answer.
         Err(error) if error.code == codes::NOT_RUNNING && what != "start" => Fate::Refused,
@@ -468,7 +471,7 @@ fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &
     }
 }
 
-/// Publishes what the worker wants published at once, until the round is over.
+/// Publishes messages that the worker wants published at once, until the round is over.
 pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
     let mut session = Session::new(world, "app");
     loop {
@@ -485,7 +488,7 @@ pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
     }
 }
 
-/// Watches processes end, and remembers what was seen: what was seen once holds for ever.
+/// Watches processes end, and records what it sees. A closed process must stay closed.
 pub fn watch(world: &World) {
     let mut session = Session::new(world, "app");
     while !world.stopping() {

@@ -1,4 +1,4 @@
-//! The faults, their schedule, and how each is done.
+//! The faults, their schedule, and how each is made.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: &[Kind] = &[
         Kind::KillScheduler,
         Kind::TerminateScheduler,
@@ -80,7 +80,7 @@ impl Kind {
         Kind::StandStill,
     ];
 
-    /// Those that end every round: what they interrupt has to come to its end.
+    /// The kinds that end every round. Interrupted processes have to complete after them.
     pub const RESTARTS: &[Kind] =
         &[Kind::KillScheduler, Kind::KillPostmaster, Kind::StopImmediate, Kind::StopFast, Kind::TerminateScheduler];
 }
@@ -125,7 +125,7 @@ pub struct Planned {
     pub kind: Kind,
 }
 
-/// Draws kinds from a bag that holds each of them once and is filled again when it is empty: none is left out for long.
+/// Draws kinds from a bag that holds each of them once. An empty bag is filled again, so no kind is missing for long.
 pub struct Schedule {
     random: Random,
     kinds: Vec<Kind>,
@@ -158,16 +158,17 @@ impl Schedule {
     }
 }
 
-/// How long to wait for the server to be as it was.
+/// How long the server may take to accept connections again.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a fast shutdown may take on a busy machine.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What roles have is counted every ten seconds: a limit that lasts for less may never be felt.
+/// The engine counts what roles have stored every ten seconds. A limit that lasts for a shorter time may have no
+/// effect.
 const COUNTED_WITHIN: Duration = Duration::from_secs(11);
 
-/// Does faults, and counts them.
+/// Makes faults, and counts them.
 pub struct Saboteur<'a> {
     world: &'a World,
     worker: &'a Worker,
@@ -184,7 +185,7 @@ impl<'a> Saboteur<'a> {
         Saboteur { world, worker, wal, random, counts: BTreeMap::new(), idle: 0 }
     }
 
-    /// Does the faults of a round at their times. What lasts goes on in threads of `scope`.
+    /// Makes the faults of a round at their times. Lasting faults run in threads of `scope`.
     pub fn run<'scope>(&mut self, planned: &[Planned], length: Duration, scope: &'scope Scope<'scope, '_>)
     where
         'a: 'scope,
@@ -206,7 +207,7 @@ impl<'a> Saboteur<'a> {
         thread::sleep(length.saturating_sub(begun.elapsed()));
     }
 
-    /// One fault now. False if it found nothing to break.
+    /// Makes one fault now. False: it found nothing to break.
     pub fn fault<'scope>(&mut self, kind: Kind, scope: Option<&'scope Scope<'scope, '_>>) -> bool
     where
         'a: 'scope,
@@ -272,7 +273,7 @@ impl<'a> Saboteur<'a> {
         }
     }
 
-    /// What goes on while other faults happen, with choices of its own.
+    /// Starts a fault that lasts while other faults happen. It makes its own random choices.
     fn meanwhile<'scope>(
         &mut self,
         scope: Option<&'scope Scope<'scope, '_>>,
@@ -298,12 +299,13 @@ impl<'a> Saboteur<'a> {
         self.world.cluster().try_connect("postgres", "postgres", BACK_WITHIN).ok()
     }
 
-    /// Takes the server connections?
+    /// Whether the server accepts connections in this time.
     fn back(&self, within: Duration) -> bool {
         self.world.cluster().try_connect("postgres", "postgres", within).is_ok()
     }
 
-    /// Starts the server again. Children of a killed postmaster may be in the way until they have noticed.
+    /// Starts the server again. Until children of a killed postmaster have noticed its death, they can prevent the
+    /// start.
     fn launch(&self) -> bool {
         // What runs still is stopped, or it would be forgotten.
         self.world.cluster().crash();
@@ -357,7 +359,7 @@ impl<'a> Saboteur<'a> {
         }
     }
 
-    /// In a fixed order, so that chance picks the same kind of process again.
+    /// The pids of these processes, in a fixed order. So the same random number picks the same kind of process again.
     fn pids(&self, which: &str) -> Option<Vec<i32>> {
         let sql = format!(
             "SELECT pid FROM pg_stat_activity WHERE {which} AND pid <> pg_backend_pid() ORDER BY backend_type, pid"
@@ -365,7 +367,7 @@ impl<'a> Saboteur<'a> {
         self.superuser()?.try_all(&sql).ok()
     }
 
-    /// Has the worker hold RPCs until a session is in one, and does something to that session.
+    /// Makes the worker hold RPCs until a session is in one. Then does something to that session.
     fn in_mid_rpc(&mut self, then: impl FnOnce(&mut Self, i32) -> bool) -> bool {
         let held = self.world.mischief.hold_rpcs(Duration::from_secs(2));
         let pids = self.world.in_rpc.all();
@@ -377,7 +379,7 @@ impl<'a> Saboteur<'a> {
         done
     }
 
-    /// A runner whose function has done its deed and not answered yet; after a while, any runner.
+    /// A runner whose function has done its deed and has not answered yet. After a while, any runner.
     fn runner_in_function(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(2);
         while Instant::now() < deadline {
@@ -405,7 +407,7 @@ impl<'a> Saboteur<'a> {
         None
     }
 
-    /// A smart shutdown waits for the clients, which go on; so it is followed by a fast one.
+    /// A smart shutdown waits for the clients, which continue. So a fast one follows.
     fn smart_stop(&self) -> bool {
         self.back(BACK_WITHIN);
         let Some(pid) = self.world.cluster().postmaster() else { return false };
@@ -414,8 +416,8 @@ impl<'a> Saboteur<'a> {
         self.stop()
     }
 
-    /// A fast shutdown waits for nobody. Not in the middle of crash recovery, from which PostgreSQL 15 does not shut down
-    /// fast: its checkpointer stays.
+    /// Makes a fast shutdown, which waits for no client. Not in the middle of crash recovery: PostgreSQL 15 does not
+    /// shut down fast then, because its checkpointer stays.
     fn stop_fast(&self) -> bool {
         self.back(BACK_WITHIN);
         self.stop()
@@ -429,7 +431,7 @@ impl<'a> Saboteur<'a> {
         self.launch()
     }
 
-    /// What the postmaster waits for, for a reader.
+    /// The processes that the postmaster waits for, for a reader.
     fn children(&self) -> String {
         let Some(pid) = self.world.cluster().postmaster() else { return "no postmaster".to_owned() };
         let listed = Command::new("ps").args(["-o", "pid,stat,wchan:20,args", "--ppid", &pid.to_string()]).output();
@@ -456,12 +458,12 @@ impl<'a> Saboteur<'a> {
         paused
     }
 
-    /// For the engine, which must not care, wherever it is set and whenever it connects; and for all clients.
+    /// A statement timeout for all clients, and for the engine, which must ignore it wherever it is set.
     fn statement_timeout(&mut self, length: Duration) -> bool {
         let milliseconds = self.random.between(5, 60);
         let done = self.set_everywhere("statement_timeout", Some(&format!("{milliseconds}ms")));
         self.world.mischief.set_statement_timeout(milliseconds);
-        // Settings of databases and roles are taken up by whoever connects.
+        // A new connection takes up the settings of databases and roles.
         let restarted = self.scheduler().is_some_and(terminate);
         thread::sleep(length);
         self.world.mischief.set_statement_timeout(0);
@@ -471,8 +473,8 @@ impl<'a> Saboteur<'a> {
         done && restarted
     }
 
-    /// Sets a parameter for the server, the database, and the roles that the engine runs as and acts for; or none of these.
-    /// The rack's own sessions bring values of their own.
+    /// Sets a parameter for the server, the database, and the roles that the engine runs as and acts for, or resets it.
+    /// The rack's own sessions have values of their own.
     fn set_everywhere(&self, name: &str, value: Option<&str>) -> bool {
         let database = self.world.app.database();
         let places = [
@@ -499,7 +501,7 @@ fn terminate(pid: i32) -> bool {
     send(pid, libc::SIGTERM)
 }
 
-/// As on a machine that was suspended: the clock goes on, and the process does not.
+/// As on a machine that was suspended: the clock goes on, and the process stands still.
 fn stand_still(pid: i32, length: Duration) -> bool {
     send(pid, libc::SIGSTOP) && {
         thread::sleep(length);
@@ -507,7 +509,8 @@ fn stand_still(pid: i32, length: Duration) -> bool {
     }
 }
 
-/// Limits that are always exceeded, until the time or the round is over. What they refuse, clients and the engine try again.
+/// Sets limits that are always exceeded, until the time or the round is over. Clients and the engine retry the refused
+/// work.
 fn small_quotas(world: &World, length: Duration) {
     let run = |sql: &[&str]| {
         let db = world.superuser(BACK_WITHIN);
@@ -540,8 +543,8 @@ fn small_quotas(world: &World, length: Duration) {
     }
 }
 
-/// Publishes to some processes, writes attributes of others, locks rows of a third lot, and then does nothing for a while.
-/// What it publishes, nobody reads.
+/// Publishes to some processes, writes attributes of others, and locks rows of a third group. Then the session is idle
+/// for a while. No process reads its messages.
 fn idle_in_transaction(world: &World, mut random: Random, length: Duration) {
     let Some(mut db) = world.superuser(Duration::from_secs(2)) else { return };
     let running =

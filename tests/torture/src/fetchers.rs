@@ -1,4 +1,4 @@
-//! Workers that fetch their calls: sessions that claim, do a deed of their own and answer in one transaction, well or badly.
+//! Pull workers: sessions that claim a call, do a deed of their own and answer in one transaction, well or badly.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::session::{self, Attempt, Session, passes};
 use crate::shapes::FETCHING;
 use crate::world::World;
 
-/// One of them.
+/// One pull worker.
 pub struct Fetcher<'a> {
     world: &'a World,
     hand: &'a Hand,
@@ -31,12 +31,12 @@ struct Claimed {
     call: Call,
     token: String,
     order: Order,
-    /// It is nobody else's before, but after a crash.
+    /// Only a crash can give the call to another session before this.
     until: Instant,
 }
 
 impl Claimed {
-    /// As `claim_calls` has given it.
+    /// Reads a row of `claim_calls`.
     fn read(text: &str, until: Instant, runs_since: i64) -> Option<Claimed> {
         let claimed: Value = serde_json::from_str(text).ok()?;
         let token = claimed["token"].as_str()?.to_owned();
@@ -75,7 +75,7 @@ impl<'a> Fetcher<'a> {
         Fetcher { world, hand, session: Session::new(world, "app"), random }
     }
 
-    /// Works until the round has come to its end: badly at times, as long as there are faults, and then well.
+    /// Works until the round has ended. While there are faults it sometimes works badly, and afterwards always well.
     pub fn run(mut self) {
         while !self.world.fetched_all.load(Ordering::Relaxed) {
             if self.world.fetchers_rest.load(Ordering::Relaxed) {
@@ -94,7 +94,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Waits for one call, and answers it well. False if none came.
+    /// Waits for one call, and answers it well. False: no call came.
     pub fn one(&mut self, wait: Duration) -> bool {
         let claimed = self.claim(1, wait);
         let came = !claimed.is_empty();
@@ -157,12 +157,13 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// The deed and the answer in one transaction, which ends so.
+    /// Does the deed and completes the call in one transaction, which ends with `end`.
     fn complete(&mut self, claimed: &Claimed, end: &str) -> Fate {
         let (nonce, answer) = self.hand.fetched(&claimed.call, claimed.order);
         let mut fate = self.tries(claimed, nonce, &answer, end);
         if fate == Fate::Unknown && self.random.permille(500) {
-            // If the first one was applied, or somebody else has the call, this one is refused: then it is as unknown as before.
+            // If the first try was applied, or another session has the call, this try is refused. Then the result stays
+            // unknown.
             fate = match self.tries(claimed, nonce, &answer, end) {
                 Fate::Acknowledged => Fate::Acknowledged,
                 _ => Fate::Unknown,
@@ -175,7 +176,7 @@ impl<'a> Fetcher<'a> {
         fate
     }
 
-    /// `Refused` means that the call is somebody else's, and `RolledBack` everything else that has left nothing.
+    /// Tries once. `Refused`: the lease is lost. `RolledBack`: any other try that has left nothing.
     fn tries(&mut self, claimed: &Claimed, nonce: u64, answer: &Answer, end: &str) -> Fate {
         let between = Duration::from_millis(self.random.below(30));
         let mut ending = false;
@@ -207,7 +208,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Has the lease last longer than it would, and answers then.
+    /// Extends the lease, and answers after its first end.
     fn extend(&mut self, mut claimed: Claimed) {
         let sql = format!("SELECT xdb.extend_call({}, '2 s')", literal(&claimed.token));
         let until = Instant::now() + Duration::from_secs(2);
@@ -222,7 +223,7 @@ impl<'a> Fetcher<'a> {
         self.complete(&claimed, "COMMIT");
     }
 
-    /// Claims and answers in one transaction. One that is rolled back was no attempt.
+    /// Claims and answers in one transaction. A rollback means that there was no attempt.
     fn in_one_transaction(&mut self) {
         let end = if self.random.permille(700) { "COMMIT" } else { "ROLLBACK" };
         let (world, hand, sql) = (self.world, self.hand, claim_sql(1, Duration::ZERO, self.lease()));
@@ -256,7 +257,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// That a call is lost is no news when its lease is over.
+    /// Complains about a refusal. A lost lease is normal once its time is over.
     fn refused(&self, claimed: &Claimed, what: &str, error: &SqlError) {
         if error.code != codes::CALL_IS_LOST {
             self.complain_of(what, error);
@@ -265,7 +266,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Whether its lease lasts, and no crash can have undone it.
+    /// Whether the lease lasts, and no crash can have undone it.
     fn is_its_owner(&self, claimed: &Claimed) -> bool {
         Instant::now() < claimed.until && !claimed.order.is_before_a_crash(self.session.runs_since())
     }

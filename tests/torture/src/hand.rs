@@ -1,7 +1,7 @@
-//! What workers answer, whether they are called or fetch their calls.
+//! The answers of the workers, for HTTP calls and for claimed calls.
 //!
-//! Every answer to an `execute` or to an RPC carries a number that no other answer has, in a write to the user's row. A
-//! trigger of the table keeps each such write as an effect: so it can be seen which answers were applied, and how often.
+//! Every answer to an `execute` or to an RPC carries a unique number, in a write to the application's row. A trigger of
+//! the table records each such write as an effect. So the effects show which answers were applied, and how often.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -19,7 +19,7 @@ use crate::mischief::{Mischief, Mood};
 use crate::schema::TALLIES;
 use crate::shapes::CALL_TIMEOUT;
 
-/// A message that the worker wants published at this very moment, by a client.
+/// A message that a client should publish at this very moment, because the worker wants it.
 pub struct Urgent {
     pub process_id: String,
     pub uid: String,
@@ -73,7 +73,7 @@ impl Hand {
         }
     }
 
-    /// The answer to a call that was fetched under this lease, and the answer's number.
+    /// The answer to a call that was claimed under this lease, and the answer's number.
     pub fn fetched(&self, call: &Call, lease: Order) -> (u64, Answer) {
         let nonce = self.ledger.gives(call, lease, Duration::ZERO, delay(call), false);
         (nonce, self.decide(call, nonce, false, json!({"by": "fetched"})))
@@ -99,20 +99,20 @@ impl Hand {
         }
     }
 
-    /// Somebody publishes at the very moment in which the process decides whether to close.
+    /// Makes a client publish at the very moment in which the process decides whether to close.
     fn wants_published(&self, call: &Call, nonce: u64) {
         // Both answers to a request are made by the same choices.
         let mut random = Random::new(self.seed, &format!("decide {}", call.call_id()));
         if random.permille(600) && nth(call) < 8 {
             let uid = format!("{}/urgent-{nonce}", call.process_id());
             let urgent = Urgent { process_id: call.process_id().to_owned(), uid };
-            // Nobody listens any more at the end of a run.
+            // At the end of a run no client receives it.
             drop(self.urgent.send(urgent));
         }
     }
 }
 
-/// How long the answer to a call has what follows wait.
+/// The delay that the answer to a call gives its next states.
 fn delay(call: &Call) -> Option<Duration> {
     let sleeps = call.api == Api::WaitUntil && call.target() == "Sleep";
     let moves_later = call.executes("Later") && input(call, "left") > 1;

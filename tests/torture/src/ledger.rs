@@ -1,7 +1,7 @@
-//! The workers' own ledger: every call that came or was fetched, and every answer that was given.
+//! The workers' own ledger: every call that was received or claimed, and every answer that was given.
 //!
-//! It knows what the engine may not know: which answers were sent when. What a call carries was decided by a committed
-//! transaction, so a call that comes again with another request shows that a decision was taken back.
+//! The ledger knows which answers were sent when, which the engine may not know. A committed transaction decides the
+//! content of a call. So a repeated call with another request shows that a decision was undone.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -10,30 +10,30 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use xdb_cluster_tests::worker::{Api, Call};
 
-/// Timers go by the server's clock, these measurements by the monotonic one.
+/// Timers follow the server's clock, these measurements the monotonic clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(5);
 
 /// An answer that was given.
 pub struct Given {
     /// The call's id.
     pub call: String,
-    /// Which arrival of the call it answers.
+    /// The arrival of the call that it answers.
     order: Order,
-    /// It left the worker at this moment or later.
+    /// The answer left the worker at this moment or later.
     sent: Instant,
-    /// Of the timer that it asks for.
+    /// The delay of the timer that it asks for.
     delay: Option<Duration>,
-    /// It was the second answer to its request: nobody may make anything of it.
+    /// The answer was the second one to its request, and must have no effect.
     surplus: bool,
 }
 
-/// Which of the arrivals of a call is meant. Those of the same call are in this order.
+/// Identifies one of the arrivals of a call. Arrivals of the same call are in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Order {
-    /// Since when the server had run without a crash; 0 for what the engine calls. A crash may undo a claim, and its lease with it:
-    /// then the numbers of leases begin again, too.
+    /// Since when the server had run without a crash. 0 for HTTP calls. A crash may undo a claim and its lease. Then
+    /// the numbers of leases begin again, too.
     since: i64,
-    /// Of its lease: two sessions that fetch a call may get around to say so in another order than they got it.
+    /// The number of the lease. Two sessions that claim the same call may record their arrivals in the other order.
     number: i64,
 }
 
@@ -42,7 +42,8 @@ impl Order {
         Order { since: 0, number: number as i64 }
     }
 
-    /// Of a call that was fetched with this token, which ends with the number of the lease; its lower half is drawn.
+    /// The order of a call that was claimed with this token. The token ends with the number of the lease, whose lower
+    /// half is random.
     pub fn of_lease(token: &str, runs_since: i64) -> Option<Order> {
         let lease: i64 = token.split('/').nth(2)?.parse().ok()?;
         Some(Order { since: runs_since, number: lease >> 32 })
@@ -52,19 +53,19 @@ impl Order {
         self.number
     }
 
-    /// Whether a crash of the server lies between: the earlier lease is gone if it was not on disk.
+    /// Whether the server has crashed since. Then the earlier lease was lost, if it was not on disk.
     pub fn is_before_a_crash(self, runs_since: i64) -> bool {
         self.since != runs_since
     }
 }
 
-/// A call that came, or was fetched.
+/// An arrival of a call: received over HTTP, or claimed.
 struct Arrival {
     order: Order,
     at: Instant,
 }
 
-/// Until then nobody else may get the call.
+/// A lease. Until its end no other worker may get the call.
 struct Lease {
     order: Order,
     until: Instant,
@@ -80,7 +81,7 @@ struct Calls {
 struct State {
     calls: HashMap<String, Calls>,
     given: HashMap<u64, Given>,
-    /// By message, the call that got it.
+    /// The call that got each message.
     delivered: HashMap<String, String>,
     complaints: Vec<String>,
     next_nonce: u64,
@@ -89,7 +90,7 @@ struct State {
     fetched: u64,
 }
 
-/// What the worker has seen and done in this round.
+/// The calls and answers of the workers in this round.
 #[derive(Default)]
 pub struct Ledger(Mutex<State>);
 
@@ -98,7 +99,7 @@ impl Ledger {
         self.0.lock().expect("nothing panics with the lock")
     }
 
-    /// Notes a call that the engine made, and gives its number among those with its id.
+    /// Records a call that the engine made. Returns its number among the calls with its id.
     pub fn arrived(&self, call: &Call) -> Order {
         let mut state = self.state();
         let known = seen(&mut state, call);
@@ -109,12 +110,13 @@ impl Ledger {
         order
     }
 
-    /// Notes what was fetched in a transaction that is not committed: it may be fetched again.
+    /// Records a call that was claimed in an uncommitted transaction. It may be claimed again.
     pub fn looked_at(&self, call: &Call) {
         seen(&mut self.state(), call);
     }
 
-    /// Notes a call that was fetched under this lease, and that nobody else may get before `until`, but after a crash.
+    /// Records a call that was claimed under this lease. Without a crash, no other worker may get the call before
+    /// `until`.
     pub fn fetched(&self, call: &Call, order: Order, until: Instant) {
         let mut state = self.state();
         state.fetched += 1;
@@ -134,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// This lease ends then.
+    /// Records a new end of this lease.
     pub fn lease_ends(&self, call: &Call, order: Order, until: Instant) {
         let mut state = self.state();
         let lease = state.calls.get_mut(call.call_id()).and_then(|known| known.lease.as_mut());
@@ -143,7 +145,7 @@ impl Ledger {
         }
     }
 
-    /// Notes an answer that is about to be given, and gives the number that it carries.
+    /// Records an answer that is about to be given. Returns the number that the answer carries.
     pub fn gives(&self, call: &Call, order: Order, after: Duration, delay: Option<Duration>, surplus: bool) -> u64 {
         let mut state = self.state();
         state.next_nonce += 1;
@@ -153,7 +155,7 @@ impl Ledger {
         nonce
     }
 
-    /// What is wrong with the answer of this number having been applied for this call.
+    /// Why the answer with this number must not have been applied for this call. None: it may have been.
     pub fn objection(&self, nonce: u64, call: &str) -> Option<String> {
         let state = self.state();
         let Some(given) = state.given.get(&nonce) else {
@@ -175,18 +177,18 @@ impl Ledger {
         None
     }
 
-    /// What was seen that must not be.
+    /// The violations that the ledger has seen.
     pub fn complaints(&self) -> Vec<String> {
         self.state().complaints.clone()
     }
 
-    /// Calls that the engine made, those of them that were repeated, and calls that were fetched.
+    /// The numbers of calls that the engine made, of calls that it repeated, and of claimed calls.
     pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
         (state.count, state.repeated, state.fetched)
     }
 
-    /// Forgets everything but the numbers of answers, which stay unique, and the counts.
+    /// Forgets everything except the counts and the last number of an answer. Numbers stay unique.
     pub fn turn_the_page(&self) {
         let mut state = self.state();
         let State { next_nonce, count, repeated, fetched, .. } = *state;
@@ -219,7 +221,8 @@ fn seen<'s>(state: &'s mut State, call: &Call) -> &'s mut Calls {
     known
 }
 
-/// A timer that is reported as fired, and a step that was to begin later, has had its time since the answer that asked for it.
+/// Checks times: a timer that fired, and a step with a delayed start, must have waited since the answer that asked for
+/// them.
 fn check_times(state: &mut State, call: &Call) {
     let timers = call.body["commandResults"]["timerResults"].as_array();
     let fired = timers.into_iter().flatten().filter(|result| result["status"] == "COMPLETED_COMMAND");
@@ -241,7 +244,7 @@ fn check_times(state: &mut State, call: &Call) {
     }
 }
 
-/// The messages that a call brings, by the ids in their payloads; and the starts that were merged into this one.
+/// The messages in a call, by the ids in their payloads. Also the starts that were merged into this one.
 pub fn messages(call: &Call) -> Vec<String> {
     let results = ["localQueueResults", "globalQueueResults"].map(|kind| call.body["commandResults"][kind].as_array());
     let messages = results.into_iter().flatten().flatten().filter_map(|result| result["messages"].as_array()).flatten();

@@ -1,4 +1,4 @@
-//! The server's log: no trouble that the rack has not made itself.
+//! Checks the server's log: it may only contain trouble that the rack has made itself.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use xdb_cluster_tests::log::{AFTER_A_CRASH, troubles, unexplained};
 use crate::checks::Findings;
 use crate::world::World;
 
-/// What the rack's faults leave in a log, besides what a crash does.
+/// Lines that the rack's faults leave in a log, besides those of a crash.
 const OURS: &[&str] = &[
     "terminating connection due to unexpected postmaster exit",
     "terminating autovacuum process due to administrator command",
     "terminating logical replication worker due to administrator command",
     "postmaster exited during a parallel transaction",
-    // A start while the children of a killed postmaster have not gone yet.
+    // A start before all children of a killed postmaster have ended.
     "pre-existing shared memory block",
     "lock file \"postmaster.pid\" already exists",
     "connection to client lost",
     "could not send data to client",
     "canceling authentication due to timeout",
-    // The statement timeout that the rack sets for all comes over whatever is none of the engine's processes.
+    // The rack's statement timeout for all roles also ends processes that are not the engine's.
     STATEMENT_TIMEOUT,
 ];
 
 const STATEMENT_TIMEOUT: &str = "canceling statement due to statement timeout";
 
-/// What a full disk leaves.
+/// Lines that a full disk leaves.
 const DISK_FULL: &[&str] = &["No space left on device", "was terminated by signal 6", "PANIC", "startup process (PID"];
 
-/// Looks at the part of the log that was written since `from`, and gives its end.
+/// Checks the part of the log that was written since `from`. Returns the end of the log.
 pub fn check(world: &World, from: usize, wal_full: bool, findings: &mut Findings) -> usize {
     let log = world.cluster().log();
     let part = log.get(from..).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn check(world: &World, from: usize, wal_full: bool, findings: &mut Findings
     log.len()
 }
 
-/// What the engine says in its log, counted by what it says: a summary for a reader.
+/// The engine's lines in the log, counted by their texts, as a summary for a reader.
 pub fn engine_says(world: &World) -> BTreeMap<String, usize> {
     let mut said = BTreeMap::new();
     for line in world.cluster().log().lines() {

@@ -1,6 +1,7 @@
-//! The rack: many processes of every shape under a schedule of faults, and a check of everything afterwards.
+//! The rack: many processes of every shape under a schedule of faults. Afterwards everything is checked.
 //!
-//! See `docs/internals/torture.md`. Options come from the environment; the exit code is 1 if something was violated, 2 for wrong options.
+//! See `docs/internals/torture.md`. Options come from the environment. Exit codes: 1 for a violation, 2 for wrong
+//! options.
 
 mod checks;
 mod clients;

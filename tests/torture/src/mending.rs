@@ -1,4 +1,4 @@
-//! What waits for somebody's hand: incidents, held calls, and pauses that nobody has ended.
+//! The operator of the rack: resolves incidents, releases held calls, and ends pauses.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use xdb_cluster_tests::random::Random;
 use crate::session::{Attempt, Session, passes};
 use crate::world::World;
 
-/// Resolves incidents until the round is over: most of them after mending what is wrong, others in vain, and some not after all.
+/// Resolves incidents until the round is over. Most are repaired before, some are not. Some resolutions are rolled
+/// back.
 pub fn resolve(world: &World, name: &str) {
     let mut session = Session::new(world, "app");
     let mut random = Random::new(world.seed, &format!("resolver {name}"));
@@ -31,7 +32,7 @@ pub fn resolve(world: &World, name: &str) {
         });
         match attempt {
             Attempt::Done(1) if end == "COMMIT" => world.record.resolved(&id),
-            // Somebody else was first, and it has ended.
+            // Another session has resolved it, and the process has ended.
             Attempt::Refused(error) if error.code == codes::NOT_RUNNING || passes(&error) => {}
             Attempt::Refused(error) => world.record.complain(format!("the incident of {id} stays: {error:?}")),
             _ => {}
@@ -43,8 +44,8 @@ fn mended(id: &str) -> String {
     format!("xdb.set_local_attributes({id}, '{{\"mended\": true}}')")
 }
 
-/// Lets go, once, what only a person would let go. A process that has ended meanwhile fails a statement, and the next look does the
-/// rest.
+/// Releases once everything that only an operator would release. If a process has ended meanwhile, the statement fails,
+/// and the next call does the rest.
 pub fn let_go(db: &mut Db) {
     let incidents = format!("SELECT {}, xdb.retry_now(process_id) FROM xdb.incidents", mended("process_id"));
     for sql in [

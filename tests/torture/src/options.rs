@@ -1,4 +1,4 @@
-//! What a run is to be like, from the environment.
+//! The options of a run, read from the environment.
 
 use std::time::Duration;
 use xdb_cluster_tests::options::{clock_seed, number};
@@ -7,11 +7,11 @@ use xdb_cluster_tests::options::{clock_seed, number};
 #[derive(Clone, Debug)]
 pub struct Options {
     pub seed: u64,
-    /// How long to go on at least.
+    /// The least length of a run.
     pub length: Duration,
-    /// How many processes to start at least; the run goes on until then, for twice its length at most.
+    /// The least number of processes. The run continues until they are started, but at most for twice its length.
     pub processes: u64,
-    /// How long one round of work and faults takes, without its drain and its checks.
+    /// The length of one round of work and faults, without its drain and its checks.
     pub round: Duration,
     /// Mean time between two faults.
     pub between_faults: Duration,

@@ -1,4 +1,4 @@
-//! Pauses of processes and of process types, and their ends.
+//! Pauses processes and process types, and ends the pauses.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use xdb_cluster_tests::random::Random;
 use crate::shapes::Shape;
 use crate::world::World;
 
-/// Processes that are paused at a time.
+/// How many processes are paused at a time.
 const PROCESSES: u64 = 12;
 
-/// Clients wait for the end of a pause that refuses them or an RPC, and so does the end of the round.
+/// The limit for ending pauses. Clients whose requests a pause refuses wait for its end, and so does the end of the
+/// round.
 const RESUMED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Pauses processes again and again, until the round is over.
@@ -26,7 +27,8 @@ pub fn go_on(world: &World, name: &str) {
     }
 }
 
-/// Pauses some processes that run. Some of the pauses end by themselves, most after `length`, and some are left for the end of the round.
+/// Pauses some running processes. Some pauses end by themselves, most are ended after `length`, and some stay until the
+/// end of the round.
 fn of_processes(world: &World, random: &mut Random, length: Duration) {
     let Some(mut db) = world.superuser(Duration::from_secs(2)) else { return };
     let running = format!(
@@ -55,7 +57,7 @@ fn of_processes(world: &World, random: &mut Random, length: Duration) {
     resume(world, resumes.collect());
 }
 
-/// Pauses some process types, for `length` or until then.
+/// Pauses some process types, for `length` or until the round is over.
 pub fn of_types(world: &World, mut random: Random, length: Duration) {
     let Some(mut db) = world.superuser(Duration::from_secs(2)) else { return };
     let mut shapes = Shape::ALL.to_vec();
@@ -93,12 +95,12 @@ impl Pause {
     }
 }
 
-/// A process that is over is not paused any more.
+/// Whether the process has ended: then it is not paused any more.
 fn is_over(error: &SqlError) -> bool {
     matches!(&*error.code, codes::UNKNOWN_PROCESS | codes::NOT_RUNNING)
 }
 
-/// For so long, or until the round is over.
+/// Waits for this time, or until the round is over.
 fn rest(world: &World, length: Duration) {
     let until = Instant::now() + length;
     while Instant::now() < until && !world.stopping() {
@@ -106,7 +108,7 @@ fn rest(world: &World, length: Duration) {
     }
 }
 
-/// Each of these until it is done: other faults hit this session too.
+/// Runs each of these statements until it succeeds: other faults hit this session too.
 fn resume(world: &World, mut left: Vec<String>) {
     let deadline = Instant::now() + RESUMED_WITHIN;
     while !left.is_empty() {

@@ -1,4 +1,4 @@
-//! Without faults and without polling, nothing waits: proof that no wake-up is lost.
+//! Without faults and without polling, no process waits: this shows that no wake-up is lost.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::record::{Fate, Message, Start};
 use crate::shapes::Shape;
 use crate::world::World;
 
-/// Processes of a proof, one after the other.
+/// The number of processes, one after the other.
 const TIMES: u32 = 3;
-/// What is woken answers in a fraction of this, on a busy machine too.
+/// A limit far above the time that a woken engine takes, even on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// Starts processes one after the other and waits for each, while nothing but a wake-up can make the engine look.
+/// Starts processes one after the other and waits for each. Only wake-ups make the engine read its tables.
 pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings) {
     world.cluster().set("xdb.test_poll_interval", "3600000");
     let (mut db, mut superuser) = (world.app.db(), world.app.superuser());
@@ -26,7 +26,7 @@ pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings)
     let both = |proof: &mut Proof<'_>, number: u32| {
         proof.message(Shape::Mailbox, round, number) && proof.late_commit(round, number)
     };
-    // Functions and workers that fetch their calls have wake-ups of their own.
+    // Functions and pull workers have wake-ups of their own.
     let _all = (0..TIMES).all(|number| both(&mut proof, number))
         && proof.message(Shape::Letters, round, 0)
         && proof.functions(round)
@@ -42,8 +42,8 @@ struct Proof<'a> {
 }
 
 impl Proof<'_> {
-    /// Waits until the engine has been waiting for a while: what comes while it is at work is found without a wake-up, and
-    /// it may be at work again a moment later, or show twice within a second how many calls it made.
+    /// Waits until the engine has been idle for a while. Work that comes during a turn is found without a wake-up. An
+    /// engine that has just worked may work again a moment later, or show its number of calls twice within a second.
     fn until_idle(&mut self) {
         const IDLE: &str = "SELECT coalesce(bool_and(state = 'idle' AND clock_timestamp() - state_change > '1500 ms'), false) \
             FROM pg_stat_activity WHERE backend_type LIKE 'xdb scheduler%'";
@@ -80,7 +80,7 @@ impl Proof<'_> {
         self.world.record.start(process_id, process_id, start);
     }
 
-    /// A start and, when it waits, a message.
+    /// Starts a process and, when it waits, publishes a message.
     fn message(&mut self, shape: Shape, round: u32, number: u32) -> bool {
         let process_id = format!("{}-proof-{round}-{number}", shape.name());
         self.until_idle();
@@ -104,7 +104,7 @@ impl Proof<'_> {
         self.ended(&process_id, "its message")
     }
 
-    /// A start that commits after a later one has ended: whoever reads on from where it was never finds it.
+    /// A start that commits after a later one has ended. A scan that resumes at its cursor would never find it.
     fn late_commit(&mut self, round: u32, number: u32) -> bool {
         let (late, early) = (format!("chain-late-{round}-{number}"), format!("chain-early-{round}-{number}"));
         let mut other = self.world.app.db();
@@ -127,7 +127,7 @@ impl Proof<'_> {
         self.ended(&process_id, "its start")
     }
 
-    /// A worker that waits for a call is woken by the start, and a runner by that worker's answer.
+    /// A pull worker that waits for a call is woken by the start. A runner is woken by the worker's answer.
     fn fetched(&mut self, hand: &Hand, round: u32) -> bool {
         const WAITS: &str = "SELECT count(*) = 1 FROM pg_stat_activity \
             WHERE query LIKE '%claim_calls(%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()";

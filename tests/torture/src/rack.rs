@@ -1,4 +1,4 @@
-//! A run: rounds of work under faults, each with a restart, a drain and all checks at its end.
+//! A run: rounds of work under faults. Each round ends with a restart, a drain and all checks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -32,16 +32,16 @@ use crate::world::World;
 
 /// Clients that work at the same time.
 const CLIENTS: usize = 8;
-/// Sessions that fetch calls.
+/// Sessions of pull workers.
 const FETCHERS: usize = 4;
-/// Beyond so many running processes, clients wait.
+/// With more running processes than this, clients wait.
 const MOST_RUNNING: u64 = 3000;
 /// How long the engine is alone before the last fault of a round.
 const ALONE: Duration = Duration::from_millis(300);
-/// A process that has not ended so long after the last fault never will.
+/// A process that has not ended this long after the last fault never will.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Default)]
 pub struct Report {
     pub rounds: u32,
@@ -50,18 +50,18 @@ pub struct Report {
     pub calls: u64,
     pub repeated_calls: u64,
     pub fetched_calls: u64,
-    /// What the processes have done, by what it is.
+    /// What the processes have done, by kind.
     pub figures: BTreeMap<&'static str, i64>,
     pub repeated_operations: u64,
     pub over_quota: u64,
     pub faults: BTreeMap<Kind, u64>,
     pub fault_time: Duration,
-    /// Kinds that can't be done here, and why.
+    /// Kinds of faults that are impossible on this machine, and why.
     pub left_out: Vec<(Kind, String)>,
-    /// From a restart to the end of the last process.
+    /// The times from a restart to the end of the last process.
     pub recoveries: Vec<Duration>,
     pub violations: Vec<Violation>,
-    /// What the engine said in the log.
+    /// The engine's lines in the log, with their numbers.
     pub said: BTreeMap<String, usize>,
 }
 
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Report {
     rack.leave(report)
 }
 
-/// Ends the work of a round, however its faults end: a panic must not leave the clients at work for ever.
+/// Ends the work of a round even after a panic of its faults. Otherwise the clients would work for ever.
 struct End<'a>(&'a World);
 
 impl Drop for End<'_> {
@@ -83,7 +83,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Ends the fetching of calls, however the round ends.
+/// Ends the work of pull workers, however the round ends.
 struct Fetched<'a>(&'a World);
 
 impl Drop for Fetched<'_> {
@@ -93,7 +93,7 @@ impl Drop for Fetched<'_> {
 }
 
 struct Rack {
-    /// Before the disk of the WAL: it stops the server.
+    /// Declared before the disk of the WAL, so that the server stops first.
     world: World,
     worker: Worker,
     hand: Arc<Hand>,
@@ -107,7 +107,7 @@ impl Rack {
         let settings = ClusterOptions::default()
             .set("max_wal_size", "96MB")
             .set("min_wal_size", "32MB")
-            // What commits asynchronously is lost in a crash, as far as nobody else's commit has saved it.
+            // A crash loses asynchronous commits, unless another session's commit has flushed them.
             .set("wal_writer_delay", "10s");
         let app = App::alone("torture", settings);
         let (wal, left_out) = match mounts.and_then(|()| move_wal(&app)) {
@@ -170,7 +170,7 @@ impl Rack {
         report
     }
 
-    /// Work, a restart, and the checks. Gives the end of the log that was looked at.
+    /// Work, a restart, and the checks. Returns the end of the log that was checked.
     fn round(
         &self,
         planned: &[Planned],
@@ -210,7 +210,7 @@ impl Rack {
         log_end
     }
 
-    /// While this runs, workers fetch their calls.
+    /// Runs `work` while pull workers claim calls.
     fn fetching<T>(&self, round: u32, work: impl FnOnce() -> T) -> T {
         let world = &self.world;
         world.fetched_all.store(false, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl Rack {
         })
     }
 
-    /// Whether all processes have come to their ends.
+    /// Whether all processes have ended.
     fn work_and_drain(
         &self,
         planned: &[Planned],
@@ -237,7 +237,7 @@ impl Rack {
         let worked = Instant::now();
         self.work(report.rounds - 1, planned, length, saboteur);
         report.fault_time += worked.elapsed();
-        // For a moment the engine is alone: what it commits is saved by nobody else's commit.
+        // For a moment the engine is alone: no other session's commit flushes the engine's commits.
         self.world.fetchers_rest.store(true, Ordering::Relaxed);
         std::thread::sleep(ALONE);
         let restarted = Instant::now();
@@ -251,7 +251,7 @@ impl Rack {
         drained
     }
 
-    /// How fast to start processes, so that there are enough in the end.
+    /// Sets how fast to start processes, so that enough are started in the end.
     fn plan(&self, options: &Options, elapsed: Duration, length: Duration) {
         let left = options.processes.saturating_sub(self.world.started.load(Ordering::Relaxed));
         // A drain and the checks take about as long as half of a round.
@@ -314,7 +314,7 @@ impl Rack {
         }
     }
 
-    /// Purges everything; nothing may be left.
+    /// Purges everything, and checks that nothing is left.
     fn clear(&self, violations: &mut Vec<Violation>) {
         let mut db = self.world.app.superuser();
         db.run("SET statement_timeout = '5min'");
@@ -349,7 +349,7 @@ impl Rack {
         self.world.ledger.turn_the_page();
     }
 
-    /// Ends it all; what a reader may want is kept when something was wrong.
+    /// Ends the run. If something was wrong, keeps the files that a reader may need.
     fn leave(self, report: Report) -> Report {
         let Rack { world, worker, wal, .. } = self;
         drop(worker);
@@ -367,7 +367,7 @@ impl Rack {
     }
 }
 
-/// Puts the WAL onto a disk of its own.
+/// Moves the WAL to a disk of its own.
 fn move_wal(app: &App) -> Result<WalDisk, String> {
     app.cluster().stop();
     let moved = WalDisk::for_cluster(app.cluster().directory());

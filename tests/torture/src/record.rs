@@ -1,4 +1,4 @@
-//! The clients' own log: what they asked for, and what they know to have become of it.
+//! The clients' own log: their requests, and the results that they know.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use crate::shapes::Shape;
 
-/// What became of an operation, as far as its client knows.
+/// The result of an operation, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was committed, and the client was told.
+    /// The operation was committed, and the client got the answer.
     Acknowledged,
     /// Its transaction was rolled back.
     RolledBack,
     /// The server refused it.
     Refused,
-    /// The answer was lost, and the client did not ask again.
+    /// The answer was lost, and the client did not repeat the operation.
     Unknown,
 }
 
@@ -28,9 +28,9 @@ pub enum Fate {
 pub struct Start {
     pub shape: Shape,
     pub fate: Fate,
-    /// How many steps, timers, messages or threads there are to be.
+    /// The expected number of steps, timers, messages or threads.
     pub length: u64,
-    /// Of starts of the same id, all but the last may have been stopped by the next.
+    /// The last start of an id. The next start may have stopped any earlier one.
     pub last: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Start {
 pub struct Message {
     pub process_id: String,
     pub fate: Fate,
-    /// Its place among those that its client published to the process, one after the other.
+    /// Its position among the messages that its client published to the process one after the other.
     pub place: u64,
 }
 
@@ -57,19 +57,19 @@ pub struct Seen {
     pub results: Value,
 }
 
-/// What clients did in this round.
+/// The operations of clients in this round.
 #[derive(Default)]
 pub struct Page {
-    /// By request id, which is the process id where that is started once.
+    /// By request id. The request id is the process id if that is started only once.
     pub starts: BTreeMap<String, (String, Start)>,
     pub messages: BTreeMap<String, Message>,
     pub rpcs: BTreeMap<String, Rpc>,
     pub seen: Vec<Seen>,
-    /// Answers to calls that were fetched, by their numbers.
+    /// Answers to claimed calls, by their numbers.
     pub answers: BTreeMap<u64, Fate>,
-    /// Of each process, how many of its incidents were resolved.
+    /// How many incidents were resolved, by process.
     pub resolved: BTreeMap<String, u64>,
-    /// What no client should ever meet.
+    /// Errors that no client should ever get.
     pub complaints: Vec<String>,
 }
 
@@ -81,17 +81,17 @@ pub struct Record {
 }
 
 impl Record {
-    /// An empty one; the file is made.
+    /// An empty record. Creates the file.
     pub fn create(path: &Path) -> std::io::Result<Record> {
         Ok(Record { page: Mutex::default(), file: Mutex::new(File::create(path)?), begun: Instant::now() })
     }
 
-    /// What is known so far.
+    /// The page so far.
     pub fn page(&self) -> MutexGuard<'_, Page> {
         self.page.lock().expect("nothing panics with the lock")
     }
 
-    /// The page of a round that is over; a new one begins.
+    /// Takes the page of a finished round, and begins a new one.
     pub fn turn_the_page(&self) -> Page {
         std::mem::take(&mut *self.page())
     }
@@ -104,43 +104,43 @@ impl Record {
         }
     }
 
-    /// A start and what became of it.
+    /// Records a start and its result.
     pub fn start(&self, request: &str, process_id: &str, start: Start) {
         self.note(&format!("start {process_id} ({request}): {:?}", start.fate));
         self.page().starts.insert(request.to_owned(), (process_id.to_owned(), start));
     }
 
-    /// A message and what became of it.
+    /// Records a message and its result.
     pub fn message(&self, uid: &str, message: Message) {
         self.note(&format!("publish {uid}: {:?}", message.fate));
         self.page().messages.insert(uid.to_owned(), message);
     }
 
-    /// An RPC and what became of it.
+    /// Records an RPC and its result.
     pub fn rpc(&self, key: &str, rpc: Rpc) {
         self.note(&format!("rpc {key}: {:?} {:?}", rpc.fate, rpc.nonce));
         self.page().rpcs.insert(key.to_owned(), rpc);
     }
 
-    /// An answer to a call that was fetched, and what became of it.
+    /// Records an answer to a claimed call, and its result.
     pub fn answer(&self, call: &str, nonce: u64, fate: Fate) {
         self.note(&format!("answer {nonce} to {call}: {fate:?}"));
         self.page().answers.insert(nonce, fate);
     }
 
-    /// An incident that was resolved.
+    /// Records a resolved incident.
     pub fn resolved(&self, process_id: &str) {
         self.note(&format!("resolved {process_id}"));
         *self.page().resolved.entry(process_id.to_owned()).or_default() += 1;
     }
 
-    /// A process that was seen closed.
+    /// Records a process that was seen closed.
     pub fn seen(&self, seen: Seen) {
         self.note(&format!("seen {} {}", seen.process_id, seen.status));
         self.page().seen.push(seen);
     }
 
-    /// Something that no client should ever meet.
+    /// Records an error that no client should ever get.
     pub fn complain(&self, what: String) {
         self.note(&format!("COMPLAINT {what}"));
         self.page().complaints.push(what);

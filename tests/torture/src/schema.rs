@@ -1,4 +1,4 @@
-//! The application's tables and functions: what users write, and what tells afterwards how often they did.
+//! The application's tables and functions. They record which effects were committed, and how often.
 
 /// Rows that the processes of [`crate::shapes::Shape::Shared`] share.
 pub const SHARED_ROWS: u64 = 20;
@@ -6,16 +6,16 @@ pub const SHARED_ROWS: u64 = 20;
 /// Rows that the processes of [`crate::shapes::Shape::Counter`] count in.
 pub const COUNTERS: u64 = 10;
 
-/// Keys of starts that may be merged; each has a row.
+/// Keys of starts that may be merged. Each has a row.
 pub const MERGE_KEYS: u64 = 3;
 
 /// Rows that functions of answers count in.
 pub const TALLIES: u64 = 8;
 
-/// Beyond all numbers that the worker's answers have.
+/// Above all numbers of the worker's answers.
 const FIRST_OF_FUNCTIONS: u64 = 1_000_000_000_000;
 
-/// Made once, by the role whose processes they serve.
+/// Creates the tables, as the role whose processes they serve.
 pub fn tables() -> String {
     format!(
         "CREATE TABLE orders (request text PRIMARY KEY, process_id text NOT NULL);
@@ -35,7 +35,8 @@ pub fn tables() -> String {
     )
 }
 
-/// Functions that answer calls do their deed first: when they fail, sleep or say something that can't be applied, it is there.
+/// Functions that answer calls. They do their deed first, and then may fail, sleep or return an answer that can't be
+/// applied.
 const FUNCTIONS: &str = r#"
 CREATE FUNCTION add_to_tally(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS
     $$ UPDATE public.tallies SET n = n + 1 WHERE id = argument ->> 'row' $$;
@@ -96,11 +97,11 @@ BEGIN
 END $$;
 "#;
 
-/// What a superuser adds: since when the server has run without a crash. All of its processes are new after one.
+/// A superuser's function: since when the server has run without a crash. After a crash all of its processes are new.
 pub const RUNS_SINCE: &str = "CREATE FUNCTION runs_since() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS
     $$ SELECT (extract(epoch FROM backend_start) * 1e6)::bigint FROM pg_stat_activity WHERE backend_type = 'checkpointer' $$";
 
-/// The rows that processes share are there before them.
+/// Inserts the rows that processes share.
 pub fn shared_rows() -> String {
     format!(
         "INSERT INTO work SELECT 's' || n FROM generate_series(0, {}) n
@@ -114,7 +115,7 @@ pub fn shared_rows() -> String {
     )
 }
 
-/// Nothing of a round is left.
+/// Deletes everything of a round.
 pub fn cleared() -> String {
     format!("TRUNCATE orders, work, effects, deeds, asked, tallies; {}", shared_rows())
 }

@@ -1,4 +1,4 @@
-//! A client's session that survives everything, and knows what it does not know.
+//! A client's session that survives every fault, and knows which results it does not know.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use xdb_cluster_tests::db::{Db, SqlError};
 
 use crate::world::{Known, Pids, World};
 
-/// How an attempt ended.
+/// The result of an attempt.
 pub enum Attempt<T> {
     Done(T),
-    /// The server said no: nothing of it was done.
+    /// The server refused it, and nothing was done.
     Refused(SqlError),
     /// The connection was lost before the answer came.
     Unknown,
 }
 
-/// A connection that is made anew when it is lost.
+/// A connection that is made again when it is lost.
 pub struct Session<'a> {
     world: &'a World,
     role: &'static str,
@@ -27,10 +27,10 @@ pub struct Session<'a> {
     was_lost: bool,
 }
 
-/// What a quota refuses with.
+/// The SQLSTATE of a quota's refusal.
 const OVER_QUOTA: &str = codes::OVER_QUOTA;
 
-/// An operation that can't be settled in this time will never be.
+/// An operation whose result is unknown after this time will never succeed.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 impl<'a> Session<'a> {
@@ -38,7 +38,7 @@ impl<'a> Session<'a> {
         Session { world, role, db: None, pid: 0, runs_since: 0, statement_timeout: 0, was_lost: false }
     }
 
-    /// The connection; None if there is none to be had within some seconds.
+    /// The connection. None: none could be made within some seconds.
     fn db(&mut self) -> Option<&mut Db> {
         if self.db.is_none() {
             let within = Duration::from_secs(5);
@@ -59,7 +59,7 @@ impl<'a> Session<'a> {
         self.db.as_mut()
     }
 
-    /// Something to be done with the connection, once.
+    /// Does something with the connection, once.
     pub fn attempt<T>(&mut self, work: impl FnOnce(&mut Db) -> Result<T, SqlError>) -> Attempt<T> {
         let Some(db) = self.db() else {
             return Attempt::Refused(SqlError::new("57P03", "no connection"));
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Repeats something that may be repeated until its outcome is known: `Ok`, or the refusal.
+    /// Repeats an operation that may be repeated, until its result is known: `Ok`, or the refusal.
     pub fn settle<T>(
         &mut self,
         what: &str,
@@ -112,17 +112,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether an attempt of the last operation that was to be settled had an unknown outcome.
+    /// Whether an attempt of the last settled operation had an unknown outcome.
     pub fn was_lost(&self) -> bool {
         self.was_lost
     }
 
-    /// The same for statements of one message, to be repeated by their own keys.
+    /// Repeats statements of one message until their result is known. Their own keys make that safe.
     pub fn settle_run(&mut self, what: &str, sql: &str) -> Result<(), SqlError> {
         self.settle(what, |db| db.try_run(sql))
     }
 
-    /// While `work` runs, the session is known to be in an RPC.
+    /// Runs `work` while the session is listed as one in an RPC.
     pub fn in_rpc<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let known = self.known_in(&self.world.in_rpc);
         let value = work(self);
@@ -130,32 +130,31 @@ impl<'a> Session<'a> {
         value
     }
 
-    /// The session as it is now is one of these, until what this gives is dropped. One that is made anew meanwhile is not the one
-    /// meant.
+    /// Lists the session's current backend among these until the result is dropped. A new connection is not listed.
     pub fn known_in<'p>(&mut self, pids: &'p Pids) -> Option<Known<'p>> {
         self.db().is_some().then(|| pids.know(self.pid))
     }
 
-    /// Since when the server has run without a crash, as [`crate::schema::RUNS_SINCE`] tells it; as of the last connection.
+    /// Since when the server has run without a crash, by [`crate::schema::RUNS_SINCE`]. Read at the last connection.
     pub fn runs_since(&self) -> i64 {
         self.runs_since
     }
 
-    /// Ends the connection without a word.
+    /// Closes the connection without ending the session.
     pub fn hang_up(&mut self) {
         self.db = None;
     }
 }
 
-/// Since when the server has run without a crash, as [`crate::schema::RUNS_SINCE`] tells it. Where its postmaster was killed nobody
-/// tells: the checkpointer ends before the sessions do.
+/// Since when the server has run without a crash, by [`crate::schema::RUNS_SINCE`]. An error if the postmaster was
+/// killed: then the checkpointer ends before the sessions do.
 pub fn runs_since(db: &mut Db) -> Result<i64, SqlError> {
     db.try_one::<Option<i64>>("SELECT public.runs_since()")?
         .ok_or_else(|| SqlError::new("57P01", "the server is about to end"))
 }
 
-/// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full, a
-/// quota that is used up, a pause.
+/// Whether a repeat may succeed after this error: conflicts, timeouts, a worker that failed, a full server, a used-up
+/// quota, a pause.
 pub fn passes(error: &SqlError) -> bool {
     matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010" | OVER_QUOTA | codes::PAUSED)
         || error.code.starts_with("53")

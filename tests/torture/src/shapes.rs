@@ -8,11 +8,11 @@ use xdb_cluster_tests::definition::{Definition, attempts};
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shape {
-    /// Steps in a row, each reading what the one before wrote.
+    /// Steps in a row. Each reads what the step before it wrote.
     Chain,
     /// Timers in a row.
     Timer,
-    /// So many messages of a client, one after the other.
+    /// A number of messages of a client, one after the other.
     Mailbox,
     /// Threads that report to a queue, and one that waits for all of them.
     Fan,
@@ -24,7 +24,7 @@ pub enum Shape {
     Recover,
     /// A state that always fails.
     Fail,
-    /// Waits until its time is over.
+    /// Waits until its timeout.
     Timeout,
     /// Waits until it is stopped.
     Stop,
@@ -42,22 +42,22 @@ pub enum Shape {
     Steps,
     /// Messages and RPCs that functions answer.
     Letters,
-    /// Steps of a worker that fetches its calls, and in between those of functions.
+    /// Steps of a pull worker, and between them steps of functions.
     Fetched,
-    /// Messages that a worker waits for which fetches its calls.
+    /// Messages that a pull worker's step waits for.
     Parcels,
-    /// Its answer has a function count.
+    /// Its answer calls a function that counts.
     Tally,
     /// Starts that are merged.
     Merge,
-    /// Fails until somebody has mended it.
+    /// Fails until the operator has repaired it.
     Incident,
     /// Steps that begin later.
     Delayed,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: &[Shape] = &[
         Shape::Chain,
         Shape::Timer,
@@ -113,7 +113,7 @@ impl Shape {
         }
     }
 
-    /// How its processes end.
+    /// The statuses in which its processes may end.
     pub fn ends(self) -> &'static [&'static str] {
         match self {
             Shape::Fail => &["FAILED"],
@@ -124,12 +124,12 @@ impl Shape {
         }
     }
 
-    /// Whether its result says how many steps there were.
+    /// Whether its result contains the number of steps.
     pub fn counts(self) -> bool {
         matches!(self, Shape::Chain | Shape::Reuse | Shape::Steps | Shape::Fetched)
     }
 
-    /// The worker that it is registered with; functions need none.
+    /// The worker that it is registered with. Functions need none.
     pub fn worker(self) -> Option<&'static str> {
         match self {
             Shape::Steps | Shape::Letters => None,
@@ -138,7 +138,7 @@ impl Shape {
         }
     }
 
-    /// What it is registered with.
+    /// The definition that is registered.
     pub fn definition(self) -> Definition {
         let poke = match self {
             Shape::Letters | Shape::Steps => json!({"function": "public.poke_of"}),
@@ -191,7 +191,7 @@ impl Shape {
     }
 }
 
-/// The worker that fetches its calls.
+/// The name of the pull worker.
 pub const FETCHING: &str = "hands";
 
 /// The time of a call of a state.
@@ -207,7 +207,7 @@ fn of_function() -> Value {
     config
 }
 
-/// Two attempts, and then this.
+/// Options with two attempts, and then this.
 fn spent(options: Value) -> Value {
     let mut config = quick();
     config["executeApiRetryPolicy"] = attempts(2);

@@ -1,4 +1,4 @@
-//! What must hold when every process of a round has come to its end, asked of the server: each query gives one line per violation.
+//! Checks in SQL after a round, when all processes have ended. Each query returns one row per violation.
 
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ const IN_SQL: &[(&str, &str)] = &[
     ),
 ];
 
-/// Adds what the queries find.
+/// Adds the violations that the queries find.
 pub fn check(db: &mut Db, findings: &mut Findings) {
     for (kind, sql) in IN_SQL {
         // What is being cleared away may take a moment.
@@ -161,7 +161,7 @@ pub fn check(db: &mut Db, findings: &mut Findings) {
     }
 }
 
-/// How much of what there was in a round: a reader wants to know that the checks had something to check.
+/// How many things of each kind a round had. A reader sees that the checks had something to check.
 const FIGURES: &[(&str, &str)] = &[
     ("answers of functions", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'function'"),
     ("answers to calls that were fetched", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'fetched'"),

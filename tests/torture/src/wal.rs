@@ -1,12 +1,12 @@
-//! A small disk of its own for the WAL, so that it can be full while nothing else is.
+//! A small disk of its own for the WAL, so that it can be full while other disks are not.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// From now on this process and its children have mounts of their own: nobody else sees them, and they are gone with the
-/// last of these processes, however that ends. To be called while there is one thread, because it holds for that alone.
+/// Gives this process and its children mounts of their own. No other process sees the mounts, and they end with the
+/// last of these processes. Call it while there is one thread, because it holds for that thread alone.
 pub fn own_mounts() -> Result<(), String> {
     // SAFETY: changes the file systems that this process sees, and nothing else.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -15,16 +15,16 @@ pub fn own_mounts() -> Result<(), String> {
     run(Command::new("mount").args(["--make-rprivate", "/"]))
 }
 
-/// A file system in memory that holds `pg_wal`. It needs the right to mount one.
+/// A file system in memory that holds `pg_wal`. Requires the right to mount it.
 pub struct WalDisk {
     mounted: PathBuf,
 }
 
-/// Room for the segments that the server keeps, and for some more.
+/// Enough for the segments that the server keeps, and for some more.
 const MEGABYTES: u32 = 256;
 
 impl WalDisk {
-    /// Moves the WAL of a server that is stopped; why not, where that is not possible here.
+    /// Moves the WAL of a stopped server. Error: why that is not possible here.
     pub fn for_cluster(directory: &Path) -> Result<WalDisk, String> {
         let mounted = directory.join("wal");
         let (old, data) = (directory.join("data/pg_wal"), directory.join("data"));
@@ -44,7 +44,7 @@ impl WalDisk {
         self.mounted.join("ballast")
     }
 
-    /// Takes all the room that there is. Says whether there is none left.
+    /// Fills the disk. Returns whether it is full.
     pub fn fill(&self) -> bool {
         let Ok(mut file) = fs::File::create(self.ballast()) else { return false };
         let megabyte = vec![0_u8; 1 << 20];
@@ -56,7 +56,7 @@ impl WalDisk {
         false
     }
 
-    /// Gives the room back.
+    /// Frees the space again.
     pub fn clear(&self) {
         match fs::remove_file(self.ballast()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => eprintln!("the ballast stays: {error}"),
@@ -65,7 +65,7 @@ impl WalDisk {
     }
 }
 
-/// Copies the WAL back to where it was and unmounts. The server has to be stopped.
+/// Copies the WAL back and unmounts. The server must be stopped.
 impl Drop for WalDisk {
     fn drop(&mut self) {
         self.clear();

@@ -1,4 +1,4 @@
-//! What everybody in the rack shares.
+//! The state that all parts of the rack share.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,17 +35,17 @@ pub struct World {
     pub in_rpc: Pids,
     /// Backends of workers between the claim of a call and its answer.
     pub with_calls: Pids,
-    /// Nobody fetches calls any more.
+    /// Pull workers have stopped.
     pub fetched_all: AtomicBool,
-    /// Workers that fetch their calls do nothing for now.
+    /// Pull workers do nothing for now.
     pub fetchers_rest: AtomicBool,
     /// Processes that were killed with SIGKILL by the rack.
     killed: Mutex<HashSet<i32>>,
-    /// Ids of processes that were started lately, for those who watch.
+    /// Ids of processes that were started recently, for the threads that watch.
     recent: Mutex<Vec<String>>,
 }
 
-/// So many processes more in so long.
+/// The number of processes to start, and the time for that.
 #[derive(Default)]
 struct Pace {
     from: u64,
@@ -55,11 +55,11 @@ struct Pace {
 
 const RECENT_KEPT: usize = 200;
 
-/// Processes of the server that are in the middle of something.
+/// Processes of the server that are in the middle of some work.
 #[derive(Default)]
 pub struct Pids(Mutex<HashSet<i32>>);
 
-/// A process is one of these until this is dropped.
+/// Keeps a process in the list until it is dropped.
 pub struct Known<'p>(&'p Pids, i32);
 
 impl Pids {
@@ -111,18 +111,18 @@ impl World {
         self.app.database()
     }
 
-    /// A session of the superuser in the database, if there is one to be had in time.
+    /// A session of the superuser in the database, if one can be made in this time.
     pub fn superuser(&self, within: Duration) -> Option<Db> {
         self.cluster().try_connect(self.database(), "postgres", within).ok()
     }
 
-    /// Clients shall start so many processes in a round of this length.
+    /// Sets how many processes clients should start in a round of this length.
     pub fn pace(&self, share: u64, length: Duration) {
         let from = self.started.load(Ordering::Relaxed);
         *self.pace.lock().expect("never poisoned") = Pace { from, share, length };
     }
 
-    /// Tells clients to hurry or to wait, until the round is over.
+    /// Makes clients hurry or wait, until the round is over.
     pub fn keep_pace(&self, most_running: u64) {
         let begun = Instant::now();
         let mut db = None;
@@ -131,7 +131,7 @@ impl World {
                 db = self.superuser(Duration::from_secs(2));
             }
             let running = "SELECT count(*) FROM xdb.process_execution WHERE status = 'RUNNING'";
-            // A session that is lost is made anew; until then the last figure holds.
+            // A lost session is made again. Until then the last figure holds.
             let running = db.take().and_then(|mut held| held.try_one::<i64>(running).ok().map(|n| (held, n)));
             let (held, count) = running.map_or((None, 0), |(held, n)| (Some(held), n as u64));
             db = held;
@@ -155,7 +155,7 @@ impl World {
         self.repeats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Operations that were repeated because their outcome was not known or could pass.
+    /// Operations that were repeated because their result was unknown or could change.
     pub fn repeats(&self) -> u64 {
         self.repeats.load(Ordering::Relaxed)
     }
@@ -164,12 +164,12 @@ impl World {
         self.over_quota.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Operations that a quota refused, each time.
+    /// Operations that a quota refused. Repeats count again.
     pub fn over_quota(&self) -> u64 {
         self.over_quota.load(Ordering::Relaxed)
     }
 
-    /// Kills a process of the server, if it is there still.
+    /// Kills a process of the server, if it still exists.
     pub fn kill(&self, pid: i32) -> bool {
         self.killed.lock().expect("never poisoned").insert(pid);
         send(pid, libc::SIGKILL)
@@ -179,7 +179,7 @@ impl World {
         self.killed.lock().expect("never poisoned").contains(&pid)
     }
 
-    /// Somebody may want to watch this process end.
+    /// Offers this process to threads that watch.
     pub fn offer(&self, process_id: &str) {
         let mut recent = self.recent.lock().expect("never poisoned");
         if recent.len() >= RECENT_KEPT {
@@ -188,7 +188,7 @@ impl World {
         recent.push(process_id.to_owned());
     }
 
-    /// The process that was started last and that nobody watches.
+    /// The process that was started last and that no thread watches.
     pub fn to_watch(&self) -> Option<String> {
         self.recent.lock().expect("never poisoned").pop()
     }
@@ -198,7 +198,7 @@ impl World {
     }
 }
 
-/// Sends a signal to a process of the server. False if it is not there any more.
+/// Sends a signal to a process of the server. False: the process no longer exists.
 pub fn send(pid: i32, signal: i32) -> bool {
     // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
     unsafe { libc::kill(pid, signal) == 0 }

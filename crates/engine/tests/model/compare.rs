@@ -197,7 +197,7 @@ fn compare_queues(is: &mut Differences, model: &Model, execution: &Execution) {
     }
     let open = model.received.iter().filter(|message| message.taken.is_none() && model.closed.is_none());
     let bytes = open.clone().map(|message| message.payload.as_ref().map_or(0, |payload| payload.as_str().len() as u64));
-    let expected = Queued { messages: open.clone().count() as u32, bytes: bytes.sum() };
+    let expected = QueuedTotal { messages: open.clone().count() as u32, bytes: bytes.sum() };
     is.same("queued messages", execution.queued, expected);
     let mut expected: Vec<_> = model
         .received

@@ -1,8 +1,8 @@
 //! A second, naive model of an execution. It is made from the specification of the programming model and the types of
 //! commands alone, not from the code of the engine.
 //!
-//! It is as simple as possible, and slow. It keeps logs of all received messages, written attributes and failures of
-//! calls. It deletes nothing, and finds the present state by reading the logs.
+//! The model is as simple as possible, and slow. It keeps logs of all received messages, written attributes and
+//! failures of calls. It deletes nothing, and finds the present state by reading the logs.
 //!
 //! Where the specification leaves something open, a comment that begins with "Open:" says so, and what was chosen.
 

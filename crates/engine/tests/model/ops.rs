@@ -1,5 +1,5 @@
-//! Random steps of a run. What depends on the execution (which state, which timer) is a number, which is looked up when
-//! the step is made. So a run can be shortened and stays valid.
+//! Random steps of a run. A step names states and timers by numbers, which are looked up when the step is made. So a
+//! run can be shortened and stays valid.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -12,7 +12,7 @@ pub const SECOND: i64 = 1_000_000;
 /// One step of a run.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// The call of a state is answered, whichever it is.
+    /// A state's call is answered, whatever the call is.
     Answer {
         whom: Whom,
         request: CommandRequest,
@@ -100,7 +100,7 @@ pub enum Op {
     Register,
 }
 
-/// The state execution of a step: one that fits, or any. The latter may have ended, or not exist.
+/// The state execution of a step: one that fits, or any. Any other state execution may have ended, or not exist.
 #[derive(Clone, Copy, Debug)]
 pub enum Whom {
     Fitting(usize),

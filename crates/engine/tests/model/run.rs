@@ -399,7 +399,7 @@ impl std::fmt::Display for Run {
     }
 }
 
-/// What a worker says about a failed attempt.
+/// The failure that a worker reports.
 #[derive(Clone, Default)]
 struct Said {
     further: Further,
@@ -412,9 +412,10 @@ impl Said {
     }
 }
 
-/// Checks the events that stand for unrecorded failed attempts. There is one for each call that is over. Its place:
-/// - If the call was answered or has failed for good, the event comes before everything that follows from that, including
-///   the close of the process.
+/// Checks the events that stand for unrecorded failed attempts. Each ended call with such attempts has one event. Its
+/// place:
+/// - If the call was answered or has failed for good, the event comes before all events that follow from that,
+///   including the close of the process.
 /// - If a close aborted the call, the event comes right before the close, in the order of the states.
 fn check_folded(command: &Command, events: &[Event], before: &Execution, after: &Execution) -> Result<(), String> {
     let own = match command {

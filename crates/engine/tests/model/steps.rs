@@ -1,4 +1,4 @@
-//! What each command does.
+//! The effects of each command on the model.
 
 use super::ops::SECOND;
 use super::*;

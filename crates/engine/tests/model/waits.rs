@@ -1,4 +1,4 @@
-//! What states wait for, and how their commands complete.
+//! The waits of states in the model, and how their commands complete.
 
 use super::*;
 

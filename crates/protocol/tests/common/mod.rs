@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use xdb_protocol::*;
 
-pub const LIMITS: Limits = Limits { max_payload_bytes: 10_000, max_answer_bytes: usize::MAX };
+pub const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 10_000, max_answer_bytes: usize::MAX };
 
 pub type Decoder = fn(&str) -> Result<(), String>;
 

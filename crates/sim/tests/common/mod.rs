@@ -1,4 +1,4 @@
-//! A simulator that is used by lines, and helpers to answer its calls.
+//! A simulator that tests drive by lines of JSON, and helpers to answer its calls.
 
 use serde_json::{Value, json};
 use xdb_engine::Timestamp;

@@ -1,4 +1,4 @@
-//! How fast the worker is alone: clients that do nothing but ask, in a closed loop over many connections.
+//! Measures the worker alone: clients send requests in a closed loop over many connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::poll::{Poll, Ready};
 use super::{Worker, http};
 
-/// What was measured.
+/// The result of the measurement.
 pub struct Ceiling {
     pub connections: usize,
     pub requests_per_second: f64,
@@ -25,7 +25,8 @@ const BODY: &str = concat!(
     r#""loadedLocalAttributes":{},"commandResults":{"timerResults":[],"localQueueResults":[],"globalQueueResults":[]}}"#
 );
 
-/// Asks over so many connections for so long. The client shares the machine, so this is what both of them can do.
+/// Sends requests over this number of connections for this time. The client shares the machine, so the result is the
+/// ceiling of both together.
 pub fn measure(worker: &Worker, connections: usize, length: Duration) -> Result<Ceiling, String> {
     run(worker, connections, length).map_err(|error| format!("the worker alone: {error}"))
 }

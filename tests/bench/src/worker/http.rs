@@ -1,18 +1,18 @@
-//! As much of HTTP/1.1 as the two sides of a keep-alive connection need.
+//! The part of HTTP/1.1 that both ends of a keep-alive connection need.
 
 /// A request or an answer that is complete at the start of a buffer.
 #[derive(Debug, PartialEq)]
 pub struct Message {
     /// The second word of the first line: the path, or the status.
     pub subject: (usize, usize),
-    /// Where the body is; what follows is the next message.
+    /// The range of the body. The next message begins after it.
     pub body: (usize, usize),
 }
 
-/// What a message may take at most, so that an endless head is noticed.
+/// The most bytes of a head. A longer head is an error, so an endless head is noticed.
 const LARGEST_HEAD: usize = 64 * 1024;
 
-/// None while the message is not complete.
+/// Parses the message at the start of a buffer. None: it is not complete.
 pub fn parse(buffer: &[u8]) -> Result<Option<Message>, String> {
     let Some(end) = find(buffer, b"\r\n\r\n") else {
         if buffer.len() > LARGEST_HEAD {
@@ -44,7 +44,7 @@ pub fn parse(buffer: &[u8]) -> Result<Option<Message>, String> {
     Ok(Some(Message { subject: (begin, begin + length), body: (start, start + body) }))
 }
 
-/// Where `needle` begins first.
+/// The position of the first occurrence of `needle`.
 pub fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;
     let mut from = 0;

@@ -1,7 +1,7 @@
 //! A worker that costs next to nothing: HTTP/1.1 with keep-alive by hand, on a few threads that wait in `epoll`.
 //!
-//! It answers by looking for the few fields it needs in the text of a request, without a tree of its JSON and without an
-//! allocation for each call.
+//! The worker searches the text of a request for the few fields that it needs. It builds no tree of the JSON, and
+//! allocates nothing for a call.
 
 pub mod ceiling;
 mod http;
@@ -12,7 +12,7 @@ pub use server::Worker;
 
 use std::time::{Duration, Instant};
 
-/// Which of the three calls of the protocol.
+/// The three calls of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     WaitUntil,
@@ -35,12 +35,12 @@ impl Api {
 pub struct Request<'a> {
     pub api: Api,
     pub body: &'a [u8],
-    /// When all of it was there.
+    /// When the request had arrived completely.
     pub at: Instant,
 }
 
 impl Request<'_> {
-    /// The state, or the RPC.
+    /// The id of the state, or the name of the RPC.
     pub fn target(&self) -> &str {
         self.text(if self.api == Api::Rpc { "\"rpcName\":\"" } else { "\"stateId\":\"" })
     }
@@ -52,7 +52,8 @@ impl Request<'_> {
         id[digits..].parse().unwrap_or(usize::MAX)
     }
 
-    /// The text after the first occurrence of `start`, up to the next quote; the benchmark's own values have none within.
+    /// The text after the first occurrence of `start`, up to the next quote. The benchmark's own values contain no
+    /// quotes.
     pub fn text(&self, start: &str) -> &str {
         let Some(place) = http::find(self.body, start.as_bytes()) else { return "" };
         let rest = &self.body[place + start.len()..];
@@ -61,12 +62,12 @@ impl Request<'_> {
     }
 }
 
-/// An answer in the making; its buffer is used again.
+/// An answer that is being built. Its buffer is used again.
 #[derive(Default)]
 pub struct Reply {
-    /// The body of a 200.
+    /// The body of the answer, whose status is 200.
     pub body: Vec<u8>,
-    /// How much later it is given.
+    /// The delay of the answer.
     pub after: Duration,
 }
 

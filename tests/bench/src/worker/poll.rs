@@ -1,13 +1,13 @@
-//! `epoll`, level-triggered.
+//! A wrapper of `epoll`, level-triggered.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A set of descriptors that somebody waits for.
+/// A set of descriptors to wait for.
 pub struct Poll(OwnedFd);
 
-/// Which of them are ready; the buffer is used again.
+/// The descriptors that are ready. The buffer is used again.
 pub struct Ready(Vec<libc::epoll_event>);
 
 impl Ready {
@@ -28,16 +28,16 @@ impl Poll {
         if poll < 0 {
             return Err(Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and nobody else has it.
+        // SAFETY: the descriptor was just made, and no other code has it.
         Ok(Poll(unsafe { OwnedFd::from_raw_fd(poll) }))
     }
 
-    /// Waits from now on for data of this descriptor. Closing it takes it out.
+    /// Waits from now on for data of this descriptor. Closing the descriptor removes it.
     pub fn add(&self, descriptor: &impl AsRawFd) -> Result<()> {
         self.control(libc::EPOLL_CTL_ADD, descriptor, libc::EPOLLIN)
     }
 
-    /// Whether to wait also until it can be written to.
+    /// Sets whether to wait also until the descriptor can be written to.
     pub fn writes(&self, descriptor: &impl AsRawFd, wanted: bool) -> Result<()> {
         let events = if wanted { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
         self.control(libc::EPOLL_CTL_MOD, descriptor, events)
@@ -53,12 +53,13 @@ impl Poll {
         }
     }
 
-    /// Waits, at most so long, until one is ready.
+    /// Waits, but at most this long, until a descriptor is ready.
     pub fn wait(&self, ready: &mut Ready, at_most: Option<Duration>) -> Result<()> {
         // Rounded up: to wake before the time would be to turn round in circles until then.
         let timeout = at_most.map_or(-1, |time| time.as_micros().div_ceil(1000).min(60_000) as i32);
         ready.0.clear();
-        // SAFETY: the vector has room for as many events as are asked for, and gets the length that the kernel has written.
+        // SAFETY: the vector has room for the requested number of events, and gets the length that the kernel has
+        // written.
         let count = unsafe {
             let room = ready.0.capacity() as i32;
             let count = libc::epoll_wait(self.0.as_raw_fd(), ready.0.as_mut_ptr(), room, timeout);

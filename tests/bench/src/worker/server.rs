@@ -17,11 +17,11 @@ use crate::machine;
 
 type Handler = dyn Fn(&Request<'_>, &mut Reply) + Send + Sync;
 
-/// A running worker; it ends when dropped.
+/// A running worker. It ends when dropped.
 pub struct Worker {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// What ends the threads when it is closed.
+    /// Closing these ends the threads.
     ends: Vec<UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -29,12 +29,12 @@ pub struct Worker {
 struct Shared {
     handler: Box<Handler>,
     calls: AtomicU64,
-    /// What came that was not of the protocol, and what else went wrong.
+    /// Requests that were not of the protocol, and other errors.
     complaints: Mutex<Vec<String>>,
     polls: Vec<Poll>,
-    /// Connections that their threads have not seen yet: they take them by their descriptors.
+    /// Connections that their threads have not seen yet. Threads take them by their descriptors.
     accepted: Mutex<Vec<TcpStream>>,
-    /// The kernel's numbers of the threads.
+    /// The kernel's ids of the threads.
     threads: Vec<AtomicI32>,
 }
 
@@ -73,7 +73,7 @@ impl Worker {
         worker
     }
 
-    /// What `register_worker` is told.
+    /// The URL for `register_worker`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -82,17 +82,17 @@ impl Worker {
         self.address
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     pub fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::Relaxed)
     }
 
-    /// CPU seconds of its threads so far.
+    /// CPU seconds of the worker's threads so far.
     pub fn cpu(&self) -> f64 {
         self.shared.threads.iter().map(|thread| machine::cpu_of_thread(thread.load(Ordering::Relaxed))).sum()
     }
 
-    /// What was wrong so far; a run that ends well has none.
+    /// The complaints so far. A run that ends well has none.
     pub fn complaints(&self) -> Vec<String> {
         self.shared.complaints.lock().expect("never poisoned").clone()
     }
@@ -112,33 +112,33 @@ impl Drop for Worker {
 impl Shared {
     fn complain(&self, complaint: String) {
         let mut complaints = self.complaints.lock().expect("never poisoned");
-        // Whoever has so many has more of the same.
+        // Twenty complaints are enough: more are of the same kinds.
         if complaints.len() < 20 {
             complaints.push(complaint);
         }
     }
 }
 
-/// One thread.
+/// The state of one thread.
 struct Server<'a> {
     shared: &'a Shared,
     number: usize,
     listener: Option<TcpListener>,
-    /// By descriptor.
+    /// The connections, by descriptor.
     connections: Vec<Option<Connection>>,
     accepted: usize,
-    /// Answers that are given later, the next one first.
+    /// Answers that are given later, the earliest first.
     later: BinaryHeap<Reverse<Later>>,
     reply: Reply,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// Descriptors are used again; this number is not.
+    /// A descriptor may be used again, this number is not.
     number: u64,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// The kernel's buffer is full: the thread waits until it can write on.
+    /// The kernel's buffer is full: the thread waits until it can continue to write.
     stuck: bool,
 }
 
@@ -150,7 +150,7 @@ struct Later {
     body: Vec<u8>,
 }
 
-/// What is read at once.
+/// The most bytes that are read at once.
 const PIECE: usize = 16 * 1024;
 
 impl<'a> Server<'a> {
@@ -159,7 +159,7 @@ impl<'a> Server<'a> {
         Server { shared, number, listener, connections, accepted: 0, later, reply: Reply::default() }
     }
 
-    /// Until `end` is closed at the other side.
+    /// Serves connections until the other side of `end` is closed.
     fn serve(&mut self, end: &UnixStream) -> Result<(), Error> {
         let shared = self.shared;
         let poll = &shared.polls[self.number];
@@ -206,7 +206,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Does what can be done for a connection; one that ended or broke is closed, which is the caller's right.
+    /// Makes progress on a connection. A connection that ended or broke is closed: callers may do that.
     fn turn(&mut self, descriptor: RawFd) {
         let place = descriptor as usize;
         if self.connections.len() <= place {
@@ -235,7 +235,7 @@ impl<'a> Server<'a> {
         Some(Connection { stream, number, inbox: Vec::new(), outbox: Vec::new(), stuck: false })
     }
 
-    /// Reads and answers; false when the connection has ended.
+    /// Reads requests and answers them. False: the connection has ended.
     fn exchange(&mut self, connection: &mut Connection) -> Result<bool, String> {
         let mut begin = 0;
         loop {
@@ -290,7 +290,7 @@ impl<'a> Server<'a> {
         while self.later.peek().is_some_and(|Reverse(next)| next.due <= now) {
             let Some(Reverse(later)) = self.later.pop() else { return };
             let place = later.descriptor as usize;
-            // The caller may have given up and gone.
+            // The caller may have closed the connection meanwhile.
             let Some(mut connection) = self.connections[place].take() else { continue };
             if connection.number == later.connection {
                 enclose(&later.body, &mut connection.outbox);
@@ -302,7 +302,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Writes what can be written; false when the connection has ended.
+    /// Writes as much as the kernel accepts. False: the connection has ended.
     fn flush(&self, connection: &mut Connection) -> bool {
         let mut written = 0;
         let mut full = false;

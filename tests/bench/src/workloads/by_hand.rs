@@ -1,4 +1,4 @@
-//! What a start writes, written by plain INSERTs: the rows of one real start with other ids.
+//! Writes the rows of a start by plain INSERTs: the rows of one real start with other ids.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use postgres::Statement;
 use postgres::types::ToSql;
 use xdb_cluster_tests::db::{Db, literal};
 
-/// The process id of the real start; nothing else in its rows contains it.
+/// The process id of the real start. Its rows contain this text nowhere else.
 pub const TEMPLATE: &str = "the-template";
 
 /// Tables that a start writes to, in the order in which it may lock their rows.
@@ -65,7 +65,7 @@ impl Template {
         Ok(Template { execution_id, rows, tables })
     }
 
-    /// An INSERT for each row.
+    /// Prepares an INSERT for each row.
     pub fn prepare(&self, db: &mut Db) -> Result<Prepared, String> {
         let mut inserts = Vec::new();
         for (table, row) in std::iter::zip(&self.tables, &self.rows) {
@@ -76,7 +76,7 @@ impl Template {
         Ok(Prepared { execution_id: self.execution_id.clone(), inserts })
     }
 
-    /// All of them in one statement.
+    /// Prepares one statement with all INSERTs.
     pub fn prepare_in_one(&self, db: &mut Db) -> Result<Prepared, String> {
         let mut parameters = Vec::new();
         let inserts: Vec<String> = std::iter::zip(&self.tables, &self.rows)
@@ -87,7 +87,7 @@ impl Template {
         Ok(Prepared { execution_id: self.execution_id.clone(), inserts: vec![(statement, parameters)] })
     }
 
-    /// Values that have one of the template's ids in them become parameters, all others stay as they are.
+    /// An INSERT for a row. Values that contain one of the template's ids become parameters. All other values stay.
     fn insert_sql(&self, table: &str, row: &[Cell], parameters: &mut Vec<String>) -> String {
         let value = |cell: &Cell| match &cell.value {
             None => "NULL".to_owned(),
@@ -112,7 +112,7 @@ fn prepare(db: &mut Db, sql: &str) -> Result<Statement, String> {
 }
 
 impl Prepared {
-    /// One transaction with all rows.
+    /// Inserts all rows in one transaction.
     pub fn insert(&self, db: &mut Db, process_id: &str) -> Result<(), String> {
         let failed = |error: postgres::Error| format!("by hand: {error}");
         let execution_id = new_execution_id(process_id);
@@ -124,7 +124,7 @@ impl Prepared {
         transaction.commit().map_err(failed)
     }
 
-    /// The one statement, which is its own transaction.
+    /// Inserts all rows by one statement, which is its own transaction.
     pub fn insert_in_one(&self, db: &mut Db, process_id: &str) -> Result<(), String> {
         let (statement, parameters) = &self.inserts[0];
         let values = self.values(parameters, process_id, &new_execution_id(process_id));
@@ -143,8 +143,8 @@ fn references(values: &[String]) -> Vec<&(dyn ToSql + Sync)> {
     values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
-/// A UUID of version 7, as the engine gives them: the indexes grow in the same places. The bits of chance are a hash of the
-/// process id, which is there only once.
+/// A UUID of version 7, like the engine's, so the indexes grow in the same places. In place of random bits it has a
+/// hash of the process id, which is unique.
 fn new_execution_id(process_id: &str) -> String {
     let milliseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     let hash = xdb_cluster_tests::random::Random::new(0, process_id).below(1 << 60);

@@ -1,4 +1,4 @@
-//! Growth: W1 with more and more processes that have completed and are kept.
+//! Growth: runs W1 with more and more completed processes in the tables.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn plain(states: u64) -> impl Fn(u64, &Request<'_>, &mut Reply) + Send + Sync + 
     move |number, _, reply| chain::go_on(number, states, "", reply)
 }
 
-/// Processes of one state that were run and are kept.
+/// Completed processes of one state that stay in the tables.
 struct Kept<'a> {
     stage: &'a Stage<'a>,
     work: ChainWorker,
@@ -92,7 +92,7 @@ impl<'a> Kept<'a> {
         Kept { stage, work, there: 0 }
     }
 
-    /// Runs processes until there are so many, or until the time is over.
+    /// Runs processes until there are `level` of them, or until the time is over.
     fn fill_to(&mut self, level: u64, deadline: Instant) -> Result<u64, String> {
         self.there = fill(self.stage, ("k-", "kept"), self.there, level, deadline, || self.work.ended())?;
         self.work.wait_for_end(self.stage, self.there, patience(self.there))?;

@@ -23,15 +23,15 @@ mod w9_attributes;
 use crate::lab::Lab;
 use crate::report::Row;
 
-/// Something to measure.
+/// A workload.
 pub struct Workload {
     pub name: &'static str,
     pub about: &'static str,
-    /// Measures as often as the options say; an error is a violation.
+    /// Measures as often as the options say. An error is a violation.
     pub measure: fn(&Lab) -> Result<Vec<Row>, String>,
 }
 
-/// All of them, in the order of the table.
+/// All workloads, in the order of the table.
 pub const WORKLOADS: &[Workload] = &[
     w1_chain::WORKLOAD,
     w2_single::WORKLOAD,

@@ -1,7 +1,8 @@
-//! Tenants: what one role with plain usage asks for, and how long another role's processes take meanwhile.
+//! Tenants: one role, the neighbour, makes a load that is allowed. Measures how long the processes of another role take
+//! meanwhile.
 //!
-//! In each case the neighbour makes its load first. Then the other role starts a process of one state at each of its times,
-//! whatever became of those before, for some seconds at least and until the neighbour's load is over where it ends by itself.
+//! In each case the neighbour makes its load first. Then the other role starts quick processes of one state at fixed
+//! times. It does so for some seconds at least, and until a load with an end is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,21 +24,21 @@ use crate::worker::{Api, Reply, Request, Worker};
 pub const WORKLOAD: Workload =
     Workload { name: "tenants", about: "what one role asks for, and what the processes of another then take", measure };
 
-/// Starts of the quick ones in a second.
+/// Starts of quick processes per second.
 const RATE: f64 = 25.0;
 
-/// Looked at with each start. The peak in the table has the touched part of `shared_buffers` in it.
+/// Read with each start. The peak in the table includes the touched part of `shared_buffers`.
 const MEMORY: &str = "scheduler's own memory, most MB";
 
-/// How long they are started at least.
+/// The least time for which quick processes are started.
 const LENGTH: Duration = Duration::from_secs(10);
 
-/// What one role does, and what the others' p99 is to be.
+/// One kind of load, and the limit for the other role's p99.
 struct Case {
     workload: &'static str,
     about: &'static str,
     milliseconds: f64,
-    /// Megabytes that the scheduler may have had.
+    /// The most megabytes of the scheduler.
     memory: Option<f64>,
     run: fn(&Stage<'_>) -> Result<Run, String>,
 }
@@ -119,22 +120,22 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 const QUICK: &str = "q-";
 const NOISY: &str = "n-";
 
-/// A worker that ends the quick ones at once, and does with others as it is told.
+/// A worker that ends quick processes at once. `noise` answers all other calls.
 fn worker(stage: &Stage<'_>, noise: impl Fn(&Request<'_>, &mut Reply) + Send + Sync + 'static) -> Worker {
     stage.worker(move |request, reply| if request.target() == "S1" { chain::end(reply) } else { noise(request, reply) })
 }
 
-/// A type with one state.
+/// A process type with one state.
 fn noise(state: &Value) -> Value {
     json!({"startingState": "Noise", "states": {"Noise": state, "Leaf": {"skipWaitUntil": true}}})
 }
 
-/// Both types at one worker.
+/// Registers both types with one worker.
 fn register_together(stage: &Stage<'_>, worker: &Worker, definition: &Value) {
     stage.register("both", worker, &[("noise", definition), ("quick", &chain::definition(1))]);
 }
 
-/// The neighbour's type at a worker of its own. Answers that of the quick ones.
+/// Registers the neighbour's type with a worker of its own. Returns the worker of the quick processes.
 fn register_apart(stage: &Stage<'_>, noisy: &Worker, definition: &Value) -> Worker {
     let quick = stage.worker(|_, reply| chain::end(reply));
     stage.register("noisy", noisy, &[("noise", definition)]);
@@ -147,7 +148,7 @@ fn start(stage: &Stage<'_>, processes: u64, more: &str) {
     lab::start(&mut stage.other(), NOISY, "noise", 0, processes, more);
 }
 
-/// Starts quick ones at their times until it is over, and measures how late each was closed.
+/// Starts quick processes at their times until `is_over`, and measures how late each was closed.
 fn quick_ones(
     stage: &Stage<'_>,
     worker: &Worker,
@@ -183,13 +184,13 @@ fn quick_ones(
     Ok(run)
 }
 
-/// For as long as is measured at least.
+/// Over after the least time of a measurement.
 fn for_a_while(stage: &Stage<'_>) -> impl FnMut(Duration) -> Result<bool, String> {
     let length = stage.lab.options.scaled_time(LENGTH, Duration::from_secs(1));
     move |elapsed| Ok(elapsed >= length)
 }
 
-/// Until none of the neighbour's processes runs any more.
+/// Over when no process of the neighbour runs.
 fn until_done(stage: &Stage<'_>, within: Duration) -> impl FnMut(Duration) -> Result<bool, String> {
     let mut superuser = stage.superuser();
     move |elapsed| {
@@ -204,7 +205,7 @@ fn running(superuser: &mut Db) -> i64 {
     superuser.count(&format!("xdb.processes WHERE process_id LIKE '{NOISY}%' AND status = 'RUNNING'"))
 }
 
-/// Ends what would go on for ever.
+/// Stops the neighbour's processes that would never end.
 fn stop(stage: &Stage<'_>) -> Result<(), String> {
     let (mut superuser, mut other) = (stage.superuser(), stage.other());
     wait_for("the neighbour's processes are stopped", Duration::from_secs(300), || {
@@ -367,7 +368,7 @@ fn waiters(stage: &Stage<'_>) -> Result<Run, String> {
             let run = quick_ones(stage, &quick, |elapsed| {
                 Ok(at_least(elapsed)? && published.load(Ordering::Relaxed) >= messages)
             });
-            // Whatever has come of it, the waiters have to be told.
+            // Even after an error, the waiting threads must be notified.
             published.fetch_max(messages, Ordering::Relaxed);
             let stopped = stop(stage);
             let ended = waiters.into_iter().all(|waiter| waiter.join().is_ok());

@@ -1,4 +1,4 @@
-//! W10: sessions that call an RPC that does nothing.
+//! W10: sessions call an RPC that does nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! W11: starts, many in a statement and one in each, while the engine is paused; and what the same rows cost by hand.
+//! W11: starts while the engine is paused, many in a statement and one in each. Compares their cost with plain INSERTs
+//! of the same rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 
 type Latencies = Result<Vec<f64>, String>;
 
-/// Measures the starts of all sessions, and then lets the engine run what was started.
+/// Measures the starts of all sessions. Then the engine runs the started processes.
 fn starts(
     stage: &Stage<'_>,
     statements: u64,
@@ -129,7 +130,7 @@ fn single_session(stage: &Stage<'_>, session: u64, each: u64) -> Latencies {
     })
 }
 
-/// Milliseconds of each.
+/// Milliseconds of each run of `body`.
 fn timed<T>(items: impl IntoIterator<Item = T>, mut body: impl FnMut(T) -> Result<(), String>) -> Latencies {
     let one = |item| {
         let begun = Instant::now();
@@ -139,7 +140,7 @@ fn timed<T>(items: impl IntoIterator<Item = T>, mut body: impl FnMut(T) -> Resul
     items.into_iter().map(one).collect()
 }
 
-/// The same rows by plain INSERTs, in a database whose engine is paused and that is dropped as it is.
+/// Writes the same rows by plain INSERTs. The database's engine is paused, and the database is dropped afterwards.
 fn compare(stage: &Stage<'_>, each: u64, starts: f64, run: &mut Run) -> Result<(), String> {
     let worker = counting_worker(stage, &Arc::new(AtomicU64::new(0)));
     stage.pause();

@@ -1,4 +1,4 @@
-//! W12: a process that starts a great many threads at once, and joins them by a queue.
+//! W12: a process starts very many threads at once, and joins them by a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// State executions: the first one, the threads, and the one that joins them.
+/// The number of state executions: the first one, the threads, and the one that joins them.
 fn steps(processes: u64, width: u64) -> u64 {
     processes * (width + 2)
 }

@@ -1,4 +1,4 @@
-//! W13: ten thousand calls are under way to a worker that sleeps, while another one is fast.
+//! W13: ten thousand calls are under way to a worker that sleeps, while another worker is fast.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 const STATES: u64 = 5;
-/// Of the sleepers, so that they sleep for as long as is measured, also on a slow machine.
+/// States of each sleeping process. They sleep for the whole measurement, even on a slow machine.
 const NAPS: u64 = 6;
 const SLEEP: Duration = Duration::from_secs(20);
 const SHARE: &str = "fast worker, share of its rate alone";
@@ -33,8 +33,9 @@ const THREADS: &str = "threads of the scheduler";
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let processes = lab.options.scaled(10_000, 200);
-    // Of the descriptors a third is for connections, and half of these for one of two workers: see "Many calls at a time" in
-    // docs/settings.md. Where the system permits fewer, as many sleep as there can be: one owner has eight ninths of the places.
+    // A third of the descriptors is for connections, and half of these for one of two workers: see "Many calls at a
+    // time" in docs/settings.md. If the system permits fewer, fewer processes sleep: one owner has eight ninths of the
+    // places.
     let most = (machine::raise_open_files() / 3).saturating_sub(100) / 2;
     let sleepers = lab.options.scaled(10_000, 500).min(most * 8 / 9);
     lab.observe(|db| {
@@ -61,7 +62,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     }])
 }
 
-/// Of so many places one owner has as many as there are sleepers.
+/// The places that the worker needs so that one owner gets a place for each sleeper.
 fn places(sleepers: u64) -> u64 {
     sleepers + sleepers.div_ceil(8)
 }

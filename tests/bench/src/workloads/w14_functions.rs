@@ -1,4 +1,4 @@
-//! W14: states that functions of the database answer, which do nothing.
+//! W14: functions of the database answer the calls of states. The functions do nothing.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn run(stage: &Stage<'_>, processes: u64, one_at_a_time: bool) -> Result<Run, St
     Ok(run)
 }
 
-/// States that all have one function, which goes on to the next of them.
+/// Registers states that all have one function. The function goes on to the next state.
 fn register(stage: &Stage<'_>) {
     let options = json!({"skipWaitUntil": true, "executeFunction": "public.go_on"});
     let states: serde_json::Map<_, _> = (1..=STATES).map(|number| (format!("S{number}"), options.clone())).collect();

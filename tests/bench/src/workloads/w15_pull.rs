@@ -1,5 +1,5 @@
-//! W15: workers that fetch their calls, over one connection and over eight. Steps are claimed in batches, and completed either in a
-//! transaction each, or those of a batch in one.
+//! W15: pull workers, over one connection and over eight. Steps are claimed in batches. They are completed either in a
+//! transaction each, or all steps of a batch in one transaction.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ use crate::verify::{self, Expected};
 
 pub const WORKLOAD: Workload = Workload { name: "W15", about: "workers that fetch their calls with SQL", measure };
 
-/// Calls that are claimed at a time.
+/// Calls that are claimed at once.
 const BATCH: i32 = 10;
-/// States of each process: all but the last one lead to the next.
+/// States of each process. All but the last one lead to the next.
 pub const STATES: u64 = 5;
 
 const CLAIM: &str = "SELECT token, request ->> 'stateId' FROM xdb.claim_calls('pull', $1)";
@@ -77,13 +77,13 @@ pub fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, process
     stage.start("p-", "chain", 0, processes, "'{}'");
     stage.come_to_rest(Duration::from_secs(1))?;
     stage.resume();
-    // Nobody calls it: what is measured is the server and its sessions.
+    // No worker is called: this measures the server and its sessions.
     let nobody = stage.worker(|_, reply| chain::end(reply));
     let meter = Meter::begin(stage, &nobody);
     let begun = Instant::now();
     let worked =
         at_once(connections, |_| one_connection(stage, completed)).into_iter().collect::<Result<Vec<_>, String>>()?;
-    // Until the last completion: who finds nothing looks for a while longer.
+    // Until the last completion: a session that finds no call scans a little longer.
     let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("nobody worked")?;
     let seconds = ended.saturating_duration_since(begun).as_secs_f64();
     let latencies = worked.into_iter().flat_map(|(latencies, _)| latencies).collect();
@@ -107,7 +107,8 @@ pub fn register(stage: &Stage<'_>, definition: &Value) {
     ));
 }
 
-/// Works until there is nothing to be claimed. Milliseconds of each statement that completes, and when the last one was.
+/// Works until no call can be claimed. Returns the milliseconds of each statement that completes, and the time of the
+/// last one.
 fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, Instant), String> {
     let mut db = stage.app();
     let failed = |error: postgres::Error| format!("a pull worker: {error}");
@@ -133,7 +134,7 @@ fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, 
     }
 }
 
-/// The tokens of claimed calls of processes with so many states, and what is answered to each.
+/// The tokens of claimed calls, of processes with this number of states, and the answer to each.
 pub fn answered(calls: &[postgres::Row], states: u64) -> Result<(Vec<&str>, Vec<String>), String> {
     calls
         .iter()

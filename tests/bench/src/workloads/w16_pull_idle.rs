@@ -1,4 +1,5 @@
-//! W16: workers that fetch their calls, a thousand sessions that wait for one; and eight while another session keeps an old snapshot.
+//! W16: a thousand sessions of pull workers wait for a call. Then eight sessions, while another session keeps an old
+//! snapshot.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ pub const WORKLOAD: Workload =
 const CLAIM: &str = "SELECT token, request ->> 'stateId' FROM xdb.claim_calls('pull', wait => '1 hour')";
 const WAITING: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'Extension' AND query LIKE '%claim_calls(%wait%'";
-/// Calls become due so far apart.
+/// The time between two calls that become due.
 const APART: Duration = Duration::from_millis(20);
 const REACHED: &str = "call committed to worker, p99 ms";
 const KEPT: &str = "with a snapshot held against without, steps";
@@ -88,7 +89,7 @@ fn idle(stage: &Stage<'_>, sessions: usize, calls: u64, length: Duration) -> Res
     })
 }
 
-/// Fetches calls and completes them, until the session is ended.
+/// Claims calls and completes them, until the session is ended.
 fn wait_and_work(stage: &Stage<'_>, fetched: &Sender<Instant>) {
     let mut db = stage.app();
     while let Ok(calls) = db.client().query(CLAIM, &[]) {

@@ -1,4 +1,4 @@
-//! W3: one process at a time, on a machine that has nothing else to do.
+//! W3: one process at a time, on an idle machine.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub const WORKLOAD: Workload = Workload { name: "W3", about: "latency of one pro
 /// From the answer to the start's COMMIT until the worker has the first request.
 const FIRST: &str = "start committed to first request, p50 ms";
 const FIRST_P99: &str = "start committed to first request, p99 ms";
-/// The same, with the client's commit itself.
+/// From the start's COMMIT being sent until the worker has the first request.
 const FROM_COMMIT: &str = "COMMIT sent to first request, p50 ms";
 /// Between two requests of a process.
 const STEP: &str = "further step, p50 ms";
@@ -83,7 +83,7 @@ fn one_at_a_time(stage: &Stage<'_>, processes: u64, states: u64) -> Result<Run, 
     Ok(run)
 }
 
-/// All in milliseconds.
+/// Times in milliseconds.
 #[derive(Default)]
 struct Times {
     first: Vec<f64>,
@@ -127,7 +127,7 @@ impl Times {
     }
 }
 
-/// From one moment to the other; less than nothing if the other was first.
+/// From one moment to the other. Negative if the other was first.
 fn milliseconds(from: Instant, to: Instant) -> f64 {
     match to.checked_duration_since(from) {
         Some(time) => time.as_secs_f64() * 1000.0,
@@ -135,7 +135,7 @@ fn milliseconds(from: Instant, to: Instant) -> f64 {
     }
 }
 
-/// The median of what an update of one small row takes.
+/// The median time of an update of one small row.
 fn synchronous_commit(db: &mut Db, times: u64) -> Result<f64, String> {
     db.run("CREATE TABLE commits (n int); INSERT INTO commits VALUES (0)");
     let update = db.client().prepare("UPDATE commits SET n = n + 1").map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! W4: a great many processes that wait for a timer of a day or a message; what they cost, and how soon a message wakes one.
+//! W4: very many processes that wait for a timer of a day or a message. Measures their costs, and how soon a message
+//! wakes one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,21 +22,21 @@ use crate::worker::{Api, Worker};
 pub const WORKLOAD: Workload = Workload { name: "W4", about: "processes that wait for a day or a message", measure };
 
 const SESSIONS: usize = 8;
-/// Publishes a second.
+/// Publishes per second.
 const RATE: f64 = 2000.0;
-/// What the slowest of a hundred may take, in milliseconds.
+/// The limit of the p99, in milliseconds.
 const SLOWEST: f64 = 50.0;
 const ACHIEVED: &str = "publishes/s achieved";
 const HIGHEST: &str = "highest publishes/s with p99 under 50 ms";
 
 const WAIT: &str = r#"{"commandRequest":{"waitingType":"AnyOfCompletion","timerCommands":[{"commandId":"day","delayInSeconds":86400}],"localQueueCommands":[{"commandId":"message","queueName":"go"}]}}"#;
 
-/// The waiting processes, and which of them have got no message yet.
+/// The waiting processes, and which of them have no message yet.
 struct Crowd<'a> {
     stage: &'a Stage<'a>,
     worker: &'a Worker,
     woken: &'a Arrivals,
-    /// Their numbers in the order in which they are to be woken.
+    /// The numbers of the processes, in the order in which they are woken.
     order: Vec<usize>,
     next: usize,
 }
@@ -94,7 +95,7 @@ fn idle(lab: &Lab, stage: &Stage<'_>, ran: &str) -> Result<Row, String> {
 }
 
 fn at_rate(lab: &Lab, crowd: &mut Crowd<'_>, ran: &str) -> Result<Row, String> {
-    // At most half of those who wait, so that enough is left for the search.
+    // At most half of the waiting processes, so that enough are left for the search.
     let most = crowd.order.len() as u64 / 2 / lab.options.runs as u64;
     let length = lab.options.scaled_time(Duration::from_secs(5), Duration::from_secs(1));
     let count = ((RATE * length.as_secs_f64()) as u64).min(most);
@@ -118,7 +119,7 @@ fn at_rate(lab: &Lab, crowd: &mut Crowd<'_>, ran: &str) -> Result<Row, String> {
 
 const LATENCY: &str = "publish committed to the execute call";
 
-/// Doubles the rate until it is not held, then halves the distance three times.
+/// Doubles the rate until it is not achieved. Then halves the distance three times.
 fn highest(lab: &Lab, crowd: &mut Crowd<'_>, ran: &str) -> Result<Row, String> {
     let length = lab.options.scaled_time(Duration::from_secs(5), Duration::from_millis(500)).as_secs_f64();
     let mut left = lab.options.runs;
@@ -168,7 +169,7 @@ struct Probe {
 }
 
 impl Crowd<'_> {
-    /// Publishes to the next ones at this rate, each in a transaction of its own, and waits until all are called.
+    /// Publishes to the next processes at this rate, each in a transaction of its own. Waits until all are called.
     fn wake(&mut self, count: usize, rate: f64) -> Result<Probe, String> {
         let targets = &self.order[self.next..self.next + count];
         self.next += count;
@@ -197,7 +198,7 @@ impl Crowd<'_> {
         })
     }
 
-    /// Those who got a message have completed, all others wait.
+    /// Checks that processes with a message have completed, and that all others wait.
     fn check(&self) -> Result<(), String> {
         let (all, woken) = (self.order.len() as i64, self.next as i64);
         let sql = "SELECT 'timers', count(*) FROM xdb.timer UNION ALL
@@ -218,7 +219,7 @@ impl Crowd<'_> {
     }
 }
 
-/// The publishes of one session, each at its time, or at once when the session is late; with the moment when each was committed.
+/// The publishes of one session, each at its time, or at once if the session is late. Returns the time of each commit.
 fn publish(stage: &Stage<'_>, targets: &[usize], session: usize, rate: f64) -> Result<Vec<(usize, Instant)>, String> {
     let mut db = stage.app();
     let failed = |error: postgres::Error| format!("publish: {error}");

@@ -1,4 +1,4 @@
-//! W5: a great many timers that come due at nearly the same time.
+//! W5: very many timers come due at nearly the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ const CALL_P50: &str = "due to the execute call, p50 ms";
 const CALL_P99: &str = "due to the execute call, p99 ms";
 const LEAST: &str = "least lateness, ms";
 
-/// The timers are set for a day later, and the clock of processes is set forward when all are waiting. So many seconds pass
-/// between that and the first one.
+/// The timers are set to a day later. When all processes wait, the clock of processes is set forward. The first timer
+/// then fires after this number of seconds.
 const AHEAD: u64 = 2;
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {

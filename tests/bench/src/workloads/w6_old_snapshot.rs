@@ -1,4 +1,4 @@
-//! W6: work at half load while another session keeps an old snapshot, so that nothing that is dead can be removed.
+//! W6: work at half load while another session keeps an old snapshot. So no dead row can be removed.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ pub const WORKLOAD: Workload =
     Workload { name: "W6", about: "W1 at half load while another session holds a snapshot", measure };
 
 const STATES: u64 = 5;
-/// The time is cut into so many windows.
+/// The time is cut into this number of windows.
 const WINDOWS: usize = 10;
 const HELD_UP: &str = "last tenth against the first, steps";
-/// Starts are made so far apart, as many as are due by then.
+/// The time between two statements that start processes. Each starts all processes that are due.
 const TICK: Duration = Duration::from_millis(50);
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
@@ -91,7 +91,7 @@ fn half_load(stage: &Stage<'_>, rate: f64, length: Duration) -> Result<Vec<Run>,
     Ok(runs)
 }
 
-/// Starts processes at this rate, whatever becomes of them, and answers how many.
+/// Starts processes at this rate, without waiting for their ends. Returns how many.
 fn start_evenly(stage: &Stage<'_>, rate: f64, length: Duration) -> u64 {
     let mut db = stage.app();
     let begun = Instant::now();

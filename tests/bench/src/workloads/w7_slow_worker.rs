@@ -1,4 +1,4 @@
-//! W7: half of the processes are on a worker that takes two seconds for every call.
+//! W7: half of the processes have a worker that takes two seconds for every call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,10 +16,10 @@ pub const SERVER: &str = "all of the server, % of a core";
 const XIDS: &str = "transaction ids used";
 const WAL: &str = "WAL bytes written";
 
-/// The background writer notes the open transactions in the WAL so long after there was other WAL.
+/// After this time without other WAL, the background writer writes the open transactions to the WAL.
 const SERVERS_OWN: Duration = Duration::from_secs(16);
 
-/// So much of a core, in percent, counts as nothing.
+/// This part of a core, in percent, counts as nothing.
 pub const HARDLY_ANY: f64 = 0.1;
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
@@ -48,7 +48,7 @@ fn set_autovacuum(lab: &Lab, value: &str) {
     });
 }
 
-/// What the server has used up to a moment.
+/// The server's consumption up to a moment.
 pub struct Idle {
     engine: f64,
     server: f64,
@@ -71,7 +71,7 @@ impl Idle {
         }
     }
 
-    /// What is used in so much time.
+    /// The consumption in this time.
     pub fn over(stage: &Stage<'_>, length: Duration) -> Run {
         let before = Idle::now(stage);
         std::thread::sleep(length);

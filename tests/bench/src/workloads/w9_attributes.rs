@@ -1,4 +1,4 @@
-//! W9: W1 with a row of a user's table that every step reads and writes.
+//! W9: W1 with a row of an application's table that every step reads and writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ fn with_rows(stage: &Stage<'_>, processes: u64) -> Result<Run, String> {
     Ok(run)
 }
 
-/// What the state of each number adds to its answer.
+/// The part that each state adds to its answer, by its number.
 const WRITES: [&str; 6] = [
     r#","writeToGlobalAttributes":{"n":0}"#,
     r#","writeToGlobalAttributes":{"n":1}"#,

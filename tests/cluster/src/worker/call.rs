@@ -1,35 +1,35 @@
-//! What the engine asked of a worker.
+//! A call from the engine, as a worker got it.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use serde_json::Value;
 
-/// Which of the three calls of the protocol.
+/// The three calls of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// What does the state wait for?
+    /// Asks what the state waits for.
     WaitUntil,
-    /// What is to be done next?
+    /// Asks what to do next.
     Execute,
-    /// A procedure on behalf of a caller.
+    /// Asks for the result of an RPC for a caller.
     Rpc,
 }
 
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Which call it is.
+    /// The kind of the call.
     pub api: Api,
-    /// The path it came on.
+    /// The path of the request.
     pub path: String,
-    /// Header fields, names in lower case.
+    /// The headers, with names in lower case.
     pub headers: HashMap<String, String>,
     /// The decoded body.
     pub body: Value,
-    /// The body as it came: numbers with all their digits.
+    /// The body as text, so that numbers keep all their digits.
     pub raw: String,
-    /// When it came.
+    /// When the call came.
     pub at: Instant,
 }
 
@@ -53,12 +53,12 @@ impl Call {
         self.body["context"][field].as_str().unwrap_or_default()
     }
 
-    /// The state's id, or the RPC's name.
+    /// The id of the state, or the name of the RPC.
     pub fn target(&self) -> &str {
         self.text(if self.api == Api::Rpc { "rpcName" } else { "stateId" })
     }
 
-    /// Is it `execute` of this state?
+    /// Whether this is `execute` of the state with this id.
     pub fn executes(&self, state: &str) -> bool {
         self.api == Api::Execute && self.target() == state
     }
@@ -73,47 +73,47 @@ impl Call {
         self.context("stateExecutionId")
     }
 
-    /// The call's identity for ever.
+    /// The identity of the call, the same for all attempts.
     pub fn call_id(&self) -> &str {
         self.context("callId")
     }
 
-    /// The call's identity for as long as the request is the same.
+    /// The identity of the request: the same while the request does not change.
     pub fn idempotency_key(&self) -> &str {
         self.headers.get("idempotency-key").map_or("", String::as_str)
     }
 
-    /// From 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u64 {
         self.body["context"]["attempt"].as_u64().unwrap_or_default()
     }
 
-    /// The state's or the RPC's input.
+    /// The input of the state or the RPC.
     pub fn input(&self) -> &Value {
         &self.body[if self.api == Api::Rpc { "input" } else { "stateInput" }]
     }
 
-    /// A column, as it was loaded.
+    /// A column as the call has loaded it.
     pub fn global(&self, name: &str) -> &Value {
         &self.body["loadedGlobalAttributes"][name]
     }
 
-    /// A local attribute, as it was loaded.
+    /// A local attribute as the call has loaded it.
     pub fn local(&self, key: &str) -> &Value {
         &self.body["loadedLocalAttributes"][key]
     }
 
-    /// The write that was refused, or null.
+    /// The error of the application's tables about an earlier answer, or null.
     pub fn refused_write(&self) -> &Value {
         &self.body["appDatabaseError"]
     }
 
-    /// Did the timer command fire?
+    /// Whether the timer command fired.
     pub fn fired(&self, command: &str) -> bool {
         self.result("timerResults", command)["status"] == "COMPLETED_COMMAND"
     }
 
-    /// The payloads that a queue command took, of either kind of queue.
+    /// The payloads that a queue command took, from a local or a global queue.
     pub fn messages(&self, command: &str) -> Vec<Value> {
         ["localQueueResults", "globalQueueResults"]
             .iter()

@@ -1,4 +1,4 @@
-//! A worker that does what a test tells it to: well, badly, or not at all.
+//! A worker that answers as a test says: well, badly, or not at all.
 
 mod call;
 mod reply;

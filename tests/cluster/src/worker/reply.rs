@@ -1,36 +1,36 @@
-//! What a worker answers: the words of the protocol, and the ways to break them.
+//! The replies of a worker: valid answers of the protocol, and invalid ones.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// What goes back over the wire.
+/// A reply as it is sent.
 #[derive(Clone)]
 pub enum Reply {
     /// A status and a JSON body.
     Json(u16, Value),
-    /// A status and a body that is whatever it is.
+    /// A status and a body of any bytes.
     Raw(u16, Vec<u8>),
-    /// A 503 without a body that says in how many seconds to come again.
+    /// A 503 without a body, which asks callers to wait this number of seconds.
     Unavailable(u32),
-    /// Nothing until the test calls `release` on the worker, then the other reply.
+    /// No reply until the test calls `release` on the worker. Then the other reply.
     Hang(Box<Reply>),
-    /// A well-formed answer, one byte at a time, this far apart.
+    /// A valid answer, byte by byte, with this pause between two bytes.
     Drip(Duration),
-    /// A well-formed answer of this many bytes.
+    /// A valid answer of this many bytes.
     Huge(usize),
-    /// Half of the announced body, then the end of the connection.
+    /// Half of the announced body. Then the connection ends.
     CloseMidBody,
-    /// The other reply, so much later.
+    /// The other reply, after this time.
     Late(Duration, Box<Reply>),
-    /// The other reply, in pieces, the last of which comes so much later.
+    /// The other reply in pieces. The last piece comes after this time.
     Pieces(Duration, Box<Reply>),
-    /// Two answers to one request, in one go.
+    /// Two answers to one request, sent together.
     Twice(Box<Reply>, Box<Reply>),
 }
 
 impl Reply {
-    /// Never answers by itself; `wish` is what a released call gets.
+    /// Never answers by itself. `wish` is the reply after a release.
     pub fn hang(wish: impl Into<Reply>) -> Reply {
         Reply::Hang(Box::new(wish.into()))
     }
@@ -42,7 +42,7 @@ impl From<Answer> for Reply {
     }
 }
 
-/// A good answer in the making.
+/// A valid answer that is being built.
 #[derive(Clone)]
 pub struct Answer(Map<String, Value>);
 
@@ -56,7 +56,7 @@ impl Answer {
         self
     }
 
-    /// As it is sent.
+    /// The answer as JSON.
     pub fn json(&self) -> Value {
         Value::Object(self.0.clone())
     }
@@ -76,12 +76,12 @@ impl Answer {
         self.with("publishToLocalQueue", json!([{"queueName": queue, "payload": payload}]))
     }
 
-    /// Publishes to a queue of everybody's.
+    /// Publishes to a global queue.
     pub fn publish_global(self, queue: &str, payload: Value) -> Answer {
         self.with("publishToGlobalQueue", json!([{"queueName": queue, "payload": payload}]))
     }
 
-    /// Has functions of the database called, each with its argument.
+    /// Calls functions of the database, each with its argument.
     pub fn calls(self, functions: &[(&str, Value)]) -> Answer {
         let calls = functions.iter().map(|(function, argument)| json!({"function": function, "argument": argument}));
         self.with("callFunctions", calls.collect())
@@ -92,7 +92,7 @@ impl Answer {
         decide(decision)
     }
 
-    /// Its first next state begins later: `delayInSeconds` or `startAt`.
+    /// Makes the first next state begin later: `delayInSeconds` or `startAt`.
     pub fn delayed(mut self, begin: Value) -> Answer {
         let movement = &mut self.0["stateDecision"]["nextStates"][0];
         if let (Some(movement), Value::Object(begin)) = (movement.as_object_mut(), begin) {
@@ -128,27 +128,27 @@ pub fn next_all(states: &[(&str, Value)]) -> Answer {
     decide(json!({"nextStates": states}))
 }
 
-/// This thread ends; the process completes with its last thread.
+/// Ends this thread. The process completes with its last thread.
 pub fn graceful_complete(output: Value) -> Answer {
     close("GRACEFUL_COMPLETE_PROCESS", output)
 }
 
-/// The process completes now.
+/// Completes the process now.
 pub fn force_complete(output: Value) -> Answer {
     close("FORCE_COMPLETE_PROCESS", output)
 }
 
-/// The process fails now.
+/// Fails the process now.
 pub fn force_fail(output: Value) -> Answer {
     close("FORCE_FAIL_PROCESS", output)
 }
 
-/// This thread ends, and that is all.
+/// Ends this thread, and does nothing else.
 pub fn dead_end() -> Answer {
     decide(json!({"threadCloseDecision": {"closeType": "DEAD_END"}}))
 }
 
-/// Completes if the queue is empty, goes to the state otherwise.
+/// Completes the process if the queue is empty. Otherwise the state follows.
 pub fn close_if_empty(queue: &str, otherwise: &str) -> Answer {
     decide(json!({
         "conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": [queue], "closeInput": null},
@@ -156,12 +156,12 @@ pub fn close_if_empty(queue: &str, otherwise: &str) -> Answer {
     }))
 }
 
-/// What an RPC answers to its caller.
+/// The output of an RPC for its caller.
 pub fn output(value: Value) -> Answer {
     Answer::new("output", value)
 }
 
-/// An answer that is not 200.
+/// An answer with a status other than 200.
 pub fn error(status: u16, kind: &str, detail: &str) -> Reply {
     Reply::Json(status, json!({"errorType": kind, "detail": detail}))
 }
@@ -201,17 +201,17 @@ fn request(waiting: &str, commands: &[Value], combinations: Value) -> Answer {
     Answer::new("commandRequest", request)
 }
 
-/// A timer, for [`any_of`] and its like.
+/// A timer command, for [`any_of`] and similar functions.
 pub fn timer(command: &str, seconds: f64) -> Value {
     json!({"timerCommands": {"commandId": command, "delayInSeconds": seconds}})
 }
 
-/// Messages of a queue of the process.
+/// A command for messages of a local queue.
 pub fn local_queue(command: &str, queue: &str, count: u32) -> Value {
     json!({"localQueueCommands": {"commandId": command, "queueName": queue, "count": count}})
 }
 
-/// Messages of a queue of everybody's.
+/// A command for messages of a global queue.
 pub fn global_queue(command: &str, queue: &str, count: u32) -> Value {
     json!({"globalQueueCommands": {"commandId": command, "queueName": queue, "count": count}})
 }

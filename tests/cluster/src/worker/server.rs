@@ -1,4 +1,4 @@
-//! The HTTP server behind a worker: one thread for each connection, every call in a ledger.
+//! The HTTP server of a worker. It has one thread for each connection, and records every call in a ledger.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,19 +13,19 @@ use super::{Call, Reply};
 
 type Handler = Arc<dyn Fn(&Call) -> Reply + Send + Sync>;
 
-/// A running worker; it stops when dropped.
+/// A running worker. It stops when dropped.
 pub struct Worker {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// Keeps the port while the worker is away.
+    /// Keeps the port while the worker does not listen.
     _place: Socket,
 }
 
-/// What a worker has seen.
+/// The calls and errors that a worker has seen.
 pub struct Ledger(Arc<Shared>);
 
 impl Ledger {
-    /// What came that was not of the protocol; a test that ends well has none.
+    /// Requests that were not of the protocol. A test that ends well has none.
     pub fn complaints(&self) -> Vec<String> {
         self.0.state().complaints.clone()
     }
@@ -33,25 +33,25 @@ impl Ledger {
 
 struct Shared {
     state: Mutex<State>,
-    /// Signalled at every new call, at a release and at the end.
+    /// Signalled at every new call, at a release, and at the end.
     changed: Condvar,
 }
 
 struct State {
     handler: Handler,
-    /// Calls enter the ledger.
+    /// Whether calls are recorded in the ledger.
     remembers: bool,
-    /// What it does instead, while it is broken.
+    /// The handler while the worker is broken.
     mischief: Option<Handler>,
     calls: Vec<Call>,
-    /// What was wrong with requests that are not of the protocol.
+    /// The problems of requests that are not of the protocol.
     complaints: Vec<String>,
     /// Grows with every release.
     releases: u64,
     connections: HashMap<u64, TcpStream>,
     accepted: u64,
     listening: bool,
-    /// Grows when the worker stops listening; an accept loop of an older generation ends.
+    /// Grows when the worker stops listening. An accept loop of an older generation ends.
     generation: u64,
 }
 
@@ -67,7 +67,7 @@ impl Worker {
         Worker::start_with(true, Arc::new(move |call| handler(call).into()))
     }
 
-    /// The same, with a handler that keeps a ledger of its own: this worker remembers no calls, however many there are.
+    /// A worker that records no calls, for a handler with a ledger of its own.
     pub fn start_forgetful<R: Into<Reply>>(handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
         Worker::start_with(false, Arc::new(move |call| handler(call).into()))
     }
@@ -95,17 +95,17 @@ impl Worker {
         worker
     }
 
-    /// What `register_worker` is told.
+    /// The URL for `register_worker`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// From now on every call is answered by this instead.
+    /// Answers every call by this handler from now on.
     pub fn misbehave<R: Into<Reply>>(&self, mischief: impl Fn(&Call) -> R + Send + Sync + 'static) {
         self.shared.state().mischief = Some(Arc::new(move |call| mischief(call).into()));
     }
 
-    /// Does as it was started to do again, and lets go of calls that hang.
+    /// Answers by the original handler again, and releases calls that hang.
     pub fn heal(&self) {
         self.shared.state().mischief = None;
         self.release();
@@ -117,7 +117,7 @@ impl Worker {
         self.shared.changed.notify_all();
     }
 
-    /// Stops listening and closes all connections: whoever calls is refused.
+    /// Stops listening and closes all connections. New connections are refused.
     pub fn go_away(&self) {
         let mut state = self.shared.state();
         if !std::mem::replace(&mut state.listening, false) {
@@ -129,7 +129,7 @@ impl Worker {
         }
         drop(state);
         self.release();
-        // The listener's thread sits in `accept`; this connection, which nobody will serve, is what ends it.
+        // The listener's thread waits in `accept`. This connection ends the wait, and is never served.
         if let Ok(stream) = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)) {
             // The thread closes the listener, and with it this connection: then nothing listens any more.
             let closed = (&stream).read(&mut [0]);
@@ -153,7 +153,7 @@ impl Worker {
         self.shared.state().calls.clone()
     }
 
-    /// How many callers have closed their connections while their calls hang here.
+    /// How many callers have closed their connections while their calls hang.
     pub fn abandoned(&self) -> usize {
         let state = self.shared.state();
         let is_closed = |connection: &TcpStream| {
@@ -164,22 +164,22 @@ impl Worker {
         state.connections.values().filter(|connection| is_closed(connection)).count()
     }
 
-    /// How many calls so far were such.
+    /// How many calls so far fulfil the condition.
     pub fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
         self.shared.state().calls.iter().filter(|call| which(call)).count()
     }
 
-    /// What remains to be asked of the worker when it has gone.
+    /// The ledger, which can be read after the worker was dropped.
     pub fn ledger(&self) -> Ledger {
         Ledger(Arc::clone(&self.shared))
     }
 
-    /// The first such call, which comes within `seconds`.
+    /// Waits at most `seconds` for the first call that fulfils the condition.
     pub fn wait_for(&self, what: &str, seconds: u64, which: impl Fn(&Call) -> bool) -> Call {
         self.wait_for_count(what, seconds, 1, which).remove(0)
     }
 
-    /// The first `count` such calls, which come within `seconds`.
+    /// Waits at most `seconds` for the first `count` calls that fulfil the condition.
     pub fn wait_for_count(&self, what: &str, seconds: u64, count: usize, which: impl Fn(&Call) -> bool) -> Vec<Call> {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let mut state = self.shared.state();
@@ -211,7 +211,7 @@ impl Worker {
                 let stream = listener.accept();
                 let mut state = shared.state();
                 if state.generation != generation {
-                    // The listener first: who sees the connection end finds nobody listening.
+                    // The listener first: a caller that sees the connection end can't connect again.
                     drop(listener);
                     return;
                 }
@@ -243,12 +243,12 @@ impl Drop for Worker {
     }
 }
 
-/// A port of 127.0.0.1, and a socket that is bound to it and never listens: others can't get it, and whoever connects
-/// is refused until the worker listens.
+/// A port of 127.0.0.1, and a socket that is bound to it and never listens. Other programs can't get the port.
+/// Connections are refused until the worker listens.
 fn keep_port() -> (SocketAddr, Socket) {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let place = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    // As the listener's socket has it, which shares the port with this one.
+    // The listener's socket has the same option, and shares the port with this socket.
     place.set_reuse_address(true).expect("a socket that is not bound yet");
     place.bind(&any.into()).expect("a free port");
     let address = place.local_addr().expect("a bound socket").as_socket().expect("an address of the internet");
@@ -264,7 +264,7 @@ fn hang_up(connection: &TcpStream) {
     }
 }
 
-/// Serves one connection until it ends; a connection that breaks is the caller's right, a request that is not HTTP is not.
+/// Serves one connection until it ends. A caller may break the connection. A request that is not HTTP is an error.
 fn serve(shared: &Shared, stream: TcpStream) -> Result<(), String> {
     // Small answers must not wait for an acknowledgement, or latencies could not be judged.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -336,8 +336,8 @@ fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>, String> {
     Ok(Some((path.to_owned(), headers, body)))
 }
 
-/// Gives a reply; an error is the end of the connection, wanted or not. `releases` is counted when the call enters the ledger, so
-/// that a release by whoever saw it there always counts.
+/// Gives a reply. An error means the end of the connection, intended or not. `releases` was counted when the call
+/// entered the ledger. So a release by a test that has seen the call there always counts.
 fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) -> std::io::Result<()> {
     match reply {
         Reply::Json(status, body) => answer(stream, status, body.to_string().as_bytes()),
@@ -397,10 +397,10 @@ fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) ->
     }
 }
 
-/// Pieces of an answer that is given in pieces.
+/// The number of pieces of an answer.
 const PIECES: usize = 10;
 
-/// An answer with its body, as it goes over the wire; nothing for a reply that is more than an answer.
+/// An answer with its body, as bytes. Empty for a reply that is more than an answer.
 fn encoded(reply: Reply) -> Vec<u8> {
     let (status, body) = match reply {
         Reply::Json(status, body) => (status, body.to_string().into_bytes()),
