@@ -51,6 +51,16 @@ quietly() {
     return "$status"
 }
 
+# long_build LOG COMMAND...: the same for a build of minutes, whose progress a terminal shows.
+long_build() {
+    if [ -t 2 ]; then
+        shift
+        "$@" >&2 </dev/null
+    else
+        quietly "$@"
+    fi
+}
+
 # timed NAME COMMAND...: a heading before, the outcome and the seconds after.
 timed() {
     local name=$1 began=$SECONDS status=0
@@ -187,7 +197,7 @@ package_extension() {
     stage=$build_target/$name
     rm -rf "$stage"
     mkdir -p "$stage"
-    quietly "$work_dir/build.log" env ${build_settings[@]+"${build_settings[@]}"} cargo pgrx package \
+    long_build "$work_dir/build.log" env ${build_settings[@]+"${build_settings[@]}"} cargo pgrx package \
         --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
         die "the extension could not be built"
     # cargo-pgrx leaves out the install scripts of earlier versions, which an update can start from.

@@ -3,7 +3,7 @@
 //! `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Failure, NOT_REGISTERED, Pause, Quotas, Rejection, StateExecutionId};
+use xdb_engine::{ExecutionId, Failure, NOT_REGISTERED, Pause, Quotas, Rejection, StateExecutionId};
 use xdb_protocol::refusal::{self, Refusal, sentence};
 
 /// The SQLSTATE of Postgres for a missing privilege.
@@ -37,6 +37,7 @@ refusals! {
     unknown_state_execution(id: &StateExecutionId);
     unknown_queue(name: &str, known: &str);
     already_started(process_id: &str, why: &str);
+    reuse_refused(process_id: &str, latest: ExecutionId, why: &str);
     not_running(process_id: &str, why: impl Into<String>);
     invalid_definition(what: impl std::fmt::Display);
     invalid_argument(name: &str, what: impl std::fmt::Display);

@@ -45,7 +45,7 @@ def test_it_is_booked_once(shop: Database) -> None:
 
 def test_nobody_pays(shop: Database) -> None:
     order(shop, "1")
-    assert shop.clock.run_until_closed("order-1").result == "it was not paid"
+    assert shop.clock.run_until_closed("order-1").output == "it was not paid"
     assert booked(shop) == (2, 0, 0)
 
 
@@ -55,6 +55,6 @@ def test_the_table_refuses_what_is_sold_out(shop: Database) -> None:
         if id != "3":
             shop.client.publish(Order.paid, f"order-{id}", "cash")
             assert shop.client.wait(Order, f"order-{id}").result == "cash"
-    assert shop.clock.run_until_closed("order-3").result == "sold out"
+    assert shop.clock.run_until_closed("order-3").output == "sold out"
     assert booked(shop) == (0, 2, 2)
     assert shop.execute("SELECT status FROM orders WHERE order_id = '3'") == [("sold out",)]

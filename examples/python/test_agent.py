@@ -74,5 +74,5 @@ def test_quick_ones_do_not_wait_for_those_who_think(xdb_db: Database, monkeypatc
         wait_until(lambda: xdb_db.execute(running) == [(4,)])
         for n in range(4):
             assert xdb_db.client.rpc(Agent.approve, f"a-{n}", n != 3) == 4
-        results = [xdb_db.client.wait(Agent, f"a-{n}").result for n in range(4)]
+        results = [xdb_db.client.wait(Agent, f"a-{n}").output for n in range(4)]
         assert results == ["It is 42 degrees."] * 3 + ["not approved"]

@@ -52,7 +52,7 @@ def test_the_other_bank_does_not_take_it(xdb_db: Database, monkeypatch: pytest.M
         raise ConnectionError("closed for today")
 
     outcome = run(xdb_db, monkeypatch, bank, "12.30")
-    assert (outcome.status, outcome.result) == ("FAILED", "the other bank did not take it")
+    assert (outcome.status, outcome.output) == ("FAILED", "the other bank did not take it")
     assert left(xdb_db) == (Decimal("100"), "refunded")
 
 
@@ -62,5 +62,5 @@ def test_no_money_leaves(xdb_db: Database, monkeypatch: pytest.MonkeyPatch, amou
         raise AssertionError("the bank must not be called")
 
     outcome = run(xdb_db, monkeypatch, bank, amount, approve=False)
-    assert (outcome.status, outcome.result) == ("FAILED", why)
+    assert (outcome.status, outcome.output) == ("FAILED", why)
     assert left(xdb_db) == (Decimal("100"), status)

@@ -35,7 +35,7 @@ def test_it_is_shipped(shop: Database, capsys: pytest.CaptureFixture[str]) -> No
 def test_it_is_cancelled_before_it_is_paid(shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
     outcome = shop.client.wait(Order, "order-1")
-    assert (outcome.status, outcome.result, status(shop)) == ("FAILED", "changed my mind", "cancelled")
+    assert (outcome.status, outcome.output, status(shop)) == ("FAILED", "changed my mind", "cancelled")
     assert "goes back" not in capsys.readouterr().out
 
 
@@ -50,10 +50,10 @@ def test_it_is_cancelled_while_a_step_fails(
     shop.clock.advance(seconds=5)  # some of the eight attempts
     assert status(shop) == "paid"
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
-    assert shop.client.wait(Order, "order-1").result == "changed my mind"
+    assert shop.client.wait(Order, "order-1").output == "changed my mind"
     assert status(shop) == "cancelled"
     assert capsys.readouterr().out.count("899.00 of payment p-1 goes back") == 1
 
 
 def test_nobody_pays(shop: Database) -> None:
-    assert shop.clock.run_until_closed("order-1").result == "it was not paid"
+    assert shop.clock.run_until_closed("order-1").output == "it was not paid"

@@ -31,7 +31,7 @@ def test_it_is_cancelled_while_the_warehouse_is_asked(shop: Database, monkeypatc
     assert asked.wait(60)
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
     cancelled.set()
-    assert shop.client.wait(Order, "order-1").result == "changed my mind"
+    assert shop.client.wait(Order, "order-1").output == "changed my mind"
     assert events == ["leaves", "stays, or comes back"] and status(shop) == "cancelled"
     assert not shop.client.rpc(Order.cancel, "order-1", "once more")
 
@@ -50,7 +50,7 @@ def test_it_is_cancelled_between_the_warehouse_and_the_end(shop: Database, monke
     monkeypatch.setattr(Order._xdb.states["shipped"], "fn", late)
     shop.client.publish(Order.paid, "order-1", "p-1")
     outcome = shop.client.wait(Order, "order-1")
-    assert called == [True] and (outcome.status, outcome.result) == ("FAILED", "changed my mind")
+    assert called == [True] and (outcome.status, outcome.output) == ("FAILED", "changed my mind")
     assert status(shop) == "cancelled"
 
 

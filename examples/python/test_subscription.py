@@ -43,7 +43,7 @@ def test_a_card_that_does_not_pay(db: Database, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(subscription, "charge", charge)
     outcome = db.clock.run_until_closed("s")
-    assert (outcome.status, outcome.result) == ("FAILED", "not paid: the card has expired")
+    assert (outcome.status, outcome.output) == ("FAILED", "not paid: the card has expired")
     described = db.client.describe("s")
     assert described.closed_at is not None and described.closed_at - described.started_at > timedelta(days=30)
     assert db.execute("SELECT status FROM subscriptions") == [("suspended",)]

@@ -85,7 +85,7 @@ COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'What a process does, wh
 CREATE OR REPLACE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_process';
-COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for timeout. Returns {"status", "result", "results", "timedOut"}. XD014 in a transaction that has itself started, stopped or published something.';
+COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for timeout. Returns {"status", "result", "results", "timedOut"}, and "reason" if the process closed for one. XD014 in a transaction that has itself started, stopped or published something.';
 
 CREATE OR REPLACE FUNCTION xdb.wait_for_state(process_id text, state_execution_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb

@@ -169,8 +169,10 @@ fn outcome(status: ProcessStatus, results: &process::Results) -> Result<String> 
     let timed_out = if status == ProcessStatus::Running { "true" } else { "false" };
     let status = format!("\"{status}\"");
     let result = results.only.as_deref().unwrap_or("null");
+    let reason = results.reason.as_deref().map(|reason| ("reason", reason));
     object(
         [("status", status.as_str()), ("result", result), ("results", &results.results), ("timedOut", timed_out)]
-            .into_iter(),
+            .into_iter()
+            .chain(reason),
     )
 }

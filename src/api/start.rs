@@ -302,7 +302,7 @@ fn make_way(
         Reuse::Terminate => {
             terminate(spi, registry, process_id, &found, "another execution of the process id was started")
         }
-        Reuse::Refuse(why) => Err(error::already_started(process_id, &format!("Execution {latest} {why}."))),
+        Reuse::Refuse(why) => Err(error::reuse_refused(process_id, latest, why)),
     }
 }
 

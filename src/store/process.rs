@@ -55,12 +55,14 @@ const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.
     p.pause_mode, p.paused_until, p.pause_reason";
 
 record! {
-    /// The results of threads that have closed.
+    /// The results of threads that have closed, and why the execution has closed.
     pub struct Results {
         /// A JSON array.
         results: String,
         /// The output, if there is exactly one result.
         only: Option<String>,
+        /// A JSON text. None if there is no reason.
+        reason: Option<String>,
     }
 
     /// The first use of an RPC's idempotency key.
@@ -112,7 +114,8 @@ statements! {
     BY_REQUEST = "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2"
         => pub fn by_request(process_id: &str, request_id: &str) -> Option<(ExecutionId, pg_sys::Oid)>;
     RESULTS = "SELECT results::text, \
-            CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END AS only \
+            CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END AS only, \
+            pg_catalog.to_jsonb(reason)::text AS reason \
         FROM xdb.process_execution WHERE execution_id = $1";
     NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at, digest) VALUES ($1, $2, $3, $4) \
         ON CONFLICT DO NOTHING" => fn put_key(id: ExecutionId, key: &str, now: Timestamp, digest: &str) -> u64;

@@ -178,7 +178,7 @@ fn an_answer_that_the_engine_rejects_is_a_failed_attempt_unless_it_is_late() {
     let unknown = applied(&mut memory, &calling(next(&["C"])));
     let Outcome::Failed(failure, further) = unknown else { panic!("{unknown:?}") };
     assert_eq!((failure.error_type.as_deref(), further), (Some(NOT_REGISTERED), Further::WhenRegistered));
-    assert_eq!(failure.detail, "unknown state \"C\"; odd");
+    assert_eq!(failure.detail, "unknown state \"C\": known are A, B; odd");
     assert_eq!(applied(&mut memory, &calling(next(&["B"]))), Outcome::Applied);
     assert_eq!(applied(&mut memory, &calling(next(&["B"]))), Outcome::Over(Rejection::Stale));
     memory.world.execute(2, close(CloseType::ForceComplete));

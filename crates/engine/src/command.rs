@@ -372,7 +372,7 @@ pub enum Rejection {
     /// A start has an input but no starting state that would get it.
     UnusedInput,
     /// The definition has no such state.
-    UnknownState(String),
+    UnknownState { name: String, known: String },
     /// The definition lists its local queues, and this one is not among them.
     UnknownQueue { name: String, known: String },
     /// The definition lists its global queues, and this one is not among them.
@@ -398,7 +398,7 @@ impl Rejection {
     /// counts.
     pub fn is_unregistered(&self) -> bool {
         match self {
-            Self::UnknownState(_)
+            Self::UnknownState { .. }
             | Self::UnknownQueue { .. }
             | Self::UnknownGlobalQueue(_)
             | Self::UnknownLocalAttribute(_)
@@ -422,7 +422,7 @@ impl std::fmt::Display for Rejection {
             Self::Stale => f.write_str("the state execution is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
-            Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
+            Self::UnknownState { name, known } => write!(f, "unknown state \"{name}\": known are {known}"),
             Self::UnknownQueue { name, known } if known.is_empty() => {
                 write!(f, "unknown local queue \"{name}\": the process type lists none")
             }

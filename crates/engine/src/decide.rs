@@ -700,7 +700,7 @@ impl Draft<'_> {
         let definition = self.context.definition;
         for StateMovement { state_id, config, .. } in movements {
             if !definition.states.contains_key(state_id) {
-                return Err(Rejection::UnknownState(state_id.clone()));
+                return Err(Rejection::UnknownState { name: state_id.clone(), known: definition.listed_states() });
             }
             if let Some(options) = config
                 && let Err(UnknownName { at, what }) = definition.check_options(options, self.context.mapping)

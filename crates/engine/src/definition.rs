@@ -130,6 +130,11 @@ impl Definition {
         state.or_else(|| rpc().map(|(name, _)| format!("RPC {name:?} has no function")))
     }
 
+    /// The listed states, for a message.
+    pub fn listed_states(&self) -> String {
+        if self.states.is_empty() { "none".to_owned() } else { listed(self.states.keys().map(String::as_str)) }
+    }
+
     /// The listed local queues, for a message.
     pub fn listed_queues(&self) -> String {
         listed(self.local_queues.iter().flatten().map(String::as_str))
@@ -172,7 +177,7 @@ impl Definition {
         if let Some(state_id) = &recovery.state_failure_proceed_state_id
             && !self.states.contains_key(state_id)
         {
-            let what = format!("{state_id:?} is not listed in states");
+            let what = format!("{state_id:?} is not listed in states; known are {}", self.listed_states());
             return Err(fault(UnknownName { at: "stateFailureProceedStateId".to_owned(), what }));
         }
         match &recovery.state_failure_proceed_state_config {

@@ -435,7 +435,8 @@ fn what_the_definition_does_not_list_is_refused() {
     let waiting = CommandRequest { commands: vec![from_queue("x", 1, 1)], ..request.clone() };
     assert_eq!(world.run(answer(&waiting, Effects::default())), Err(unknown_queue()));
     world.answer_wait_until(1, request);
-    assert_eq!(world.run(execute(1, next(&["x"]))), Err(Rejection::UnknownState(x())));
+    let unknown_state = Rejection::UnknownState { name: x(), known: world.definition.listed_states() };
+    assert_eq!(world.run(execute(1, next(&["x"]))), Err(unknown_state));
     assert!(matches!(world.run(execute(1, next(&[]))), Err(Rejection::InvalidAnswer(_))));
     assert_eq!(world.replayed(), world.execution);
 }
@@ -496,7 +497,9 @@ fn a_start_may_begin_in_another_state() {
     world.run(at("B")).unwrap();
     assert_eq!(world.state(1).id.to_string(), "B-1");
     assert_eq!(world.state(1).input, start.input, "it gets the input");
-    assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(Rejection::UnknownState("C".to_owned())));
+    let unknown = Rejection::UnknownState { name: "C".to_owned(), known: "A, B".to_owned() };
+    assert_eq!(unknown.to_string(), "unknown state \"C\": known are A, B");
+    assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(unknown));
     // A start may name a starting state even if the definition has none.
     let mut world = World::new(Definition { starting_state: None, ..world.definition });
     world.run(at("A")).unwrap();

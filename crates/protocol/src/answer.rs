@@ -2,7 +2,7 @@
 
 use crate::config::state_config;
 use crate::fields::{
-    Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, word,
+    Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole,
 };
 use crate::functions::{FUNCTION_CALL, function_call, function_calls};
 use crate::payload::MAX_PAYLOAD_DEPTH;
@@ -363,7 +363,7 @@ fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Parsed<GlobalPublis
 fn command_request(text: &str, reader: AnswerReader<'_>) -> Parsed<CommandRequest> {
     let mut object = reader
         .object(text, &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"])?;
-    let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
+    let waiting_type = object.required_word("waitingType", WaitingType::WORDS, WaitingType::parse)?;
     let mut commands = object.list_of("timerCommands", |text| timer_command(text, reader))?;
     commands.extend(object.list_of("localQueueCommands", |text| local_queue_command(text, reader))?);
     commands.extend(object.list_of("globalQueueCommands", |text| global_queue_command(text, reader))?);
@@ -543,7 +543,7 @@ fn decision_of(mut object: Object<'_>, reader: AnswerReader<'_>) -> Parsed<Decis
 
 fn close(object: &mut Object<'_>, known: &[&str], reader: AnswerReader<'_>) -> Parsed<(CloseType, Option<Json>)> {
     let parse = |word: &str| CloseType::parse(word).filter(|close_type| known.contains(&close_type.as_str()));
-    let close_type = object.required("closeType", |text| word(text, known, parse))?;
+    let close_type = object.required_word("closeType", known, parse)?;
     let output = object.optional("closeInput", |text| reader.payload(text))?;
     Ok((close_type, output))
 }

@@ -285,7 +285,8 @@ fn check_references(definition: &Definition) -> Parsed<()> {
     if let Some(state) = &definition.starting_state
         && !definition.states.contains_key(state)
     {
-        return Err(Fault::new(format!("{} is not listed in states", quote(state))).at("startingState"));
+        let what = format!("{} is not listed in states; known are {}", quote(state), definition.listed_states());
+        return Err(Fault::new(what).at("startingState"));
     }
     let attributes = definition.global_attributes.iter().flat_map(|table| table.attributes.keys());
     refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;

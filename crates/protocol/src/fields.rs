@@ -128,6 +128,17 @@ impl<'a> Object<'a> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
     }
 
+    /// Reads a required field that has one of the known words.
+    pub fn required_word<T>(
+        &mut self,
+        key: &'static str,
+        known: &[&str],
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Parsed<T> {
+        let missing = || Fault::new(format!("is missing; known are {}", known.join(", "))).at(key);
+        self.optional(key, |text| word(text, known, parse))?.ok_or_else(missing)
+    }
+
     /// Reads an array. An absent array is empty.
     pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Parsed<T>) -> Parsed<Vec<T>> {
         let (unknown_keys, mut items) = (self.unknown_keys, 0..);

@@ -3,7 +3,9 @@
 //! Limitations: only errors that don't depend on a server are here. The server and the simulator share them.
 
 use std::fmt;
-use xdb_engine::{Failure, NOT_REGISTERED, Pause, PauseMode, Rejection, StateExecutionId, listed};
+use xdb_engine::{
+    ExecutionId, Failure, IdReusePolicy, NOT_REGISTERED, Pause, PauseMode, Rejection, StateExecutionId, listed,
+};
 
 /// An error of a function, for its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +101,10 @@ crate::errors! {
         hint "Use a new key for a new request. To repeat a request, use its key with the same input.";
     already_started(process_id: &str, why: &str) = b"XD006", "process \"{process_id}\" was already started",
         detail why;
+    /// The id reuse policy refuses a start. `why` says what the latest execution of the id has done.
+    reuse_refused(process_id: &str, latest: ExecutionId, why: &str) = b"XD006", "process \"{process_id}\" was already started",
+        detail format!("Execution {latest} {why}."),
+        hint format!("id_reuse_policy says when an id may be used again: {}.", listed(IdReusePolicy::WORDS.iter().copied()));
     not_running(process_id: &str, why: impl Into<String>) = b"XD007", "process \"{process_id}\" is not running",
         detail why;
     invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
@@ -166,7 +172,7 @@ pub fn paused(what: &str, pause: &Pause) -> Refusal {
 pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
-        Rejection::UnknownState(name) => unknown_state(name),
+        Rejection::UnknownState { name, .. } => unknown_state(name),
         Rejection::UnknownQueue { name, known } => unknown_queue(name, known),
         Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
         Rejection::UnknownLocalAttribute(_)
@@ -186,8 +192,9 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
 /// A start that the engine refused.
 pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
-        Rejection::UnknownState(name) => {
-            invalid_argument("options.startingState", format_args!("\"{name}\" is not listed in states"))
+        Rejection::UnknownState { name, known } => {
+            let what = format_args!("\"{name}\" is not listed in states; known are {known}");
+            invalid_argument("options.startingState", what)
         }
         Rejection::InvalidOptions(what) => invalid_argument("options.startingStateConfig", what),
         Rejection::UnusedInput => invalid_argument("input", "the process type has no starting state"),

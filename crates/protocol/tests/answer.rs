@@ -186,7 +186,7 @@ fn wrong_answers_to_wait_until() {
     for (request, message) in [
         ("null".to_owned(), "commandRequest is missing"),
         ("[]".to_owned(), "commandRequest must be an object"),
-        ("{}".to_owned(), "commandRequest.waitingType is missing"),
+        ("{}".to_owned(), "commandRequest.waitingType is missing; known are EmptyCommand, AllOfCompletion, "),
         (r#"{"waitingType":1}"#.to_owned(), "commandRequest.waitingType must be a string"),
         (
             r#"{"waitingType":"Foo"}"#.to_owned(),
@@ -310,7 +310,10 @@ fn wrong_answers_to_execute() {
             r#"{"stateDecision":{"nextStates":[{"stateId":"A"}],"conditionalClose":{"closeType":"DEAD_END","whenLocalQueuesEmpty":["q"]}}}"#,
             r#"stateDecision.conditionalClose.closeType "DEAD_END" is unknown; known are GRACEFUL_COMPLETE_PROCESS, FORCE_COMPLETE_PROCESS"#,
         ),
-        (r#"{"stateDecision":{"threadCloseDecision":{}}}"#, "stateDecision.threadCloseDecision.closeType is missing"),
+        (
+            r#"{"stateDecision":{"threadCloseDecision":{}}}"#,
+            "stateDecision.threadCloseDecision.closeType is missing; known are GRACEFUL_COMPLETE_PROCESS, ",
+        ),
         (
             r#"{"stateDecision":{"threadCloseDecision":{"closeType":"DONE"}}}"#,
             r#"stateDecision.threadCloseDecision.closeType "DONE" is unknown; known are GRACEFUL_COMPLETE_PROCESS, "#,
@@ -619,7 +622,7 @@ fn a_failure_that_is_an_argument_is_read_strictly() {
 fn a_rejected_answer_costs_no_attempt_if_a_registration_could_cure_it() {
     let name = || "n".to_owned();
     let unregistered = [
-        Rejection::UnknownState(name()),
+        Rejection::UnknownState { name: name(), known: name() },
         Rejection::UnknownQueue { name: name(), known: name() },
         Rejection::UnknownGlobalQueue(name()),
         Rejection::UnknownLocalAttribute(name()),

@@ -88,7 +88,11 @@ fn wrong_definitions_are_told_what_is_wrong() {
             r#"{"startState":"A"}"#,
             r#"the definition has the unknown key "startState"; known are startingState, states, "#,
         ),
-        (r#"{"startingState":"A"}"#, r#"startingState "A" is not listed in states"#),
+        (r#"{"startingState":"A"}"#, r#"startingState "A" is not listed in states; known are none"#),
+        (
+            r#"{"startingState":"A","states":{"C":{},"B":{}}}"#,
+            r#"startingState "A" is not listed in states; known are B, C"#,
+        ),
         (r#"{"startingState":7}"#, "startingState must be a string"),
         (r#"{"states":[]}"#, "states must be an object"),
         (r#"{"states":{"":{}}}"#, "states has a key that is empty"),
@@ -123,7 +127,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
         ),
         (
             r#"{"states":{"A":{"stateFailureRecoveryOptions":{"policy":"PROCEED_TO_CONFIGURED_STATE","stateFailureProceedStateId":"B"}}}}"#,
-            r#"states.A.stateFailureRecoveryOptions.stateFailureProceedStateId "B" is not listed in states"#,
+            r#"states.A.stateFailureRecoveryOptions.stateFailureProceedStateId "B" is not listed in states; known are A"#,
         ),
         (
             r#"{"states":{"A":{"loadGlobalAttributes":{"policy":"SOME"}}}}"#,

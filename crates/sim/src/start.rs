@@ -44,7 +44,7 @@ impl Simulator {
         }
         let latest = of_id().next().map(|run| (run.execution.id, policy.about(run.execution.status)));
         if let Some((latest, Reuse::Refuse(why))) = latest {
-            return Err(refusal::already_started(&process_id, &format!("Execution {latest} {why}.")));
+            return Err(refusal::reuse_refused(&process_id, latest, why));
         }
         self.refuse_type(&start.process_type)?;
         let run = Run::new(id, &definition, keys, options);

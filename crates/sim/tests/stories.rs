@@ -426,7 +426,7 @@ fn odd_answers_are_told_or_refused() {
     let told = sim.answered(go("C"));
     assert_eq!(
         (&told["failure"]["errorType"], &told["failure"]["detail"]),
-        (&json!("NotRegistered"), &json!("unknown state \"C\""))
+        (&json!("NotRegistered"), &json!("unknown state \"C\": known are A, B"))
     );
     sim.next();
     let call = sim.call();

@@ -192,13 +192,17 @@ def test_a_transfer_is_approved(sim: Simulator) -> None:
 def test_nobody_approves(sim: Simulator) -> None:
     p = transfer(sim)
     outcome = sim.run_until_closed("transfer-7")
-    assert (outcome.status, outcome.result) == ("FAILED", "not approved")
+    assert (outcome.status, outcome.output) == ("FAILED", "not approved")
+    with pytest.raises(xdb.NotCompleted) as failed:
+        _ = outcome.result
+    why = "the worker decided to fail the process: 'not approved'"
+    assert str(failed.value) == f"process 'transfer-7' has not completed: FAILED ({why})"
     assert sim.now == NOW + timedelta(hours=1) and sim.rows(Account)[0]["balance"] == Decimal("100")
     assert p.description.threads == ()
 
 
 def test_a_rejected_transfer_writes_nothing_of_the_account(sim: Simulator) -> None:
-    assert transfer(sim, balance="5").outcome.result == "insufficient funds"
+    assert transfer(sim, balance="5").outcome.output == "insufficient funds"
     assert sim.row(Transfer, "t-7")["status"] == "rejected"  # type: ignore[index]
 
 
@@ -218,7 +222,7 @@ def test_spent_retries_lead_to_the_compensation(sim: Simulator) -> None:
     sim.fail_calls(MoneyTransfer.credit, times=3)
     p.rpc(MoneyTransfer.approve, "bob")
     sim.advance(minutes=1)
-    assert p.outcome.result == "the other bank did not take it" and CREDITS == []
+    assert p.outcome.output == "the other bank did not take it" and CREDITS == []
     assert sim.row(Account, "acc-1") == {"account_id": "acc-1", "balance": Decimal("100")}
 
 

@@ -134,7 +134,7 @@ fn what_is_not_registered_is_told_waits_and_is_called_at_once_when_it_is() {
     }
     let [failure] = views::failures(&mut db, "p1").try_into().expect("one");
     assert_eq!(failure["error_type"], "NotRegistered");
-    assert_eq!(failure["detail"], "unknown state \"Pack\"");
+    assert_eq!(failure["detail"], "unknown state \"Pack\": known are Pay, Refund");
     assert_eq!((&failure["attempt"], &failure["state_status"]), (&json!(1), &json!("EXECUTE")));
     assert!(failure["next_attempt_at"].is_string(), "{failure}");
     let described = db.json("SELECT xdb.describe_process('p1')");
@@ -303,7 +303,7 @@ fn a_function_whose_answer_names_what_is_not_registered_is_undone_and_called_aga
     wait_until("it is told", 30, || !views::failures(&mut db, "p").is_empty());
     assert_eq!(
         db.text("SELECT error_type || ': ' || detail FROM xdb.failures"),
-        "NotRegistered: unknown state \"Pack\""
+        "NotRegistered: unknown state \"Pack\": known are Pay"
     );
     assert_eq!(db.count("ledger"), 0);
     register(&old.step_with("Pack", with("pack")));

@@ -173,7 +173,7 @@ SELECT xdb.describe_process('start-later', execution_id => :'first');
 
 -- Stopping: the outcome is kept, waiting for it returns at once, and it happens once.
 SELECT xdb.stop_process('start-later', 'FAIL', 'changed our mind');
-SELECT xdb.wait_for_process('start-later', timeout => '10 seconds') - 'results' - 'error' AS outcome;
+SELECT xdb.wait_for_process('start-later', timeout => '10 seconds') - 'results' AS outcome;
 SELECT xdb.stop_process('start-later');
 SELECT state_execution_id, status, ended_at IS NOT NULL AS ended FROM xdb.state_executions WHERE process_id = 'start-later';
 SELECT count(*) FROM xdb.timers WHERE process_id = 'start-later';

@@ -51,12 +51,13 @@ DO $$
 DECLARE
     message text;
     detail text;
+    hint text;
 BEGIN
     PERFORM xdb.start_process('errors-1', 'Errors');
 EXCEPTION WHEN SQLSTATE 'XD006' THEN
-    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-    RAISE NOTICE '% / %', message,
-        replace(detail, xdb.describe_process('errors-1') ->> 'processExecutionId', '<the execution>');
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    RAISE NOTICE '% / % / %', message,
+        replace(detail, xdb.describe_process('errors-1') ->> 'processExecutionId', '<the execution>'), hint;
 END
 $$;
 

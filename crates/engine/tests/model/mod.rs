@@ -152,7 +152,7 @@ impl From<&Rejection> for Refusal {
             Rejection::InvalidAnswer(_) | Rejection::OverQuota(_) => Self::InvalidAnswer,
             Rejection::InvalidOptions(_) => Self::InvalidOptions,
             Rejection::UnusedInput => Self::UnusedInput,
-            Rejection::UnknownState(name) => Self::UnknownState(name.clone()),
+            Rejection::UnknownState { name, .. } => Self::UnknownState(name.clone()),
             Rejection::UnknownQueue { name, .. } => Self::UnknownQueue(name.clone()),
             Rejection::UnknownGlobalQueue(name) => Self::UnknownGlobalQueue(name.clone()),
             Rejection::UnknownLocalAttribute(name) => Self::UnknownLocalAttribute(name.clone()),

@@ -17,7 +17,7 @@ from . import errors
 from .admin import Admin, Change, SignatureLost, Stranding
 from .call import Call, DatabaseError, Recovered, current
 from .checking import Finding
-from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, Outcome, Result, Start, StateOutcome, Summary
+from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, NotCompleted, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
@@ -60,6 +60,7 @@ __all__ = [
     "Merge",
     "Message",
     "NoDecision",
+    "NotCompleted",
     "NotLoaded",
     "NullAttribute",
     "OnFailure",

@@ -408,14 +408,23 @@ def _type_change(execute: Execute, process: type[Process], worker: str) -> Chang
     if not there_is(execute, "relation", "process_types"):
         return Change("process type", name, False, ("registered again: this server does not show registered definitions",))
     found = registered(execute, process)
+    notes = _notes(process)
     if found is None:
-        return Change("process type", name, True, ())
+        return Change("process type", name, True, notes)
     if found.definition is None:
         return Change("process type", name, False, (not_seen(found),))
     details = differences(found.definition, definition_of(process))
     if found.worker != worker:
         details.insert(0, f"worker: {found.worker} -> {worker}")
-    return Change("process type", name, False, tuple(details))
+    return Change("process type", name, False, (*details, *notes) if details else ())
+
+
+def _notes(process: type[Process]) -> tuple[str, ...]:
+    """What a registration of this class should say, though it is no error."""
+    definition = process.definition()
+    if definition.get("states") and "startingState" not in definition:
+        return ("note: no state has start=True, so its processes begin without a step",)
+    return ()
 
 
 def _boolean(value: bool) -> str:

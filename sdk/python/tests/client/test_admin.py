@@ -230,6 +230,22 @@ def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: Protocol
         assert conn.execute("SELECT headers FROM xdb.worker").fetchone() == ({"x-a": "b"},)
 
 
+def test_a_type_without_a_starting_state_is_told(shop: Any, worker: ProtocolWorker) -> None:
+    class Adrift(xdb.Process):
+        @xdb.state
+        def pack(self) -> xdb.Decision:
+            return xdb.complete()
+
+    class Later(xdb.Process, name="Adrift"):
+        pack = Adrift.pack
+        paid = xdb.Queue[str]()
+
+    note = "note: no state has start=True, so its processes begin without a step"
+    for process, expected in ((Adrift, (note,)), (Adrift, ()), (Later, ("localQueues: paid is new", note))):
+        changes = shop.admin.register(xdb.Worker(process), name="shop", url=worker.url)
+        assert changes[1].details == expected
+
+
 def test_executions_that_would_be_stranded(shop: Any, worker: ProtocolWorker) -> None:
     for n in range(3):
         shop.client.start(Idle, f"i-{n}")

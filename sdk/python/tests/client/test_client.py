@@ -289,6 +289,8 @@ def test_many_are_stopped_retried_and_skipped_at_once(shop: Any, worker: Protoco
         conn.rollback()
     assert [one.count for one in shop.client.stop_many(["i-2", "i-1"], "enough", fail=True)] == [1, 1]
     assert shop.client.describe("i-1").status == "FAILED" and shop.client.stop_many([]) == []
+    with pytest.raises(xdb.NotCompleted, match=r"process 'i-1' has not completed: FAILED \(enough\)$"):
+        _ = shop.client.wait(Idle, "i-1").result
     with pytest.raises(TypeError, match="a list"):
         shop.client.stop_many("i-1")
     with pytest.raises(TypeError, match="together"):
@@ -328,6 +330,8 @@ def test_the_same_by_coroutines(shop: Any, worker: ProtocolWorker) -> None:
             while not (found := await client.incidents(Fragile)):
                 await asyncio.sleep(0.02)
             assert found == await client.incidents("Fragile", process_id="a") and found[0].process_id == "a"
+            with pytest.raises(TimeoutError, match="no result yet: attempt 1 of send-1 failed: NoAddress: where to"):
+                _ = (await client.wait(Fragile, "a", timeout=0.01)).result
             worker.answer = sends
             assert [one.count for one in await client.retry_now_many(["a"])] == [1]
             assert (await client.wait(Fragile, "a")).result == "sent"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from shop import wait_until
 
 import xdb
 from xdb import errors
@@ -17,7 +19,7 @@ class Fails(xdb.Process):
 
     @xdb.state(start=True, wait=go)
     def begin(self) -> xdb.Decision:
-        return self.sold_out() if self.go.message == "recover" else self.broken()
+        return {"recover": self.sold_out, "wait": self.slow, "fail": self.broken}[self.go.message]()
 
     @xdb.state(on_failure="recover")
     def sold_out(self) -> xdb.Decision:
@@ -32,6 +34,10 @@ class Fails(xdb.Process):
     @xdb.state(retry=xdb.Retry(attempts=2, initial=timedelta(milliseconds=100)))
     def broken(self) -> xdb.Decision:
         raise xdb.Retryable("Busy", "come back later")
+
+    @xdb.state(retry=xdb.Retry(initial=timedelta(hours=1), maximum=timedelta(hours=1)))
+    def slow(self) -> xdb.Decision:
+        raise LookupError("nobody has it")
 
     @xdb.rpc
     def ask(self, what: str) -> int:
@@ -89,11 +95,30 @@ def test_a_retryable_error_is_tried_again_and_then_fails_the_process(client: Any
     client.publish(Fails.go, "f", "fail")
     if isinstance(client, Simulator):
         client.run_until_closed("f")
-    assert client.wait(Fails, "f").status == "FAILED"
+    outcome = client.wait(Fails, "f")
+    reason = "state broken-1 failed after 2 attempts: come back later"
+    assert (outcome.status, outcome.output, outcome.reason) == ("FAILED", None, reason)
+    with pytest.raises(xdb.NotCompleted) as failed:
+        _ = outcome.result
+    assert str(failed.value) == f"process 'f' has not completed: FAILED ({reason})"
+    assert pickle.loads(pickle.dumps(failed.value)).outcome == outcome
     found = client.describe("f")
-    assert found.reason == "state broken-1 failed after 2 attempts: come back later"
+    assert found.reason == reason
     assert found.last_failure is not None and found.last_failure["attempt"] == 2
     assert found.last_failure["failure"] == {"status": 500, "errorType": "Busy", "detail": "come back later"}
+    client.start(Fails, "f")
+    with pytest.raises(TimeoutError, match="no result yet: give wait"):
+        _ = client.wait(Fails, "f", timeout=0.01).result
+
+
+def test_a_wait_that_times_out_has_the_last_failure(client: Any) -> None:
+    client.publish(Fails.go, "f", "wait")
+    wait_until("it fails", lambda: client.describe("f").last_failure)
+    expected = "process 'f' is still RUNNING and has no result yet: attempt 1 of slow-1 failed: LookupError: nobody has it"
+    for execution in (None, client.describe("f").execution_id):
+        with pytest.raises(TimeoutError) as timed_out:
+            _ = client.wait(Fails, "f", timeout=0.01, execution=execution).result
+        assert str(timed_out.value) == expected
 
 
 def test_a_worker_that_is_not_there_has_no_word(xdb_db: Any) -> None:

@@ -2,7 +2,7 @@
 
 from .aio import AsyncClient
 from .client import Client
-from .outcome import Description, Done, Execution, Incident, Outcome, Result, StateOutcome, Summary
+from .outcome import Description, Done, Execution, Incident, NotCompleted, Outcome, Result, StateOutcome, Summary
 from .statements import Merge, Start
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Execution",
     "Incident",
     "Merge",
+    "NotCompleted",
     "Outcome",
     "Result",
     "Start",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -198,12 +200,19 @@ class AsyncClient:
     ) -> Outcome:
         """Waits until the process has closed, and returns its outcome. `timeout` is in seconds or a timedelta, default 30 seconds.
 
-        After `timeout` the outcome is `timed_out`, and its `result` raises `TimeoutError`. A wait uses the client's own connections, in
-        slices of at most 30 seconds, or half of a shorter `statement_timeout`. With `conn=` it raises `errors.WouldWaitForever`: a process
+        If the process has not completed, the outcome's `result` raises `NotCompleted`, with the reason. After `timeout` the outcome is
+        `timed_out`, and its `result` raises `TimeoutError`, with the last failure. A wait uses the client's own connections, in slices of
+        at most 30 seconds, or half of a shorter `statement_timeout`. With `conn=` it raises `errors.WouldWaitForever`: a process
         that your transaction has not committed would never close.
         """
         refuse(conn)
-        return await self._in_slices(lambda seconds: statements.wait(process_id, seconds, execution), timeout)
+        outcome = await self._in_slices(lambda seconds: statements.wait(process_id, seconds, execution), timeout)
+        if outcome.timed_out:
+            # The outcome stands without the failure, so an error of this query is no error of the wait.
+            with contextlib.suppress(Exception):
+                failure = await self._run(statements.last_failure(process_id, execution), None)
+                outcome = dataclasses.replace(outcome, last_failure=failure)
+        return outcome
 
     async def wait_for_state(
         self,

@@ -12,6 +12,10 @@ from uuid import UUID
 from ..errors import XdbError
 
 
+# How much of an output a message shows.
+_SHOWN_CHARACTERS = 200
+
+
 @dataclass(frozen=True)
 class Execution:
     """One run of a process id."""
@@ -39,23 +43,46 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The status of a process. `results` are the outputs of threads that have ended. `timed_out`: it still runs, without a `result`."""
+    """The status of a process, whether it has completed or not.
+
+    `results` are the outputs of threads that have ended, `output` the only one, else None. `reason` says why the process has closed.
+    `timed_out`: it still runs, and `last_failure` says which call failed last.
+    """
 
     process_id: str
     status: str
     results: tuple[Result, ...]
     timed_out: bool
     output: Any
+    reason: str | None = None
+    last_failure: str | None = None
 
     @property
     def result(self) -> Any:
-        """The output of the process if exactly one thread gave an output, else None. Raises `TimeoutError` if the wait has timed out."""
+        """The `output` of a process that has completed.
+
+        Raises `TimeoutError` if the wait has timed out, and `NotCompleted` if the process has closed without completing.
+        """
         if self.timed_out:
-            raise TimeoutError(
-                f"process {self.process_id!r} is still {self.status} and has no result yet: give wait() a longer timeout=, or check "
-                ".timed_out first"
-            )
+            why = self.last_failure or "give wait() a longer timeout=, or check .timed_out first"
+            raise TimeoutError(f"process {self.process_id!r} is still {self.status} and has no result yet: {why}")
+        if self.status != "COMPLETED":
+            raise NotCompleted(self)
         return self.output
+
+
+class NotCompleted(Exception):
+    """A process has closed without completing, and its result was read. `outcome` has its status, reason and output."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        of = self.outcome
+        output = None if of.output is None else repr(of.output)[:_SHOWN_CHARACTERS]
+        why = ": ".join(filter(None, (of.reason, output)))
+        return f"process {of.process_id!r} has not completed: {of.status}{why and f' ({why})'}"
 
 
 @dataclass(frozen=True)
@@ -131,7 +158,21 @@ def results_of(raw: Any) -> tuple[Result, ...]:
 
 def outcome_of(process_id: str, raw: Mapping[str, Any]) -> Outcome:
     """The outcome in the result of `xdb.wait_for_process`."""
-    return Outcome(process_id, raw["status"], results_of(raw["results"]), raw["timedOut"], raw["result"])
+    return Outcome(process_id, raw["status"], results_of(raw["results"]), raw["timedOut"], raw["result"], raw.get("reason"))
+
+
+def failure_text(step: str | None, attempt: object, error_type: str | None, detail: str | None) -> str:
+    """A failed attempt in one line. Without a `step`, no call can be made, and `detail` says why."""
+    what = ": ".join(filter(None, (error_type, detail)))
+    return what if step is None else f"attempt {attempt} of {step} failed: {what}"
+
+
+def described_failure(description: Description) -> str | None:
+    """The last failure of a described process, as `failure_text`."""
+    if (last := description.last_failure) is None:
+        return None
+    failure = last["failure"]
+    return failure_text(last["stateExecutionId"], last["attempt"], failure.get("errorType"), failure.get("detail"))
 
 
 def state_outcome_of(raw: Mapping[str, Any]) -> StateOutcome:

@@ -19,7 +19,7 @@ from ..queues import GlobalQueue, Queue
 from ..states import Member, Rpc, State
 from . import start_rows
 from .connections import Rows
-from .outcome import Description, Done, Execution, Outcome, StateOutcome, description_of, outcome_of, state_outcome_of
+from .outcome import Description, Done, Execution, Outcome, StateOutcome, description_of, failure_text, outcome_of, state_outcome_of
 
 if TYPE_CHECKING:
     from .. import Process
@@ -256,6 +256,15 @@ def wait(process_id: str, seconds: float, execution: AnyExecution) -> Query[Outc
     sql = """SELECT xdb.wait_for_process(process_id => %s::text, timeout => %s::text::float8 * interval '1 second',
         execution_id => %s::text::uuid)::text"""
     return Query(sql, (process_id, repr(seconds), uuid_of(execution)), lambda rows: outcome_of(process_id, _loaded(rows)))
+
+
+def last_failure(process_id: str, execution: AnyExecution) -> Query[str | None]:
+    """What failed last in an execution, by default the latest one."""
+    sql = """SELECT state_execution_id, attempt::text, error_type, detail FROM xdb.failures
+        WHERE process_id = %s::text AND execution_id = COALESCE(%s::text::uuid,
+            (SELECT p.execution_id FROM xdb.processes AS p WHERE p.process_id = %s::text AND p.is_latest))
+        ORDER BY failed_at DESC NULLS FIRST LIMIT 1"""
+    return Query(sql, (process_id, uuid_of(execution), process_id), lambda rows: failure_text(*rows[0]) if rows else None)
 
 
 def wait_for_state(

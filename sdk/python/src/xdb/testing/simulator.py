@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from ..client.outcome import Description, Execution, Incident, Outcome, description_of
+from ..client.outcome import Description, Execution, Incident, Outcome, described_failure, description_of
 from ..client.statements import (
     AnyExecution,
     Conflict,
@@ -347,7 +347,8 @@ class Simulator:
         """Returns the status and results of a process."""
         found = self.describe(process_id, execution=execution)
         result = found.results[0].output if len(found.results) == 1 else None
-        return Outcome(process_id, found.status, found.results, found.status == "RUNNING", result)
+        failed = described_failure(found)
+        return Outcome(process_id, found.status, found.results, found.status == "RUNNING", result, found.reason, failed)
 
     def wait(
         self, process: type[Process], process_id: str, timeout: Seconds = 30, *, execution: AnyExecution = None
