@@ -78,6 +78,7 @@ pub const QUERY_CANCELED: c_int = sqlstate(b"57014");
 pub const LOCK_NOT_AVAILABLE: c_int = sqlstate(b"55P03");
 pub const DEADLOCK_DETECTED: c_int = sqlstate(b"40P01");
 pub const UNIQUE_VIOLATION: c_int = sqlstate(b"23505");
+pub const OUT_OF_MEMORY: c_int = sqlstate(b"53200");
 pub const SERIALIZATION_FAILURE: c_int = sqlstate(b"40001");
 
 impl PgError {
@@ -204,10 +205,32 @@ impl std::fmt::Display for PgError {
 /// `call` must make raw C calls only (no function that pgrx wraps), must not panic, and must own nothing that has a
 /// destructor: an ERROR jumps over its frame. After an error the transaction or subtransaction must be aborted.
 pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
+    // SAFETY: as the caller says. The memory context is restored, as PG_CATCH requires.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        if let Some(value) = unless_error(call) {
+            return Ok(value);
+        }
+        pg_sys::CurrentMemoryContext = context;
+        // Without memory for the copy, this is an error too. The server has room for five errors that are not flushed.
+        // So this error must not reach the next `catch`, and from there the next.
+        let data = unless_error(|| raw::CopyErrorData());
+        pg_sys::FlushErrorState();
+        let Some(data) = data else { return Err(PgError::new(OUT_OF_MEMORY, "out of memory")) };
+        let error = PgError(Box::new(fields(&*data)));
+        pg_sys::FreeErrorData(data);
+        Err(error)
+    }
+}
+
+/// Runs a call into Postgres. None: it raised an ERROR, which the server still holds.
+///
+/// # Safety
+/// As for [`catch`].
+unsafe fn unless_error<T>(call: impl FnOnce() -> T) -> Option<T> {
     let mut result = MaybeUninit::<T>::uninit();
     // SAFETY: the previous handlers are restored on both ways out, as PG_TRY does.
     unsafe {
-        let context = pg_sys::CurrentMemoryContext;
         let exception_stack = pg_sys::PG_exception_stack;
         let context_stack = pg_sys::error_context_stack;
         let jumped = cee_scape::call_with_sigsetjmp(false, |buffer| {
@@ -217,15 +240,7 @@ pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
         });
         pg_sys::PG_exception_stack = exception_stack;
         pg_sys::error_context_stack = context_stack;
-        if jumped == 0 {
-            return Ok(result.assume_init());
-        }
-        pg_sys::CurrentMemoryContext = context;
-        let data = pg_sys::CopyErrorData();
-        pg_sys::FlushErrorState();
-        let error = PgError(Box::new(fields(&*data)));
-        pg_sys::FreeErrorData(data);
-        Err(error)
+        (jumped == 0).then(|| result.assume_init())
     }
 }
 
@@ -282,6 +297,7 @@ mod raw {
     use pgrx::pg_sys;
     use std::ffi::c_char;
     unsafe extern "C-unwind" {
+        pub fn CopyErrorData() -> *mut pg_sys::ErrorData;
         pub fn ThrowErrorData(data: *mut pg_sys::ErrorData);
         pub fn pstrdup(text: *const c_char) -> *mut c_char;
     }

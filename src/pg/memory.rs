@@ -15,7 +15,7 @@
 //! Limitations: a system that kills processes for using promised memory still does so. Settings limit how much a call,
 //! a start and an execution may use.
 
-use super::catch::{PgError, Result, sqlstate};
+use super::catch::{OUT_OF_MEMORY, PgError, Result};
 use super::identity::is_engine;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
@@ -187,5 +187,5 @@ pub fn owned(text: &str) -> Result<String> {
 }
 
 fn short_of(bytes: usize) -> PgError {
-    PgError::new(sqlstate(b"53200"), "out of memory").detail(format!("{bytes} bytes were needed."))
+    PgError::new(OUT_OF_MEMORY, "out of memory").detail(format!("{bytes} bytes were needed."))
 }

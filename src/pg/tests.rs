@@ -8,7 +8,8 @@
 #[pgrx::pg_schema]
 mod xdb_tests {
     use crate::pg::catch::{
-        Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
+        Fields, OUT_OF_MEMORY, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate,
+        throw,
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{FromColumn, array, column, value};
@@ -273,7 +274,7 @@ mod xdb_tests {
     impl FromColumn<'_> for TooMuch {
         const OID: pg_sys::Oid = pg_sys::TEXTOID;
         unsafe fn read(_: pg_sys::Datum) -> Result<Self> {
-            Err(PgError::new(sqlstate(b"53200"), "out of memory").detail("7 bytes were needed."))
+            Err(PgError::new(OUT_OF_MEMORY, "out of memory").detail("7 bytes were needed."))
         }
     }
 
@@ -282,7 +283,7 @@ mod xdb_tests {
         let error =
             error_of(|| spi::connect(|spi| spi.first("SELECT 'a'::text AS one", &[], |row| row.get::<TooMuch>("one"))));
         assert_eq!(error.message, "column one of a result: out of memory");
-        assert_eq!((error.code, error.detail.as_deref()), (sqlstate(b"53200"), Some("7 bytes were needed.")));
+        assert_eq!((error.code, error.detail.as_deref()), (OUT_OF_MEMORY, Some("7 bytes were needed.")));
     }
 
     #[pg_test]
@@ -380,6 +381,33 @@ mod xdb_tests {
         assert!(wrapped.message.contains("invalid memory alloc request size"), "{wrapped}");
         let thrown = run_caught::<()>(|| throw(PgError::new(UNIQUE_VIOLATION, "whole"))).expect_err("it was thrown");
         assert_eq!((thrown.code, thrown.message.as_str()), (UNIQUE_VIOLATION, "whole"));
+    }
+
+    unsafe extern "C-unwind" {
+        fn palloc(bytes: usize) -> *mut std::ffi::c_void;
+    }
+
+    #[pg_test]
+    fn an_error_without_memory_for_its_copy_is_caught_where_it_was_raised() {
+        /// More levels than the server has room for errors.
+        fn within(levels: u32) -> Result<()> {
+            // SAFETY: raw calls, and frames that own nothing.
+            unsafe {
+                match levels {
+                    0 => catch(|| palloc(100)).map(drop),
+                    _ => catch(|| within(levels - 1))?,
+                }
+            }
+        }
+        // SAFETY: a context whose pieces have eight bytes gives no memory for anything larger.
+        let error = unsafe {
+            let context = pg_sys::SlabContextCreate(pg_sys::CurrentMemoryContext, c"tests".as_ptr(), 8192, 8);
+            let before = pg_sys::MemoryContextSwitchTo(context);
+            let failed = within(8);
+            pg_sys::MemoryContextSwitchTo(before);
+            failed.expect_err("there was no memory")
+        };
+        assert_eq!((error.code, error.message.as_str()), (OUT_OF_MEMORY, "out of memory"));
     }
 
     #[pg_test]
