@@ -145,6 +145,7 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
 
     fn too_large(&mut self, events: &[Event]) -> Result<Option<String>> {
         let Self { caller, id, local_size, .. } = *self;
+        // Most answers write none, and a change of the role costs more than this loop.
         if !events.iter().any(|event| matches!(event, Event::LocalAttributesWritten { .. })) {
             return Ok(None);
         }

@@ -450,13 +450,7 @@ pub fn of_token(
     let params = [value(id), value(seq), value(number), value(&*execution.1.process_type)];
     let read = |row: &Row| {
         let (_, state) = state::read_state(row)?;
-        let begun = Begun {
-            key: leased.key,
-            api: row.get("api")?,
-            attempt: row.get("attempt")?,
-            first_attempt_at: row.get("first_attempt_at")?,
-        };
-        Ok((state, begun, read_type_now(row)?, row.get("without_arrivals")?))
+        Ok((state, read_begun(row)?, read_type_now(row)?, row.get("without_arrivals")?))
     };
     let Some((state, begun, version, without_arrivals)) = spi.first(&UNDER_LEASE, &params, read)? else {
         return Ok(None);
