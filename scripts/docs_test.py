@@ -315,7 +315,7 @@ def do(block: Block, text: str, psql: Shell, shell: Shell, directory: Path, port
     elif block.word == "run":
         printed = shell.run(text)
         for port in ports.values():
-            if re.search(rf"\b{port}\b.*&\s*$", text, re.M):  # nobody types faster than a worker starts
+            if re.search(rf"\b{port}\b.*&\s*$", text, re.M):  # a reader types slower than a worker starts
                 shell.run(f"for _ in $(seq 600); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>&- && break; sleep 0.1; done")
         return printed
     return ""

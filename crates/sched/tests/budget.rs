@@ -36,7 +36,7 @@ fn parts_for_which_the_time_was_too_short_take_turns() {
     assert_eq!(parts.begin_turn(), TurnPart::Answers);
     parts.was_short(TurnPart::Calls);
     assert_eq!(parts.begin_turn(), TurnPart::Calls);
-    assert_eq!(parts.begin_turn(), TurnPart::Answers, "nobody has waited");
+    assert_eq!(parts.begin_turn(), TurnPart::Answers, "no part has waited");
     let turn = |parts: &mut Parts| {
         TurnPart::ALL.into_iter().for_each(|part| parts.was_short(part));
         parts.begin_turn()
