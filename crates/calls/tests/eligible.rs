@@ -163,7 +163,7 @@ fn an_owner_that_may_not_own_processes_fails_the_attempt_or_the_process() {
 }
 
 #[test]
-fn what_is_not_registered_fails_the_attempt() {
+fn an_unregistered_state_fails_the_attempt() {
     let fails = |world: &World, asker, what: &str| match world.verdict(asker) {
         Verdict::Fails(failure, Further::WhenRegistered) => assert_eq!(failure.detail, what),
         other => panic!("{other:?}"),

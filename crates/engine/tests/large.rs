@@ -72,7 +72,7 @@ fn timers_that_come_due_together_fire_together() {
 
 /// Every decision works on a copy, and a process with many threads may have many states loaded.
 #[test]
-fn a_copy_shares_what_does_not_change() {
+fn a_copy_shares_unchanged_parts() {
     let mut world = World::started(definition(&[("A", skipping()), ("B", skipping())]));
     world.execute(1, next(&["B"; 100]));
     world.publish("q", &["1"; 100]);

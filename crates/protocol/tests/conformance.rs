@@ -242,10 +242,10 @@ fn the_answers_are_read() {
             let (failure, further) = decode_error(status, None, body.as_bytes());
             assert_eq!(failure.error_type.as_deref(), answer["answer"]["errorType"].as_str(), "{answer}");
             // A pull worker sends the same failure with `fail_call`, where unknown keys are errors. There is no status.
-            let (fetched, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
-            assert_eq!((&fetched.error_type, fetched.status, then), (&failure.error_type, None, further), "{answer}");
+            let (pulled, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+            assert_eq!((&pulled.error_type, pulled.status, then), (&failure.error_type, None, further), "{answer}");
             if answer["answer"]["detail"].is_string() {
-                assert_eq!(fetched.detail, failure.detail, "{answer}");
+                assert_eq!(pulled.detail, failure.detail, "{answer}");
             }
             continue;
         }

@@ -80,7 +80,7 @@ fn everything_is_optional_and_null_is_absent() {
 }
 
 #[test]
-fn wrong_definitions_are_told_what_is_wrong() {
+fn invalid_definitions_are_refused_with_the_reason() {
     for (text, message) in [
         ("[]", "the definition must be an object"),
         ("nonsense", "the definition is not JSON: expected ident at line 1 column 2"),
@@ -205,7 +205,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
 }
 
 #[test]
-fn a_definition_says_how_long_executions_are_kept() {
+fn a_definition_sets_the_retention() {
     let retention = |seconds: &str| {
         parse_definition(&format!(r#"{{"retentionSeconds": {seconds}}}"#)).map(|definition| definition.retention())
     };
@@ -290,7 +290,7 @@ fn start_options() {
 }
 
 #[test]
-fn traceparents_are_those_of_the_w3c() {
+fn traceparents_follow_the_w3c_format() {
     for bad in [
         "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         "00-00000000000000000000000000000000-00f067aa0ba902b7-01",

@@ -158,11 +158,11 @@ proptest! {
         let place = &found[place.index(found.len())];
         let mut changed = document.clone();
         changed.pointer_mut(place).expect("a place of it")[&key] = value;
-        let told = decode(&changed.to_string());
+        let result = decode(&changed.to_string());
         if number < 4 {
-            prop_assert_eq!(told, Ok(()));
+            prop_assert_eq!(result, Ok(()));
         } else {
-            let error = told.expect_err("an unknown key");
+            let error = result.expect_err("an unknown key");
             prop_assert!(error.contains(&format!("has the unknown key \"{key}\"; known are ")), "{place}: {error}");
         }
     }

@@ -108,7 +108,7 @@ proptest! {
 
     /// A use that takes too long is soon cut short as the first use of a turn, whatever other uses there are.
     #[test]
-    fn what_is_slow_comes_first_some_time(
+    fn a_slow_use_soon_comes_first_in_a_turn(
         before in prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100),
         part in prop::sample::select(vec![TurnPart::Closing, TurnPart::Calls]),
     ) {

@@ -68,7 +68,7 @@ fn all_or_nothing() {
 }
 
 #[test]
-fn nobody_passes_one_who_wants_to_be_alone() {
+fn no_request_passes_a_waiting_exclusive_one() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, S)]);
     assert_eq!(ask(&mut table, 3, &[(1, X)]), LockResult::Waits);
@@ -87,7 +87,7 @@ fn parts_of_something_are_had_by_many() {
 }
 
 #[test]
-fn who_was_repeated_too_often_goes_first() {
+fn a_call_that_was_repeated_too_often_goes_first() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
@@ -117,7 +117,7 @@ fn one_that_was_ready_is_not_any_more_when_an_earlier_one_comes() {
 }
 
 #[test]
-fn who_steps_aside_keeps_its_place_and_is_in_nobodys_way() {
+fn a_request_that_steps_aside_keeps_its_place_and_blocks_no_other() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
@@ -205,7 +205,7 @@ impl PartialOrd for Counted {
 }
 
 #[test]
-fn a_release_does_not_walk_over_all_who_wait() {
+fn a_release_does_not_visit_all_waiting_requests() {
     const WAITERS: i64 = 9_999;
     // All calls want one object exclusively. Or they share one object, and each wants another object that is not free.
     for share in [false, true] {
@@ -345,7 +345,7 @@ proptest! {
     /// Whatever happens, the table agrees with the rules, and no two granted requests conflict. When all calls have
     /// released their objects, the table is empty.
     #[test]
-    fn the_table_is_what_the_rules_say(acts in vec(act(), 1..120)) {
+    fn the_lock_table_agrees_with_the_rules(acts in vec(act(), 1..120)) {
         const CAPACITY: usize = 6;
         let mut table = LockTable::<u8>::new(CAPACITY);
         let (mut model, mut settled) = (Model::default(), Model::default());
@@ -404,7 +404,7 @@ proptest! {
 
     /// A waiting call gets its objects after the calls before it have ended, even if new calls come without a pause.
     #[test]
-    fn nobody_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
+    fn no_waiting_call_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
         let mut table = LockTable::<i64>::default();
         let number = before.len() as i64;
         for (key, wants) in (0..).zip(before) {
@@ -430,7 +430,7 @@ proptest! {
 }
 
 #[test]
-fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
+fn requests_that_stepped_aside_are_known_after_a_failed_turn() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(1, X)]), LockResult::Granted);
     assert_eq!(ask(&mut table, 2, &[(1, X)]), LockResult::Waits);
@@ -442,14 +442,14 @@ fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
     table.park_again(2);
     assert_eq!((table.aside().count(), table.ready(10)), (0, vec![2]));
     table.undo();
-    assert_eq!(table.aside().collect::<Vec<_>>(), [&2], "or nobody would ever look at it");
+    assert_eq!(table.aside().collect::<Vec<_>>(), [&2], "or no turn would ever grant it");
     assert!(table.ready(10).is_empty());
     table.release(2);
     assert_eq!(table.aside().count(), 0);
 }
 
 #[test]
-fn who_is_waited_for() {
+fn a_holder_knows_whether_a_request_waits_for_it() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(1, S), (2, X)]), LockResult::Granted);
     assert!(!table.is_waited_for(&1));

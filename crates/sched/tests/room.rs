@@ -60,7 +60,7 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
 }
 
 #[test]
-fn what_is_under_way_takes_room_until_it_ends() {
+fn a_call_under_way_takes_places_until_it_ends() {
     let mut in_flight = under_way(&[]);
     let tags = [1, 1].map(|places| in_flight.insert(line(1, 7), places, ()));
     let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, &[(1, PLENTY)], |_| Admission::All);
@@ -72,7 +72,7 @@ fn what_is_under_way_takes_room_until_it_ends() {
 }
 
 #[test]
-fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
+fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_other_owners() {
     const KB: usize = 1024;
     assert_eq!([0, 1, 128 * KB, 129 * KB, 1024 * KB].map(|bytes| places_of_request(bytes, 1024)), [1, 1, 1, 2, 8]);
     let huge = places_of_request(usize::MAX, 1024);
@@ -96,7 +96,7 @@ fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
 }
 
 #[test]
-fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
+fn a_single_owner_gets_nearly_all_places_and_all_if_there_are_few() {
     let none = InFlight::default();
     for places in 1..=SHARE {
         assert_eq!(fill(&mut room_of(&none, places), line(1, 7)), places);
@@ -107,7 +107,7 @@ fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
 }
 
 #[test]
-fn what_one_has_at_many_workers_counts_together() {
+fn the_calls_of_an_owner_at_many_workers_count_together() {
     let workers: Vec<_> = (1..=20).map(|worker| (worker, PLENTY)).collect();
     let mut room = Room::new(&InFlight::<()>::default(), 90, PLENTY, &workers, |_| Admission::All);
     let taken: usize = (1..=20).map(|worker| fill(&mut room, line(worker, 7))).sum();
@@ -116,7 +116,7 @@ fn what_one_has_at_many_workers_counts_together() {
 }
 
 #[test]
-fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
+fn the_owner_with_the_fewest_calls_is_next_and_the_longest_wait_decides_a_tie() {
     let mut in_flight = InFlight::default();
     let [first, second, newcomer] = [1, 2, 3].map(|owner| line(1, owner));
     let tags = [first, second, second].map(|line| in_flight.insert(line, 1, ()));
@@ -134,7 +134,7 @@ fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
 }
 
 #[test]
-fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
+fn lines_with_waiting_calls_share_the_scan() {
     let room = room_of(&InFlight::default(), 90);
     let lines = |count, waits| (0..count).map(move |owner| (line(1, owner), waits));
     let total = |wanted: LinesToScan| wanted.lines.into_iter().map(|(_, count)| count).sum::<usize>();
@@ -146,19 +146,23 @@ fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
 }
 
 #[test]
-fn of_more_lines_than_calls_are_looked_for_those_that_come_last_are_passed_over() {
+fn a_scan_passes_over_the_last_lines_if_there_are_too_many() {
     let mut in_flight = InFlight::default();
     for owner in 0..200 {
         in_flight.insert(line(1, owner), 1, ());
     }
     let room = room_of(&in_flight, 300);
     let LinesToScan { lines, passed_over } = room.wanted((0..500).map(|owner| (line(1, owner), true)), PLENTY);
-    assert_eq!(lines, (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(), "who has no call comes first");
+    assert_eq!(
+        lines,
+        (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(),
+        "owners without calls come first"
+    );
     let passed_over: HashSet<_> = passed_over.into_iter().map(|line| line.owner).collect();
     assert_eq!(passed_over, (0..200).chain(400..500).collect());
     let drained = (0..500).map(|owner| (line(1, owner), owner >= 20));
     let wanted = room.wanted(drained, PLENTY);
-    assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "others cost nothing");
+    assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "drained lines cost nothing");
 }
 
 /// An event at a worker: calls of an owner come due, or some calls under way end.
@@ -261,7 +265,7 @@ proptest! {
     /// Whatever the distribution of calls was before, all of them end once. Then waiting owners have equal shares, and
     /// no owner lacks a place that another owner could give.
     #[test]
-    fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
+    fn each_waiting_owner_gets_a_fair_share(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
         let mut bench = Bench::new(places);
         bench.step(Step::Due(0, first));
         (0..owners).for_each(|owner| bench.step(Step::Due(owner, 100_000)));
@@ -280,7 +284,7 @@ proptest! {
 
     /// An owner that gets a place while other owners wait has at most half of the places.
     #[test]
-    fn nobody_comes_to_more_than_half_while_others_wait(places in 1..300usize, steps in steps()) {
+    fn no_owner_gets_more_than_half_while_other_owners_wait(places in 1..300usize, steps in steps()) {
         let mut bench = Bench::new(places);
         for step in steps {
             bench.step(step);

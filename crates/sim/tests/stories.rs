@@ -55,7 +55,7 @@ fn retries_back_off_and_recovery_follows() {
 }
 
 #[test]
-fn a_recovery_state_is_told_what_failed() {
+fn a_recovery_state_gets_the_failure() {
     let mut sim = Sim::of(one_state(json!({
         "executeApiRetryPolicy": {"maximumAttempts": 1},
         "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"},
@@ -95,7 +95,7 @@ fn many_failed_attempts_are_folded_and_still_sound() {
 }
 
 #[test]
-fn a_worker_says_what_its_failure_means_for_further_attempts() {
+fn a_failure_may_control_further_attempts() {
     let mut sim = Sim::of(one_state(json!({"executeApiRetryPolicy": {"maximumAttempts": 2}})));
     sim.start("p");
     let call = sim.call();
@@ -176,7 +176,7 @@ fn timers_fire_at_their_time_and_not_before() {
 }
 
 #[test]
-fn a_conditional_close_looks_into_its_queues() {
+fn a_conditional_close_checks_its_queues() {
     let mut sim = Sim::of(one_state(json!({})));
     let close = json!({"stateDecision": {"nextStates": [{"stateId": "B"}],
         "conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["q"], "closeInput": 1}}});
@@ -208,7 +208,7 @@ fn messages_are_taken_in_order_and_ids_count_once() {
 }
 
 #[test]
-fn process_ids_are_used_again_as_the_policy_says() {
+fn process_ids_are_used_again_according_to_the_policy() {
     let mut sim = Sim::of(one_state(json!({})));
     let first = sim.start("p");
     let start = |policy: &str| json!({"process_id": "p", "process_type": "P", "id_reuse_policy": policy});
@@ -245,7 +245,7 @@ fn a_start_is_all_or_nothing() {
 }
 
 #[test]
-fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
+fn a_deleted_row_is_refused_and_the_worker_gets_the_error() {
     let mut sim = Sim::of(one_row(json!({})));
     start_with_row(&mut sim, "p", json!({}));
     let call = sim.call();
@@ -264,7 +264,7 @@ fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
 }
 
 #[test]
-fn what_is_locked_is_given_to_one_at_a_time() {
+fn a_locked_attribute_goes_to_one_call_at_a_time() {
     let mut sim = Sim::of(one_row(json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}})));
     start_with_row(&mut sim, "p", json!({}));
     start_with_row(&mut sim, "q", json!({"global_attributes": {}}));
@@ -365,7 +365,7 @@ fn global_messages_go_back_and_their_time_stands_still() {
 }
 
 #[test]
-fn a_message_whose_time_is_over_is_not_there() {
+fn an_expired_message_is_not_delivered() {
     let mut sim = Sim::of(waiting());
     sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "ttl": 10}));
     sim.advance(10.0);
@@ -409,7 +409,7 @@ fn rpcs_write_and_their_errors_are_the_callers() {
 }
 
 #[test]
-fn odd_answers_are_told_or_refused() {
+fn odd_answers_cause_warnings_or_are_refused() {
     let mut odd = done(json!(1));
     odd["wirteToLocalAttributes"] = json!({"a": 1});
     let mut sim = Sim::of(one_state(json!({})));
@@ -628,13 +628,13 @@ fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
         ("deposit", "null", "XD030"),
         ("withdraw", r#"{"a": 1, "b": [1]}"#, "XD030"),
     ] {
-        let said = sim.simulator.line(&ask(rpc, input));
-        assert!(said.contains(expected), "{rpc} {input}: {said}");
+        let reply = sim.simulator.line(&ask(rpc, input));
+        assert!(reply.contains(expected), "{rpc} {input}: {reply}");
     }
 }
 
 #[test]
-fn what_an_answer_names_that_is_not_registered_waits_for_the_registration() {
+fn an_answer_with_an_unregistered_name_waits_for_the_registration() {
     let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
     let mut sim = Sim::of(one_state(once.clone()));
     sim.start("p");
