@@ -680,7 +680,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn a_session_keeps_so_many_plans_and_no_more() {
+    fn a_session_keeps_a_limited_number_of_plans() {
         let prepared = |number| {
             let sql = format!("SELECT {number}, $1");
             spi::connect(|spi| spi.on_app_tables().first(&sql, &[value(number)], |row| row.at::<i32>(1)))

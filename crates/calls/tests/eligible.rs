@@ -8,7 +8,7 @@ use xdb_engine::*;
 const NOW: Timestamp = Timestamp(1_000_000_000);
 const PULLS: Asker = Asker::PullWorker(7);
 const ASKERS: [Asker; 4] = [Asker::Scheduler, Asker::Runner, PULLS, Asker::Session];
-const GONE: Unfit = Unfit { why: "the role is gone", for_good: true };
+const GONE: Unfit = Unfit { why: "the role was dropped", for_good: true };
 const SUPERUSER: Unfit = Unfit { why: "the role is a superuser", for_good: false };
 
 /// The values that the facts of a call are made of.

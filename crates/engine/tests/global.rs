@@ -15,7 +15,7 @@ fn waiting() -> World {
 }
 
 #[test]
-fn any_takes_all_that_can_be_taken_at_that_moment() {
+fn a_wait_for_any_consumes_all_messages_available_at_that_moment() {
     let mut world = waiting();
     world.publish("local", &["1"]);
     world.free = vec![global_message(7, "g", None, "2"), global_message(9, "g", Some("k"), "3")];

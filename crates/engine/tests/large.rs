@@ -36,7 +36,7 @@ fn commands_are_served_in_proportion_to_their_number() {
 }
 
 #[test]
-fn global_messages_are_taken_in_proportion_to_their_number() {
+fn consuming_global_messages_takes_time_in_proportion_to_their_number() {
     let many = 100_000;
     let mut world = World::started(definition(&[("A", plain())]));
     world.wait_until(1, WaitingType::All, vec![from_global("g", None, many, many), timer(60)]);

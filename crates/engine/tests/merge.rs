@@ -26,7 +26,7 @@ fn a_merged_start_is_due_according_to_its_options() {
 fn a_start_that_is_due_too_late_is_not_merged() {
     let within = MergeOptions { within: Some(Duration(10 * SECOND)), ..MergeOptions::default() };
     assert_eq!(due(&within, 110, 119), Some(110));
-    assert_eq!(due(&within, 110, 120), None, "not less than so long after it");
+    assert_eq!(due(&within, 110, 120), None, "not less than that long after it");
     assert_eq!(due(&within, 110, 90), Some(110), "before it is no time after it");
 }
 

@@ -191,7 +191,7 @@ fn only_the_current_call_of_a_running_process_is_repeated() {
 }
 
 #[test]
-fn calls_without_repeats_are_stored_as_ever() {
+fn calls_without_repeats_are_stored_as_before() {
     let stored = serde_json::to_string(&CallState::default()).unwrap();
     assert!(!stored.contains("repeats"), "{stored}");
     let loading = serde_json::to_string(&Loading::default()).unwrap();

@@ -168,7 +168,7 @@ fn a_recovery_state_takes_over() {
     let mut world = World::started(definition);
     world.definition.states.remove("Undo");
     world.fail(1, Api::WaitUntil, 1);
-    assert_eq!(world.execution.status, ProcessStatus::Failed, "a state that is gone can't take over");
+    assert_eq!(world.execution.status, ProcessStatus::Failed, "a removed state can't take over");
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn any_of_combination_ends_with_the_first_that_is_whole() {
 }
 
 #[test]
-fn a_command_takes_between_at_least_and_at_most() {
+fn a_command_consumes_between_at_least_and_at_most() {
     let mut world = World::started(definition(&[("A", plain())]));
     world.publish("q", &["1", "2"]);
     world.wait_until(1, WaitingType::Any, vec![from_queue("q", 3, 4)]);
@@ -392,7 +392,11 @@ fn the_state_that_waited_longest_is_served_first() {
     world.wait_until(3, WaitingType::Any, vec![from_queue("q", 2, 2)]);
     world.wait_until(2, WaitingType::Any, vec![from_queue("q", 1, 1)]);
     world.publish("q", &["1"]);
-    assert_eq!(world.results(2), [(Completed, strings(&["1"]))], "what the first can't complete with is for others");
+    assert_eq!(
+        world.results(2),
+        [(Completed, strings(&["1"]))],
+        "messages that are too few for the first state serve another"
+    );
     world.publish("q", &["2", "3"]);
     assert_eq!(world.results(3), [(Completed, strings(&["2", "3"]))]);
 }

@@ -61,7 +61,7 @@ fn a_definition_with_everything() {
 
 #[test]
 fn everything_is_optional_and_null_is_absent() {
-    // By default a process type uses no global queue, and the stored definition says so.
+    // By default a process type uses no global queue, and the stored definition shows this.
     let nothing = Definition { global_queues: Some([].into()), ..Definition::default() };
     assert_eq!(parse_definition("{}").unwrap(), nothing);
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
@@ -329,7 +329,7 @@ proptest! {
 }
 
 #[test]
-fn a_definition_has_so_many_bytes_and_states_and_no_more() {
+fn the_bytes_and_states_of_a_definition_are_limited() {
     let of_states = |count: usize| {
         let states: Vec<_> = (0..count).map(|number| format!(r#""s{number}":null"#)).collect();
         format!(r#"{{"states":{{{}}}}}"#, states.join(","))

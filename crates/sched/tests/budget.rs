@@ -14,7 +14,7 @@ fn all_uses_together_take_the_limit_of_one() {
     budget.spent(Duration::from_millis(100));
     assert_eq!((budget.next_use(false), budget.is_untouched()), (Some(Duration::from_millis(150)), false));
     budget.spent(Duration::from_millis(25));
-    assert_eq!(budget.next_use(false), None, "half of it is gone");
+    assert_eq!(budget.next_use(false), None, "half of the budget is used");
     assert_eq!(budget.next_use(true), Some(Duration::from_millis(125)), "the first one goes on");
     budget.spent(LIMIT);
     assert_eq!(budget.next_use(false), None);
@@ -36,7 +36,7 @@ fn parts_for_which_the_time_was_too_short_take_turns() {
     assert_eq!(parts.begin_turn(), TurnPart::Answers);
     parts.was_short(TurnPart::Calls);
     assert_eq!(parts.begin_turn(), TurnPart::Calls);
-    assert_eq!(parts.begin_turn(), TurnPart::Answers, "nobody has waited");
+    assert_eq!(parts.begin_turn(), TurnPart::Answers, "no part has waited");
     let turn = |parts: &mut Parts| {
         TurnPart::ALL.into_iter().for_each(|part| parts.was_short(part));
         parts.begin_turn()

@@ -54,13 +54,17 @@ fn all_or_nothing() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(2, X)]), LockResult::Granted);
     assert_eq!(ask(&mut table, 5, &[(1, X), (2, S)]), LockResult::Waits);
-    assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Granted, "who waits for all holds nothing");
+    assert_eq!(
+        ask(&mut table, 4, &[(1, S)]),
+        LockResult::Granted,
+        "a request that waits for all its objects holds none"
+    );
     table.release(4);
-    assert_eq!(ask(&mut table, 6, &[(1, S)]), LockResult::Waits, "but it is in the way of who comes later");
+    assert_eq!(ask(&mut table, 6, &[(1, S)]), LockResult::Waits, "but it blocks later requests");
     assert!(table.ready(10).is_empty());
     table.release(1);
     assert_eq!(table.ready(10), [5]);
-    assert_eq!(keys(&table), (vec![5, 6], vec![]), "who is listed waits on");
+    assert_eq!(keys(&table), (vec![5, 6], vec![]), "a listed request keeps waiting");
     assert!(!ask_again(&mut table, 6));
     assert!(ask_again(&mut table, 5));
     table.release(5);
@@ -74,7 +78,7 @@ fn no_request_passes_a_waiting_exclusive_one() {
     assert_eq!(ask(&mut table, 3, &[(1, X)]), LockResult::Waits);
     assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Waits, "the one that excludes would starve");
     assert_eq!(ask(&mut table, 2, &[(1, S)]), LockResult::Granted, "this one is due earlier");
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "and this one meets nobody");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "and this request conflicts with none");
 }
 
 #[test]
@@ -140,15 +144,15 @@ fn a_request_that_steps_aside_keeps_its_place_and_blocks_no_other() {
 }
 
 #[test]
-fn no_more_than_so_many_wait() {
+fn the_number_of_waiting_calls_is_limited() {
     let mut table = LockTable::<i64>::new(2);
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
     ask(&mut table, 3, &[(1, X)]);
     assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Full);
     assert!(!table.waits(&4));
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "who need not wait is not refused");
-    assert_eq!(ask(&mut table, 3, &[(1, S)]), LockResult::Waits, "who asks again takes no second place");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "a request that need not wait is not refused");
+    assert_eq!(ask(&mut table, 3, &[(1, S)]), LockResult::Waits, "a repeated request takes no second place");
     table.release(2);
     assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Waits);
     let (waits, has) = keys(&table);
@@ -365,7 +369,7 @@ proptest! {
                         let place = model.place(key).expect("the model knows it");
                         let wants = model.requests[&place].0.clone();
                         let answer = table.request(key, Timestamp(place.1), place.0.0, wants);
-                        prop_assert_eq!(answer, LockResult::Granted, "those that are listed may have it together");
+                        prop_assert_eq!(answer, LockResult::Granted, "the listed requests may hold it together");
                         model.change(key, &[Status::Waits], Status::Has);
                     }
                 }
@@ -419,7 +423,7 @@ proptest! {
             table.request(key, Timestamp(key), false, wants);
             // One of the earlier calls ends.
             let ends = (0..number).find(|key| table.has(key));
-            prop_assert!(ends.is_some(), "somebody of those before it has what is in its way");
+            prop_assert!(ends.is_some(), "an earlier request holds the object that blocks it");
             ends.into_iter().for_each(|key| table.release(key));
             for key in table.ready(usize::MAX) {
                 prop_assert!(ask_again(&mut table, key));

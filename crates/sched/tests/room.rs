@@ -54,7 +54,7 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
     let mut room = Room::new(&in_flight, 10, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
     assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY).lines, [(hanging, 1)]);
     assert!(!room.has(other) && !room.take(other) && !room.take(line(3, 7)));
-    assert!(room.take(hanging), "a probe is nobody's share");
+    assert!(room.take(hanging), "a probe counts for no owner");
     assert!(!room.has_any() && !room.has(hanging) && !room.take(hanging));
     assert_eq!(room.total(), 0);
 }
@@ -86,7 +86,10 @@ fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_other_owners() {
     }
     assert_eq!(tags.len(), 15, "of sixteen that there are places for");
     assert!(!room(&in_flight).has(line(2, 7)), "the owner has its share, at every worker");
-    assert!(room(&in_flight).has(line(1, 8)) && room(&in_flight).take_places(line(2, 8), huge), "others find places");
+    assert!(
+        room(&in_flight).has(line(1, 8)) && room(&in_flight).take_places(line(2, 8), huge),
+        "other owners find places"
+    );
     let mut room_now = room(&in_flight);
     assert_eq!(fill(&mut room_now, line(1, 8)), 57, "of 64");
     in_flight.remove(tags[0]);
@@ -239,7 +242,7 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn as_many_are_wanted_as_can_be_taken(places in 0..300usize, steps in steps(), owner in 0..5u32) {
+    fn as_many_calls_are_wanted_as_there_are_places(places in 0..300usize, steps in steps(), owner in 0..5u32) {
         let mut bench = Bench::new(places);
         for step in steps {
             bench.step(step);
@@ -316,7 +319,7 @@ fn the_places_of_a_worker_are_its_own_or_its_part_of_all() {
     assert_eq!(places(96, 1024, 320, 1), 96);
     assert_eq!(places(96, 1024, 320, 2), 96);
     assert_eq!(places(500, 1024, 320, 1), 500, "alone it may have calls wait for connections");
-    assert_eq!(places(500, 1024, 320, 2), 160, "beside others it has half of the connections");
+    assert_eq!(places(500, 1024, 320, 2), 160, "beside other workers it has half of the connections");
     assert_eq!(places(500, 100, 320, 3), 50, "and half of the calls");
 }
 

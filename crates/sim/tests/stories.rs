@@ -194,7 +194,7 @@ fn a_conditional_close_checks_its_queues() {
 }
 
 #[test]
-fn messages_are_taken_in_order_and_ids_count_once() {
+fn messages_are_consumed_in_order_and_ids_count_once() {
     let mut sim = Sim::of(waiting());
     sim.start("p");
     for (message, id) in [(1, "a"), (2, "b"), (3, "a"), (4, "c")] {
@@ -328,7 +328,7 @@ fn global_queues_serve_in_order_of_waiting() {
         sim.ask("publish_global", json!({"queue_name": "g", "message": message, "key": key}));
     };
     publish(&mut sim, 1, "USD");
-    assert_eq!(sim.call()["process_id"], "any", "who wants three gets nothing of one");
+    assert_eq!(sim.call()["process_id"], "any", "a wait for three messages gets nothing of one");
     publish(&mut sim, 2, "EUR");
     let call = sim.call();
     assert_eq!(call["process_id"], "eur");
@@ -494,7 +494,7 @@ fn calls_of_functions_are_kept_and_handlers_are_refused() {
 }
 
 #[test]
-fn a_paused_process_makes_no_call_and_takes_all_else() {
+fn a_paused_process_makes_no_call_and_accepts_everything_else() {
     let mut sim = Sim::of(waiting());
     sim.start("p");
     sim.answered(wait(json!({"localQueueCommands": [{"queueName": "q"}], "timerCommands": [{"delayInSeconds": 600}]})));

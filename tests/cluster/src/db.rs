@@ -77,7 +77,10 @@ impl Db {
             .notice_callback(move |notice| {
                 let text =
                     [Some(notice.message()), notice.detail()].into_iter().flatten().collect::<Vec<_>>().join("; ");
-                heard.lock().expect("nobody panics here").push(format!("{}: {text}", notice.severity()));
+                heard
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .push(format!("{}: {text}", notice.severity()));
             })
             .connect(NoTls)?;
         Ok(Db { client, notices })
@@ -85,7 +88,7 @@ impl Db {
 
     /// The notices since the last call: severity, message and detail of each.
     pub fn notices(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notices.lock().expect("nobody panics here"))
+        std::mem::take(&mut *self.notices.lock().expect("no thread panics while it holds this"))
     }
 
     /// Runs one or more statements.

@@ -30,7 +30,7 @@ pub fn spawn(mut command: Command) -> std::io::Result<Child> {
         let body = move || {
             for (mut command, answer) in inbox {
                 // The caller waits for the answer, so the channel is open.
-                answer.send(command.spawn()).expect("whoever asked is waiting");
+                answer.send(command.spawn()).expect("the asking thread is waiting");
             }
         };
         thread::Builder::new().name("keeper".into()).spawn(body).expect("a thread can be started");

@@ -102,7 +102,7 @@ fn a_function_that_raises_refuses_the_whole_answer() {
 }
 
 #[test]
-fn an_answer_that_calls_too_much_is_invalid_and_what_is_not_listed_waits_for_it() {
+fn an_answer_with_too_many_calls_is_invalid_and_an_unlisted_function_waits_for_its_registration() {
     let app = shop("functions_unknown");
     let mut db = app.db();
     let _worker = app.worker(|call: &Call| match (call.process_id(), call.attempt()) {
@@ -118,7 +118,7 @@ fn an_answer_that_calls_too_much_is_invalid_and_what_is_not_listed_waits_for_it(
     assert_eq!(failed["errorType"], "InvalidAnswer", "{failed}");
     assert!(failed["detail"].as_str().is_some_and(|detail| detail.contains("at most 100 are allowed")), "{failed}");
     db.start("unlisted", "shop").key("a1").go();
-    wait_until("it is told", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function \"other\""#]));
+    wait_until("it is reported", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function \"other\""#]));
     assert_eq!(db.text("SELECT error_type FROM xdb.failures WHERE process_id = 'unlisted'"), "NotRegistered");
     db.run("SELECT xdb.stop_process('unlisted')");
     assert_eq!(db.count("noted"), 0);

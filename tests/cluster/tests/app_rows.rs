@@ -170,7 +170,7 @@ fn a_change_that_changes_nothing_and_is_left_out_is_written() {
 }
 
 #[test]
-fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_that_says_so() {
+fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_about_it() {
     let mut rows = Rows::new("rows_vetoed");
     let log = "CREATE TABLE log (what text)";
     rows.app.db().run(log);
@@ -227,7 +227,7 @@ fn privileges_on_columns_are_enough_for_every_lock() {
         rows.all_give(table, &LOCKS, (table, "gone"), &Value::Null, &Ok(json!({"status": null})));
     }
     let mut superuser = rows.app.superuser();
-    // A change of what is loaded is found without a look at the row's version.
+    // A change of loaded columns is found without the row's version.
     superuser.run("UPDATE people SET status = 'new'");
     rows.all_give("changed", &LOCKS, ("people", "r"), &Value::Null, &Ok(json!({"status": "new"})));
     // Without UPDATE nothing can be locked, and that is no null either.
@@ -301,7 +301,7 @@ fn hanging(name: &str, setup: &str, columns: &[&str], lock: &str) -> (App, Worke
 }
 
 #[test]
-fn a_column_that_others_write_all_the_time_repeats_no_call() {
+fn a_column_that_other_sessions_write_all_the_time_repeats_no_call() {
     let setup = "CREATE TABLE parent (id text PRIMARY KEY, n int, m text, beat int DEFAULT 0);
         CREATE FUNCTION beats() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.beat := OLD.beat + 1; RETURN NEW; END $$;
         CREATE TRIGGER beats BEFORE UPDATE ON parent FOR EACH ROW EXECUTE FUNCTION beats();
@@ -409,7 +409,7 @@ fn a_row_whose_key_can_not_be_written_is_shown() {
     child.run("BEGIN; INSERT INTO child VALUES ('r', 'c')");
     db.start("n", "write").key("r").input(json!({"n": 1})).go();
     db.completes("n");
-    // `code` is a key that others may refer to.
+    // `code` is a key that other tables may refer to.
     db.start("code", "write").key("r").input(json!({"code": "d"})).go();
     wait_until("the row is shown", 20, || {
         let held = db.json("SELECT xdb.describe_process('code') -> 'heldUpBy' -> 0");

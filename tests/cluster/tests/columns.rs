@@ -319,7 +319,7 @@ fn json_null_is_sql_null() {
 }
 
 #[test]
-fn what_a_type_refuses_is_refused_and_never_changed() {
+fn a_value_that_a_column_type_refuses_is_refused_and_never_changed() {
     let app = App::new("columns_refused");
     let mut db = app.db();
     db.run(
@@ -379,7 +379,7 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
 
 /// Such types define by a cast how they become JSON. There is no way back, except for a value that was a text.
 #[test]
-fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
+fn a_type_that_reads_as_an_object_and_accepts_none_is_named() {
     let app = App::new("columns_objects");
     app.superuser().run(
         "CREATE SCHEMA other_types; CREATE EXTENSION hstore SCHEMA other_types; GRANT USAGE ON SCHEMA other_types TO PUBLIC;

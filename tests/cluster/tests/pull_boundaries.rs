@@ -353,12 +353,12 @@ fn hears_nothing(app: App) {
 }
 
 #[test]
-fn a_worker_hears_nothing_that_the_owners_code_says() {
+fn a_worker_receives_no_messages_of_the_owners_code() {
     hears_nothing(App::alone("boundary_messages", ClusterOptions::default()));
 }
 
 #[test]
-fn a_worker_hears_nothing_that_the_owners_code_says_in_a_hostile_database() {
+fn a_worker_receives_no_messages_of_the_owners_code_in_a_hostile_database() {
     hears_nothing(App::hostile_alone("hostile_messages", ClusterOptions::default()));
 }
 
@@ -518,7 +518,7 @@ fn another(setting: &Value) -> String {
 
 /// A new version of Postgres may have more settings. Each must be pinned while an owner's code runs, or be harmless.
 #[test]
-fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
+fn the_meaning_of_an_owners_code_depends_on_no_setting_that_a_worker_may_change() {
     // One after the other, since privileges on settings are the cluster's.
     for app in [App::new("boundary_settings"), App::hostile("hostile_settings")] {
         depends_on_no_setting(app);
@@ -588,7 +588,7 @@ fn depends_on_no_setting(app: App) {
 }
 
 #[test]
-fn a_worker_does_not_know_what_the_owners_code_draws() {
+fn a_worker_does_not_know_the_random_numbers_of_the_owners_code() {
     let (app, mut db, mut other) = application(App::new("boundary_random"));
     db.run(
         "CREATE TABLE drawn (number float8);
@@ -617,7 +617,7 @@ fn a_worker_does_not_know_what_the_owners_code_draws() {
 
 /// A cursor with the name of the worker's, and an object in `pg_temp` that is created through a third role.
 #[test]
-fn an_owners_code_leaves_nothing_in_the_place_of_what_was_there() {
+fn an_owners_code_replaces_no_object_of_the_session() {
     let (app, mut db, mut other) = application(App::new("boundary_left"));
     app.superuser().run("CREATE ROLE accomplice; GRANT CREATE, USAGE ON SCHEMA public TO accomplice");
     app.superuser().run(

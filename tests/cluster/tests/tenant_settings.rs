@@ -149,7 +149,7 @@ fn sees(app: &App, role: &str, process: &str) -> (String, String, String) {
 }
 
 #[test]
-fn of_several_settings_that_counts_which_postgres_takes() {
+fn of_several_settings_the_one_that_postgres_uses_counts() {
     let (app, _worker) = application("setting_levels");
     let mut superuser = app.superuser();
     superuser.run(

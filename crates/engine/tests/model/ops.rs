@@ -1,4 +1,4 @@
-//! Random steps of a run. A step names states and timers by numbers, which are looked up when the step is made. So a
+//! Random steps of a run. A step names states and timers by numbers, which are resolved when the step is made. So a
 //! run can be shortened and stays valid.
 
 use proptest::collection::{btree_map, vec};
