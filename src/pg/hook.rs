@@ -229,9 +229,9 @@ unsafe fn of_row<T>(cache: pg_sys::SysCacheIdentifier::Type, key: pg_sys::Oid, r
         if tuple.is_null() {
             return false;
         }
-        let says = read(&*pg_sys::GETSTRUCT(tuple).cast::<T>());
+        let value = read(&*pg_sys::GETSTRUCT(tuple).cast::<T>());
         pg_sys::ReleaseSysCache(tuple);
-        says
+        value
     }
 }
 

@@ -462,22 +462,22 @@ impl Registry {
         let process_type = Arc::new(found);
         self.by_name.insert(process_type.name.clone(), process_type.id);
         let known = CachedType { process_type: process_type.clone(), weight, checked: self.read.times };
-        for gone in self.types.insert(process_type.id, known, weight) {
-            self.forget_name(&gone.process_type);
+        for removed in self.types.insert(process_type.id, known, weight) {
+            self.forget_name(&removed.process_type);
         }
         process_type
     }
 
     fn forget(&mut self, id: TypeId) {
-        if let Some(gone) = self.types.remove(&id) {
-            self.forget_name(&gone.process_type);
+        if let Some(removed) = self.types.remove(&id) {
+            self.forget_name(&removed.process_type);
         }
     }
 
-    fn forget_name(&mut self, gone: &ProcessType) {
+    fn forget_name(&mut self, removed: &ProcessType) {
         // Another type may have the name by now.
-        if self.by_name.get(&gone.name) == Some(&gone.id) {
-            self.by_name.remove(&gone.name);
+        if self.by_name.get(&removed.name) == Some(&removed.id) {
+            self.by_name.remove(&removed.name);
         }
     }
 

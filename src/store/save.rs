@@ -376,8 +376,8 @@ impl<'a> Rows<'a> {
         for (queue_name, messages) in &before.queues {
             let kept = execution.queues.get(queue_name).and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
             // Messages leave a queue from its head.
-            let gone = messages.iter().map(|message| message.number).take_while(|number| *number < kept);
-            self.messages_deleted.extend(gone.map(|number| MessageNumber { execution_id, queue_name, number }));
+            let consumed = messages.iter().map(|message| message.number).take_while(|number| *number < kept);
+            self.messages_deleted.extend(consumed.map(|number| MessageNumber { execution_id, queue_name, number }));
         }
         for message in execution.queues.values().flatten().filter(|m| m.number >= before.next_message) {
             self.messages_new.push(QueueMessage::of(execution_id, meta.shard, message, now));

@@ -158,7 +158,7 @@ fn decisions() -> Vec<Value> {
     words.into_iter().map(|(name, word)| execute(with_input(name, "decide", word))).collect()
 }
 
-fn told() -> Value {
+fn error_of_the_database() -> Value {
     let failure = Failure {
         status: Some(503),
         error_type: Some("Down".to_owned()),
@@ -204,7 +204,7 @@ fn requests() -> Vec<Value> {
             ..call("a row that is gone", "look")
         }),
         execute(with_input("an input that does not fit", "decide", "[7]")),
-        told(),
+        error_of_the_database(),
         execute(call("the context", "who")),
         rpc(&with_input("an RPC", "add", r#""12.30""#), Some("app")),
         rpc(&call("an RPC without anything", "nothing"), None),

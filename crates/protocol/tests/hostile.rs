@@ -150,8 +150,8 @@ proptest! {
         places(document, "", &mut found);
         // Objects whose keys the application chooses have no unknown keys.
         found.retain(|place| {
-            let of_users = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
-            document.pointer(place).is_some_and(Value::is_object) && !of_users && !is_payload(place)
+            let of_application = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
+            document.pointer(place).is_some_and(Value::is_object) && !of_application && !is_payload(place)
                 && !place.ends_with("Attributes") && !place.contains("/payload/") && !place.contains("Keys/")
         });
         prop_assume!(!found.is_empty());

@@ -188,7 +188,7 @@ struct Bench {
     tags: Vec<u64>,
     waiting: HashMap<Owner, usize>,
     /// The most calls of an owner after it got a place while other owners waited.
-    most_beside_others: usize,
+    most_while_owners_wait: usize,
 }
 
 impl Bench {
@@ -198,7 +198,7 @@ impl Bench {
             in_flight: InFlight::default(),
             tags: Vec::new(),
             waiting: HashMap::new(),
-            most_beside_others: 0,
+            most_while_owners_wait: 0,
         }
     }
 
@@ -219,7 +219,7 @@ impl Bench {
                 return;
             };
             if self.waiting.iter().any(|(other, count)| *count > 0 && *other != next.owner) {
-                self.most_beside_others = self.most_beside_others.max(self.calls(next.owner) + 1);
+                self.most_while_owners_wait = self.most_while_owners_wait.max(self.calls(next.owner) + 1);
             }
             self.tags.push(self.in_flight.insert(next, 1, next.owner));
             *self.waiting.entry(next.owner).or_default() -= 1;
@@ -291,7 +291,7 @@ proptest! {
         let mut bench = Bench::new(places);
         for step in steps {
             bench.step(step);
-            prop_assert!(2 * bench.most_beside_others <= places + 1, "{} of {}", bench.most_beside_others, places);
+            prop_assert!(2 * bench.most_while_owners_wait <= places + 1, "{} of {}", bench.most_while_owners_wait, places);
         }
     }
 

@@ -253,8 +253,8 @@ fn a_deleted_row_is_refused_and_the_worker_gets_the_error() {
     sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "delete": true}));
     let mut answer = done(json!(1));
     answer["writeToGlobalAttributes"] = json!({"n": 2});
-    let told = sim.answer(&call, answer);
-    assert_eq!(told["failure"]["detail"], "table t has no row with id = k (02000)");
+    let outcome = sim.answer(&call, answer);
+    assert_eq!(outcome["failure"]["detail"], "table t has no row with id = k (02000)");
     sim.next();
     let call = sim.call();
     assert_eq!(call["body"]["appDatabaseError"]["sqlState"], "02000");
@@ -423,15 +423,15 @@ fn odd_answers_cause_warnings_or_are_refused() {
     sim.start("q");
     assert_eq!(sim.answered(odd)["failure"]["detail"], "unknown key wirteToLocalAttributes");
     sim.next();
-    let told = sim.answered(go("C"));
+    let outcome = sim.answered(go("C"));
     assert_eq!(
-        (&told["failure"]["errorType"], &told["failure"]["detail"]),
+        (&outcome["failure"]["errorType"], &outcome["failure"]["detail"]),
         (&json!("NotRegistered"), &json!("unknown state \"C\": known are A, B"))
     );
     sim.next();
     let call = sim.call();
-    let told = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
-    assert_eq!(told["failure"]["errorType"], "InvalidAnswer");
+    let outcome = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
+    assert_eq!(outcome["failure"]["errorType"], "InvalidAnswer");
     sim.is_sound();
 }
 

@@ -129,7 +129,7 @@ def test_no_handler_begins_after_its_caller_has_disconnected(caplog: pytest.LogC
 
 @pytest.mark.parametrize("served", [served_by_serve, served_by_asgi])
 @pytest.mark.parametrize("state, process", [("asks", "Steps"), ("held", "AsyncSteps")])
-def test_a_handler_learns_that_its_caller_has_disconnected(served: Any, state: str, process: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_learns_that_its_caller_has_left(served: Any, state: str, process: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     """An ordinary one asks, an async one is cancelled."""
     caplog.set_level(logging.INFO, "xdb.worker")
     with served(xdb.Worker(Steps, AsyncSteps)) as port:

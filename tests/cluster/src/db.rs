@@ -103,12 +103,12 @@ impl Db {
 
     /// Runs a function again while it fails to serialize, as an application with serializable transactions does.
     pub fn again<T>(&mut self, statement: impl Fn(&mut Db) -> Result<T, SqlError>) -> Result<T, SqlError> {
-        let mut told = None;
+        let mut result = None;
         wait_until("a statement serializes", 20, || {
-            told = Some(statement(self));
-            !matches!(&told, Some(Err(error)) if error.code == "40001")
+            result = Some(statement(self));
+            !matches!(&result, Some(Err(error)) if error.code == "40001")
         });
-        told.expect("it was run")
+        result.expect("it was run")
     }
 
     /// Runs a statement, and runs it again while it fails to serialize.

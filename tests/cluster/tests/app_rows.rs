@@ -17,7 +17,7 @@ const WAYS: [Way; 4] = [Way::Http, Way::Function, Way::Rpc, Way::Claimed];
 const LOCKS: [&str; 3] = ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
 
 /// The values that a call has loaded. Or the SQLSTATE and the message of the error.
-type Told = Result<Value, (String, String)>;
+type CallResult = Result<Value, (String, String)>;
 
 /// An application whose processes write their input and return what they have loaded.
 struct Rows {
@@ -65,15 +65,15 @@ impl Rows {
     }
 
     /// Makes a process load the row with this key under the lock, and write these values.
-    fn go(&mut self, way: Way, lock: &str, table: &str, key: &str, written: Value) -> Told {
+    fn go(&mut self, way: Way, lock: &str, table: &str, key: &str, written: Value) -> CallResult {
         self.processes += 1;
         let (mut db, process) = (self.app.db(), format!("p{}", self.processes));
         let process_type = format!("{way:?} {lock} {table}");
         if way == Way::Rpc {
             db.start(&process, &process_type).key(key).go();
             let call = format!("SELECT xdb.invoke_rpc('{process}', 'Write', {})::text", jsonb(&written));
-            let told = db.try_one::<String>(&call).map_err(|error| (error.code.clone(), error.message.clone()));
-            return told.map(|text| serde_json::from_str(&text).expect("it is JSON"));
+            let result = db.try_one::<String>(&call).map_err(|error| (error.code.clone(), error.message.clone()));
+            return result.map(|text| serde_json::from_str(&text).expect("it is JSON"));
         }
         db.start(&process, &process_type).key(key).input(written).go();
         while way == Way::Claimed && db.status(&process) == "RUNNING" {
@@ -94,7 +94,14 @@ impl Rows {
     }
 
     /// Checks that every way gives this result, under each of these locks.
-    fn all_give(&mut self, what: &str, locks: &[&str], (table, key): (&str, &str), written: &Value, expected: &Told) {
+    fn all_give(
+        &mut self,
+        what: &str,
+        locks: &[&str],
+        (table, key): (&str, &str),
+        written: &Value,
+        expected: &CallResult,
+    ) {
         for (way, lock) in WAYS.iter().flat_map(|way| locks.iter().map(|lock| (*way, *lock))) {
             assert_eq!(self.go(way, lock, table, key, written.clone()), *expected, "{what}: {way:?} {lock}");
         }
@@ -126,7 +133,7 @@ fn trigger(name: &str, body: &str) -> String {
     )
 }
 
-fn refused(code: &str, message: &str) -> Told {
+fn refused(code: &str, message: &str) -> CallResult {
     Err((code.to_owned(), message.to_owned()))
 }
 
@@ -163,8 +170,8 @@ fn a_change_that_changes_nothing_and_is_left_out_is_written() {
         ));
         rows.map(table, &["status", "amount", "more", "note"]);
         rows.all_give(table, &["NO_LOCKING", "EXCLUSIVE_LOCK"], (table, "r"), &values, &Ok(values.clone()));
-        let gone = refused("02000", &format!("table public.{table} has no row with id = gone"));
-        rows.all_give(table, &["NO_LOCKING"], (table, "gone"), &json!({"status": "new"}), &gone);
+        let missing = refused("02000", &format!("table public.{table} has no row with id = missing"));
+        rows.all_give(table, &["NO_LOCKING"], (table, "missing"), &json!({"status": "new"}), &missing);
     }
     rows.app.done(&[]);
 }
@@ -203,8 +210,8 @@ fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_about_it()
     rows.map("moved", &["status"]);
     for way in WAYS {
         rows.app.db().run("INSERT INTO moved VALUES ('r', 'old') ON CONFLICT DO NOTHING");
-        let told = rows.go(way, "NO_LOCKING", "moved", "r", json!({"status": "new"}));
-        assert_eq!(told, refused("02000", "table public.moved has no row with id = r"), "{way:?}");
+        let result = rows.go(way, "NO_LOCKING", "moved", "r", json!({"status": "new"}));
+        assert_eq!(result, refused("02000", "table public.moved has no row with id = r"), "{way:?}");
     }
     rows.app.done(&[]);
 }
@@ -221,10 +228,10 @@ fn privileges_on_columns_are_enough_for_every_lock() {
     );
     for table in ["people", "parts"] {
         rows.map(table, &["status"]);
-        let told = Ok(json!({"status": "old"}));
-        rows.all_give(table, &LOCKS, (table, "r"), &json!({"status": "old"}), &told);
-        rows.all_give(table, &LOCKS, (table, "r"), &Value::Null, &told);
-        rows.all_give(table, &LOCKS, (table, "gone"), &Value::Null, &Ok(json!({"status": null})));
+        let result = Ok(json!({"status": "old"}));
+        rows.all_give(table, &LOCKS, (table, "r"), &json!({"status": "old"}), &result);
+        rows.all_give(table, &LOCKS, (table, "r"), &Value::Null, &result);
+        rows.all_give(table, &LOCKS, (table, "missing"), &Value::Null, &Ok(json!({"status": null})));
     }
     let mut superuser = rows.app.superuser();
     // A change of loaded columns is found without the row's version.
@@ -270,7 +277,7 @@ fn a_policy_for_update_hides_no_value_and_its_refusal_counts_as_an_attempt() {
         rows.all_give("written", &LOCKS[..1], (name, "hers"), &written, &hidden);
         rows.all_give("own", &LOCKS, (name, "own"), &written, &seen);
         // Not there, as far as its owner can see.
-        rows.all_give("gone", &LOCKS, (name, "gone"), &Value::Null, &Ok(json!({"title": null})));
+        rows.all_give("missing", &LOCKS, (name, "missing"), &Value::Null, &Ok(json!({"title": null})));
         rows.app.superuser().run(&format!("INSERT INTO {name} VALUES ('secret', 'secret', 'app')"));
         rows.all_give("secret", &LOCKS, (name, "secret"), &Value::Null, &Ok(json!({"title": null})));
     }

@@ -154,14 +154,14 @@ fn a_worker_that_answers_errors_is_reachable() {
 #[test]
 fn one_process_with_quick_retries_spends_its_attempts() {
     let app = App::new("breaker_alone");
-    let gone = app.worker_named("gone", |_| force_complete(json!(null)));
+    let unreachable = app.worker_named("unreachable", |_| force_complete(json!(null)));
     let policy = json!({"executeApiRetryPolicy": attempts(12)});
-    app.register_with("gone", "one", &Definition::starting_with("Only").step_with("Only", policy));
-    gone.go_away();
+    app.register_with("unreachable", "one", &Definition::starting_with("Only").step_with("Only", policy));
+    unreachable.go_away();
     let mut db = app.db();
     db.start("p", "one").go();
     assert_eq!(db.outcome("p").status(), "FAILED");
-    assert_eq!(calls(&app, "gone"), 12);
-    assert_eq!(breaker(&app, "gone"), "closed");
+    assert_eq!(calls(&app, "unreachable"), 12);
+    assert_eq!(breaker(&app, "unreachable"), "closed");
     app.done(&[]);
 }

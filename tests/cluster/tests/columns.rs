@@ -416,8 +416,8 @@ fn a_type_that_reads_as_an_object_and_accepts_none_is_named() {
     for (column, value, message) in &refusals {
         let process = format!("state {column}");
         db.start(&process, "objects").key("r").input(json!({*column: value})).go();
-        let told = db.completes(&process).result().clone();
-        assert!(told.as_str().is_some_and(|told| told.starts_with(message)), "{column}: {told}");
+        let result = db.completes(&process).result().clone();
+        assert!(result.as_str().is_some_and(|result| result.starts_with(message)), "{column}: {result}");
         assert_eq!(worker.calls().last().expect("a call").refused_write()["sqlState"], "22P02");
         assert_eq!(worker.calls().last().expect("a call").global(column), value, "it is read as its cast says");
         let call = format!("SELECT xdb.invoke_rpc('called', 'write', {})", jsonb(&json!({*column: value})));

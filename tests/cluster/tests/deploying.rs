@@ -265,7 +265,7 @@ fn any_name_in_an_answer_that_a_registration_can_add_waits_for_it() {
     }
     for process_id in all {
         let is_told =
-            |db: &mut Db| views::failures(db, process_id).iter().any(|told| told["error_type"] == "NotRegistered");
+            |db: &mut Db| views::failures(db, process_id).iter().any(|shown| shown["error_type"] == "NotRegistered");
         wait_until(process_id, 20, || is_told(&mut db));
     }
     assert_eq!(failed_attempts(&mut db), 0);
@@ -506,8 +506,8 @@ fn status_shows_where_calls_wait_for_places_and_which_limit_to_raise() {
         wait_until(words, 20, || reason(&mut boss).contains(words));
         reason(&mut boss)
     };
-    let told = shows("5 calls wait for a place at worker \"stub\"");
-    assert!(told.contains("its max_concurrency is 3: raise it") && told.contains("a worker of their own"), "{told}");
+    let shown = shows("5 calls wait for a place at worker \"stub\"");
+    assert!(shown.contains("its max_concurrency is 3: raise it") && shown.contains("a worker of their own"), "{shown}");
     // Another role sees nothing of it.
     let seen = app.session("other").text("SELECT coalesce(waiting::text, 'null') FROM xdb.workers WHERE name = 'stub'");
     assert_eq!(seen, "null");
@@ -516,8 +516,8 @@ fn status_shows_where_calls_wait_for_places_and_which_limit_to_raise() {
     superuser.run("SELECT xdb.register_worker('beside', 'http://127.0.0.1:9')");
     superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 100)", worker.url()));
     worker.wait_for_count("it has half", 20, 4, |_| true);
-    let told = shows("4 calls wait for a place at worker \"stub\"");
-    assert!(told.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{told}");
+    let shown = shows("4 calls wait for a place at worker \"stub\"");
+    assert!(shown.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{shown}");
     // Alone it has all, of which one role gets eight ninths.
     superuser.run("SELECT xdb.unregister_worker('beside')");
     worker.wait_for_count("it has all", 20, 8, |_| true);

@@ -1153,19 +1153,19 @@ fn a_failure_of_a_function_names_the_functions_and_their_lines() {
          END $$;",
     );
     let mut db = app.db();
-    let told = |call: &Call| match call.target() {
-        "Told" => force_complete(call.body["context"]["recoverFromError"].clone()),
+    let recovered = |call: &Call| match call.target() {
+        "Recover" => force_complete(call.body["context"]["recoverFromError"].clone()),
         _ => force_complete(json!(null)).calls(&[("listed", json!(1))]),
     };
-    let _worker = app.worker(told);
-    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Told"});
+    let _worker = app.worker(recovered);
+    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Recover"});
     let retries = json!({"maximumAttempts": 1});
     let function = json!({"executeFunction": "public.outermost", "executeApiRetryPolicy": retries,
         "stateFailureRecoveryOptions": recovery});
     let worker = json!({"executeApiRetryPolicy": retries, "stateFailureRecoveryOptions": recovery});
-    let definition = Definition::starting_with("Do").step_with("Do", function).step("Told");
+    let definition = Definition::starting_with("Do").step_with("Do", function).step("Recover");
     app.register("Function", &definition);
-    let definition = Definition::starting_with("Do").step_with("Do", worker).step("Told");
+    let definition = Definition::starting_with("Do").step_with("Do", worker).step("Recover");
     app.register("Worker", &definition.with("functions", json!({"listed": "public.listed"})));
     for (id, process_type, code, lines) in [
         (
@@ -1178,17 +1178,17 @@ fn a_failure_of_a_function_names_the_functions_and_their_lines() {
         ("q", "Worker", "AU001", &["audit() line 1 at RAISE", "listed(jsonb,jsonb) line 2 at SQL statement"]),
     ] {
         db.start(id, process_type).input(json!(0)).go();
-        let told = db.completes(id).result().to_string();
+        let recovered = db.completes(id).result().to_string();
         let failed = last_failure(&mut db, id);
-        let code_told = if id == "p" { &failed["errorType"] } else { &failed["sqlState"] };
-        assert_eq!(code_told, code, "{failed}");
+        let code_shown = if id == "p" { &failed["errorType"] } else { &failed["sqlState"] };
+        assert_eq!(code_shown, code, "{failed}");
         let context = failed["context"].as_str().unwrap_or_default();
         assert_eq!(context.lines().count(), lines.len(), "{context}");
         for (line, words) in context.lines().zip(lines) {
             assert!(line.contains(words), "{words}: {context}");
         }
         assert!(!context.contains("secret"), "{context}");
-        assert!(!told.contains("line 1") && !told.contains("line 2"), "{told}");
+        assert!(!recovered.contains("line 1") && !recovered.contains("line 2"), "{recovered}");
     }
     app.done(&[]);
 }

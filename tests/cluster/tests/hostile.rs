@@ -134,7 +134,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
         let worker = if way == "claimed" { "claims" } else { "stub" };
         app.register_with(worker, &process, &definition.maps(&format!("public.{table}"), "id", &["status"]));
         db.start(&process, &process).key("r").input(if way == "rpc" { Value::Null } else { written.clone() }).go();
-        let told = match way {
+        let result = match way {
             "rpc" => asked(&mut db, &format!("xdb.invoke_rpc('{process}', 'Write', {})", jsonb(written))),
             "claimed" => {
                 let (token, loaded) = claimed(&mut db);
@@ -151,7 +151,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
                 _ => Err(db.text(&format!("SELECT sql_state FROM xdb.failures WHERE process_id = '{process}'"))),
             },
         };
-        assert_eq!(told, *expected, "{process}");
+        assert_eq!(result, *expected, "{process}");
         if way == "rpc" {
             db.repeated(&format!("SELECT xdb.stop_process('{process}')"));
         }
@@ -250,8 +250,8 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
 
     // If several sessions use a key at once, only one of them calls the worker.
     at_once(4, |_| {
-        let told = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
-        assert_eq!(told, Ok(json!("deposited")));
+        let result = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
+        assert_eq!(result, Ok(json!("deposited")));
     });
     assert_eq!(db.count("public.moved"), 3);
     db.repeated("SELECT xdb.stop_process('a')");

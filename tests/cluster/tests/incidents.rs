@@ -60,7 +60,7 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
     assert_eq!(calls.iter().map(Call::attempt).collect::<Vec<_>>(), [1, 2, 3]);
     assert_ne!(calls[1].idempotency_key(), calls[2].idempotency_key(), "a worker must not answer from memory");
     let events = "SELECT event_type FROM xdb.history WHERE process_id = 'p' ORDER BY event_id";
-    let told = [
+    let shown = [
         "ProcessStarted",
         "GlobalAttributesWritten",
         "StateStarted",
@@ -72,7 +72,7 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
         "StateCompleted",
         "ProcessClosed",
     ];
-    assert_eq!(db.all::<String>(events), told);
+    assert_eq!(db.all::<String>(events), shown);
     views::assert_history_is_whole(&mut db, "p");
     app.done(&[]);
 }

@@ -86,11 +86,11 @@ fn keys_that_do_not_fit_are_refused_at_the_start() {
     let _worker = writer(&app);
     app.register("pairs", &one_step_on(&[mapped("public.pairs", json!(["a", "b"]), json!({"v": "v"}))]));
     app.register("numbers", &one_step_on(&[mapped("public.numbers", json!("id"), json!({"v": "v"}))]));
-    let mut start = |process_type: &str, key: Option<&str>, options: Value, code: &str, says: &str| {
+    let mut start = |process_type: &str, key: Option<&str>, options: Value, code: &str, words: &str| {
         let start = db.start("p", process_type).options(options);
         let start = if let Some(key) = key { start.key(key) } else { start };
         let error = start.refused(code);
-        assert!(error.message.contains(says), "{error:?}");
+        assert!(error.message.contains(words), "{error:?}");
     };
     let pair = |value: Value| keys(json!({"public.pairs": value}));
     start("pairs", None, json!({}), codes::INVALID_ARGUMENT, "globalAttributeKeys");

@@ -187,7 +187,7 @@ const REPEATS: usize = 3;
 const RESPECTED: u64 = 5000;
 
 /// Counts the RPCs that avoid marked objects.
-const LEAVES_ALONE: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
+const AVOIDS_MARKED_ROW: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
     AND datname = current_database()";
 
 #[test]
@@ -196,7 +196,7 @@ fn rpcs_avoid_the_rows_of_a_state_that_was_repeated_too_often_until_it_completes
     let mut db = app.db();
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| timed(|| app.db().rpc("asked", "add", json!(null))));
-        wait_until("the RPC waits", 10, || app.superuser().count(LEAVES_ALONE) == 1);
+        wait_until("the RPC waits", 10, || app.superuser().count(AVOIDS_MARKED_ROW) == 1);
         assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
         worker.release();
         assert_eq!(db.completes("p").result(), 1);
@@ -253,7 +253,7 @@ fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
                 asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
             }
         });
-        wait_until("an RPC avoids the row", 20, || app.superuser().count(LEAVES_ALONE) == 1);
+        wait_until("an RPC avoids the row", 20, || app.superuser().count(AVOIDS_MARKED_ROW) == 1);
     });
     has_process.run(r#"BEGIN; SELECT xdb.set_local_attributes('p', '{"k": 1}')"#);
     has_row.run("COMMIT");
@@ -478,8 +478,8 @@ fn the_waits_of_an_rpc_and_its_call_have_one_deadline() {
         });
         holding.run("ROLLBACK");
     }
-    let told: Vec<_> = worker.calls().iter().map(|call| call.body["context"]["timeoutSeconds"].as_f64()).collect();
-    assert!(matches!(told[..], [Some(seconds)] if seconds > 0.0 && seconds < 3.0), "{told:?}");
+    let timeouts: Vec<_> = worker.calls().iter().map(|call| call.body["context"]["timeoutSeconds"].as_f64()).collect();
+    assert!(matches!(timeouts[..], [Some(seconds)] if seconds > 0.0 && seconds < 3.0), "{timeouts:?}");
     worker.release();
     app.done(&[]);
 }

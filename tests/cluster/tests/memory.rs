@@ -282,7 +282,7 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     let worker = app.worker(|call: &Call| match call.refused_write() {
         Value::Null if call.process_id() == "after" => force_complete(json!(null)),
         Value::Null => force_complete(json!(null)).globals(json!({"n": 1})),
-        told => force_complete(told.clone()),
+        result => force_complete(result.clone()),
     });
     let mut db = app.db();
     db.run(
@@ -301,9 +301,9 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     db.start("short", "speaks").key("10").go();
     assert_eq!(db.completes("short").result()["message"], "xé".repeat(5));
     db.start("long", "speaks").key("1000000").go();
-    let told = db.completes("long").result().clone();
+    let result = db.completes("long").result().clone();
     for field in ["message", "table", "constraint"] {
-        let text = told[field].as_str().expect("a text");
+        let text = result[field].as_str().expect("a text");
         assert!((2700..4200).contains(&text.chars().count()) && text.ends_with('…'), "{}: {text}", text.len());
         assert!(text.trim_end_matches('…').chars().all(|c| "xé".contains(c)), "{field} was cut within a character");
     }

@@ -107,8 +107,8 @@ fn work_that_a_rollback_returns_is_found_without_a_wake_up() {
     db.run("SELECT xdb.start_process('p', 'three', start_at => clock_timestamp() + interval '3 s')");
     holder.run("BEGIN; SELECT FROM xdb.task FOR UPDATE");
     // The engine scans when it is due, and each second after that.
-    let looked = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
-    wait_until("the engine has scanned and found nothing", 20, || superuser.one(looked));
+    let scanned = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
+    wait_until("the engine has scanned and found nothing", 20, || superuser.one(scanned));
     assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
     holder.run("ROLLBACK");
     worker.wait_for("the call", 20, |call| call.process_id() == "p");

@@ -60,11 +60,11 @@ fn pause_and_resume_the_execution_of_a_state_machine() {
     db.run("SELECT xdb.resume_process('p')");
     assert_eq!(db.completes("p").result(), "done");
     let events = "SELECT event_type FROM xdb.history WHERE event_type LIKE 'Process%ed' ORDER BY event_id";
-    let told =
+    let shown =
         ["ProcessStarted", "ProcessPaused", "ProcessResumed", "ProcessStarted", "ProcessClosed", "ProcessClosed"];
     let mut found = db.all::<String>(events);
     found.sort();
-    let mut expected = told.map(str::to_owned).to_vec();
+    let mut expected = shown.map(str::to_owned).to_vec();
     expected.sort();
     assert_eq!(found, expected);
     db.refused(codes::NOT_RUNNING, "SELECT xdb.pause_process('p')");

@@ -170,8 +170,12 @@ fn an_invalid_priority_is_refused() {
             "1e1" => assert_eq!(error.expect_err("it runs").code, codes::ALREADY_STARTED),
             _ => {
                 let error = error.expect_err("it is no priority");
-                let told = "invalid value for options: priority must be a whole number from -10 to 10";
-                assert_eq!((error.code.as_str(), error.message.as_str()), (codes::INVALID_ARGUMENT, told), "{wrong}");
+                let message = "invalid value for options: priority must be a whole number from -10 to 10";
+                assert_eq!(
+                    (error.code.as_str(), error.message.as_str()),
+                    (codes::INVALID_ARGUMENT, message),
+                    "{wrong}"
+                );
             }
         }
     }

@@ -22,13 +22,13 @@ fn application(name: &str, options: ClusterOptions) -> App {
 }
 
 /// Claims one call, does its work, and completes it in the same transaction as the work. Returns whether there was a
-/// call. `dies` says whether the worker crashes between work and answer.
-fn work_once(db: &mut Db, dies: impl FnOnce() -> bool) -> Result<bool, SqlError> {
+/// call. `crashes` says whether the worker crashes between work and answer.
+fn work_once(db: &mut Db, crashes: impl FnOnce() -> bool) -> Result<bool, SqlError> {
     let claim = "SELECT jsonb_build_object('token', token, 'request', request)::text
         FROM xdb.claim_calls('pull', wait => '500 ms', lease => '2 s')";
     let Some(claimed) = db.try_maybe::<String>(claim)? else { return Ok(false) };
     let claimed: Value = serde_json::from_str(&claimed).expect("it is JSON");
-    if dies() {
+    if crashes() {
         return Ok(false);
     }
     let (token, request) = (claimed["token"].as_str().expect("a text"), &claimed["request"]);
@@ -44,17 +44,17 @@ fn work_once(db: &mut Db, dies: impl FnOnce() -> bool) -> Result<bool, SqlError>
 }
 
 /// Works until `stop` is set, and continues whatever happens to its session.
-fn works(app: &App, stop: &AtomicBool, mut dies: impl FnMut() -> bool) {
+fn works(app: &App, stop: &AtomicBool, mut crashes: impl FnMut() -> bool) {
     let connect =
         || app.cluster().try_connect(app.database(), "app", Duration::from_secs(30)).expect("the server is there");
     let mut db = connect();
     while !stop.load(Ordering::SeqCst) {
-        let mut died = false;
+        let mut crashed = false;
         match work_once(&mut db, || {
-            died = dies();
-            died
+            crashed = crashes();
+            crashed
         }) {
-            Ok(_) if !died => {}
+            Ok(_) if !crashed => {}
             // After the lease has ended, another worker claims the call.
             Ok(_) => db = connect(),
             Err(error) => {
@@ -134,10 +134,10 @@ fn a_commit_of_claims_alone_waits_for_nothing() {
     let app = application("pull_flush", ClusterOptions::default().set("autovacuum", "off"));
     let mut superuser = app.superuser();
     superuser.run(
-        "CREATE TABLE looked (at timestamptz); GRANT ALL ON looked TO app;
+        "CREATE TABLE policy_reads (at timestamptz); GRANT ALL ON policy_reads TO app;
          CREATE TABLE watched (id text PRIMARY KEY, n bigint); GRANT ALL ON watched TO app;
          CREATE FUNCTION look() RETURNS bool LANGUAGE plpgsql AS
-             'BEGIN INSERT INTO looked VALUES (now()); RETURN true; END';
+             'BEGIN INSERT INTO policy_reads VALUES (now()); RETURN true; END';
          CREATE POLICY watch ON watched USING (look());
          ALTER TABLE watched ENABLE ROW LEVEL SECURITY",
     );
@@ -173,12 +173,12 @@ fn a_commit_of_claims_alone_waits_for_nothing() {
     ] {
         assert_eq!(waits_for_standby(&app, &sql), waits, "{sql}");
     }
-    assert_eq!(db.count("looked"), 1, "the policy has written");
+    assert_eq!(db.count("policy_reads"), 1, "the policy has written");
     app.cluster().set("synchronous_standby_names", "");
     app.done(&[]);
 }
 
-/// The call of a worker that dies costs an attempt when its lease ends. No worker has to run for that.
+/// The call of a worker that crashes costs an attempt when its lease ends. No worker has to run for that.
 #[test]
 fn a_lease_that_ends_is_a_failed_attempt() {
     let app = application("pull_lease", ClusterOptions::default());

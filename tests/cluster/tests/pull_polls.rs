@@ -78,11 +78,11 @@ fn a_call_wakes_one_of_the_sessions_that_wait() {
             }
         });
         // The session that watches polls once a second. Woken sessions poll too.
-        let looks: i64 = superuser.one(
+        let polls: i64 = superuser.one(
             "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE NOT toplevel AND query LIKE 'WITH worker AS%'",
         );
         let most = 3 * CALLS + took.as_secs() as i64;
-        assert!(looks <= most, "{looks} polls for {CALLS} calls in {took:?}");
+        assert!(polls <= most, "{polls} polls for {CALLS} calls in {took:?}");
         superuser.run(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE query LIKE '%claim_calls(%wait%' AND pid <> pg_backend_pid()",

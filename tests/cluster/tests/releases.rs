@@ -251,7 +251,7 @@ fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
         // Until an update has come in between: it gives up after a while, on a busy machine before the session goes on.
         while version(&app) == release {
             reader.run("BEGIN; SELECT count(*) FROM xdb.history");
-            let told = std::thread::scope(|scope| {
+            let result = std::thread::scope(|scope| {
                 let update = scope.spawn(|| app.superuser().try_run("ALTER EXTENSION xdb UPDATE"));
                 let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'ALTER EXTENSION%' AND state = 'active'
                              AND wait_event IS NOT NULL)";
@@ -260,7 +260,7 @@ fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
                 reader.run("SELECT count(*) FROM xdb.processes; COMMIT");
                 update.join().expect("no panic").err()
             });
-            assert!(told.as_ref().is_none_or(|error| error.code == "55P03"), "{told:?}");
+            assert!(result.as_ref().is_none_or(|error| error.code == "55P03"), "{result:?}");
         }
         app.done(&[]);
     }

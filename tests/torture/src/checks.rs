@@ -16,7 +16,7 @@ use crate::world::World;
 pub type Violation = String;
 
 /// The most violations of a kind that are reported.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 /// The violations that were found. The same one is reported only a few times.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Findings {
     pub fn add(&mut self, kind: &'static str, what: impl Into<String>) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
-        if *count <= TOLD {
+        if *count <= SHOWN {
             self.violations.push(format!("{kind}: {}", what.into()));
         } else {
             *self.untold.entry(kind).or_default() += 1;
