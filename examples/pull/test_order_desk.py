@@ -43,13 +43,13 @@ def test_it_is_booked_once(shop: Database) -> None:
     assert booked(shop) == (1, 1, 1)
 
 
-def test_nobody_pays(shop: Database) -> None:
+def test_the_order_is_not_paid(shop: Database) -> None:
     order(shop, "1")
     assert shop.clock.run_until_closed("order-1").output == "it was not paid"
     assert booked(shop) == (2, 0, 0)
 
 
-def test_the_table_refuses_what_is_sold_out(shop: Database) -> None:
+def test_the_table_refuses_a_sold_out_item(shop: Database) -> None:
     for id in ("1", "2", "3"):
         order(shop, id)
         if id != "3":

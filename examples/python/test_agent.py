@@ -55,7 +55,7 @@ class Thinks(agent.Model):
         return "tool: weather" if len(messages) == 1 else "It is 42 degrees."
 
 
-def test_quick_ones_do_not_wait_for_those_who_think(xdb_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_processes_do_not_wait_for_thinking_agents(xdb_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Thinks()
     monkeypatch.setattr(agent, "model", model)
     with served() as url:

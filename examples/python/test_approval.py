@@ -32,7 +32,7 @@ def test_a_veto(db: Database) -> None:
     assert db.client.wait(Approval, "a").result == "refused by bob"
 
 
-def test_somebody_else(db: Database) -> None:
+def test_another_person_may_not_approve(db: Database) -> None:
     with pytest.raises(xdb.errors.WorkerFailed) as failed:
         db.client.rpc(Approval.approve, "a", "eve")
     assert failed.value.error_type == "NotAnApprover"

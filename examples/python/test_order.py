@@ -55,5 +55,5 @@ def test_it_is_cancelled_while_a_step_fails(
     assert capsys.readouterr().out.count("899.00 of payment p-1 goes back") == 1
 
 
-def test_nobody_pays(shop: Database) -> None:
+def test_the_order_is_not_paid(shop: Database) -> None:
     assert shop.clock.run_until_closed("order-1").output == "it was not paid"

@@ -66,7 +66,7 @@ def test_it_is_executed_again_until_there_is_room(shop: Database, monkeypatch: p
     assert calls == [3]
 
 
-def test_an_error_keeps_what_was_changed_and_the_order_resumes_there(
+def test_an_error_keeps_the_changes_and_the_order_resumes_there(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, partition = failing(1)
@@ -80,7 +80,7 @@ def test_an_error_keeps_what_was_changed_and_the_order_resumes_there(
     assert shop.client.wait(ApproveOrder, "approve-order-1").status == "COMPLETED"
 
 
-def test_what_fails_too_often_goes_to_the_reject_queue(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_fails_too_often_goes_to_the_reject_queue(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(todo, "MAX_ENQUEUE_AUTO_APPROVE_RETRIES", 2)
     calls, enqueue = failing(9)
     monkeypatch.setattr(todo.shop, "enqueue_approval", enqueue)

@@ -105,7 +105,7 @@ fn set_paused(paused: bool) -> Result<Value> {
     caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
     // Also wakes up pull workers that wait for calls.
-    wake::wake_everybody_at_commit();
+    wake::wake_all_at_commit();
     Ok(Value::Void)
 }
 

@@ -179,16 +179,16 @@ pub(super) fn save(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()>
 
 /// Writes the decisions about processes of pull workers. Wakes the engine only if it has something to do: otherwise
 /// hundreds of pull workers would keep the engine awake.
-pub(super) fn save_fetched(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
+pub(super) fn save_claimed(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = || loaded.values().filter(|entry| !entry.events.is_empty());
     let saved = save::save_of_session(spi, changed(), now)?;
     if saved.calls_over {
         wake::calls_over_quietly_at_commit();
     }
-    let is_fetched = changed().all(|entry| entry.meta.pulled_by().is_some());
+    let all_pulled = changed().all(|entry| entry.meta.pulled_by().is_some());
     let events = || changed().flat_map(|entry| &entry.events);
     wake::note_uncommitted_write();
-    if !is_fetched || saved.earliest.is_some() || events().any(|(event, _)| concerns_engine(event)) {
+    if !all_pulled || saved.earliest.is_some() || events().any(|(event, _)| concerns_engine(event)) {
         wake::call_scheduler_at_commit();
     }
     Ok(())

@@ -95,7 +95,7 @@ impl BulkStart<'_> {
         let mut keys = (0..self.requests.len()).map(keys_of).collect::<Result<Vec<_>>>()?;
 
         let process_id = |number: usize| self.requests[number].start.process_id.as_str();
-        let order = self.without_repeated_of_others(spi, ids)?;
+        let order = self.without_repeated_ids_of_other_roles(spi, ids)?;
         let mut first = order.clone();
         first.dedup_by_key(|number| process_id(*number));
         let wanted: Vec<_> = first.iter().map(|number| (process_id(*number), ids[*number])).collect();
@@ -158,7 +158,7 @@ impl BulkStart<'_> {
 
     /// The starts to decide, in their order. Process ids of other roles are refused before any lock. A request that was
     /// made before, while the caller still owned the id, gets its first answer.
-    fn without_repeated_of_others(&self, spi: &Spi, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
+    fn without_repeated_ids_of_other_roles(&self, spi: &Spi, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
         let request = |number: &usize| &self.requests[*number];
         let mut known: Vec<_> = self.order.iter().map(|number| request(number).start.process_id.as_str()).collect();
         known.dedup();

@@ -88,7 +88,7 @@ pub(super) fn calls_to_retry(
     let released = crashes::retry(spi, id, only)?;
     if released > 0 {
         wrote();
-        wake::wake_everybody_at_commit();
+        wake::wake_all_at_commit();
     }
     let states = state::standing(spi, id, only, now)?;
     let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();

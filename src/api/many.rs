@@ -102,12 +102,12 @@ impl Change {
         let mut outcomes = HashMap::new();
         let mut found = self.find(process_ids, &mut outcomes)?;
         found.sort_unstable();
-        for portion in found.chunks(AT_ONCE) {
+        for chunk in found.chunks(AT_ONCE) {
             let changed = self.caller.on_system_tables(|spi, registry| {
-                let ids: Vec<_> = portion.iter().map(|(id, _)| *id).collect();
+                let ids: Vec<_> = chunk.iter().map(|(id, _)| *id).collect();
                 let mut loaded = answering::executions(spi, registry, &ids, self.lock)?;
                 let now = clock::now();
-                for (id, process_id) in portion {
+                for (id, process_id) in chunk {
                     wake::note_locked(id.0);
                     let decided = decide(spi, &mut loaded, (*id, process_id), now, &mut prepare);
                     outcomes.insert(*process_id, answer(decided)?);

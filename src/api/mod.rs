@@ -9,7 +9,7 @@
 //!     ▼
 //!   the function      reads and checks the arguments (xdb-protocol), loads, decides (xdb-engine), saves
 //!     ├─ on_system_tables ▶ store, as the engine
-//!     └─ on_users_tables  ▶ store::app_tables, as the caller
+//!     └─ on_app_tables  ▶ store::app_tables, as the caller
 //!     ▼
 //!   pg::wake          wakes up engine processes and sessions, once the caller's transaction commits
 //! ```
@@ -22,7 +22,7 @@
 //! | `rpc.rs` | `invoke_rpc` |
 //! | `rpc_deadline.rs`, `rpc_locks.rs` | no function: the deadline of an RPC, and its locks |
 //! | `rpc_pause.rs`, `rpc_client.rs` | no function: the wait of an RPC for the end of a pause, and its connection |
-//! | `pull.rs`, `pull_claim.rs`, `pull_look.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
+//! | `pull.rs`, `pull_claim.rs`, `pull_scan.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs` | no function: the driver of `xdb_calls::apply` in a session |
 //! | `owners_tables.rs` | no function: how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
@@ -56,7 +56,7 @@ mod pause;
 mod process;
 mod pull;
 mod pull_claim;
-mod pull_look;
+mod pull_scan;
 mod query;
 mod registration;
 mod rpc;
@@ -198,7 +198,7 @@ impl Caller {
     }
 
     /// Runs `body` on the application's tables, as the caller.
-    fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+    fn on_app_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller(|| Self::connected(body)).map_err(error::explained)
     }
 

@@ -96,7 +96,7 @@ impl OwnersTables {
         let as_owner = || {
             let in_session = || spi::connect(body);
             let done = identity::as_owner_in_session(self.owner, &self.configured, &self.own, in_session);
-            done.map_err(|error| if self.lacks_owners_rights { error.for_others() } else { error })
+            done.map_err(|error| if self.lacks_owners_rights { error.redacted() } else { error })
         };
         if self.lacks_owners_rights {
             identity::forget_seed();

@@ -8,7 +8,7 @@ use super::answering::{self, Answering, TablesInSession};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, needed, pull_look};
+use super::{Caller, json, name, needed, pull_scan};
 use crate::calls::{self, CallRecord};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
@@ -138,10 +138,10 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
                 place.served();
                 let milliseconds = |due: Timestamp| due.since(clock::now()).max(0) / 1000;
                 let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
-                let until_look = until_due.min(guc::POLL_INTERVAL_MS.get().into());
+                let until_poll = until_due.min(guc::POLL_INTERVAL_MS.get().into());
                 let until_behind = seen.behind_at.map_or(left, |at| at.saturating_duration_since(Instant::now()));
                 let left = left.min(until_behind).as_millis() as i64;
-                args.sleep(|| place.wait_for_calls(left + 1, until_look + 1));
+                args.sleep(|| place.wait_for_calls(left + 1, until_poll + 1));
                 // A running statement has all its locks, so nothing else makes it see revoked grants.
                 process::accept_invalidations();
             }
@@ -244,7 +244,7 @@ fn give_back(caller: Caller, token: &Token) -> Result<Value> {
         crash::point("pull-give-back");
         let (execution, seq) = token.leased.key;
         wake::new_call_at_commit(worker, NewCall { shard, is_due: true }, (execution.0, seq.0));
-        pull_look::given_back();
+        pull_scan::given_back();
         Ok(Value::Void)
     })
 }
@@ -304,7 +304,7 @@ fn apply(
         Outcome::Over(_) => return Err(error::call_is_lost()),
         Outcome::Closing { .. } => return Err(PgError::internal("a session waits for the lock")),
     }
-    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &answering.loaded, answering.now))?;
+    caller.on_system_tables(|spi, _| answering::save_claimed(spi, &answering.loaded, answering.now))?;
     crash::point("pull-answer");
     Ok(process_id)
 }

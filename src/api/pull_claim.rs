@@ -1,4 +1,4 @@
-//! One poll for calls of a pull worker: looks for calls, records the failed attempts whose leases have ended, leases
+//! One poll for calls of a pull worker: scans for calls, records the failed attempts whose leases have ended, leases
 //! due calls, and makes their requests. A poll that finds no calls is one statement. A poll that finds calls is four,
 //! and more for what the calls load.
 //!
@@ -8,7 +8,7 @@
 
 use super::answering;
 use super::owners_tables::OwnersTables;
-use super::pull_look::{DueLines, Looks, in_turn};
+use super::pull_scan::{DueLines, ScanMemory, in_turn};
 use super::{Caller, process, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
@@ -43,8 +43,8 @@ use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::lines::Level;
 
-/// The most rounds of a claim, and the most calls that a later round looks for. After a round with calls that can't be
-/// claimed, the next round looks for twice as many. The calls of all rounds stay locked until the transaction ends.
+/// The most rounds of a claim, and the most calls that a later round scans for. After a round with calls that can't be
+/// claimed, the next round scans for twice as many. The calls of all rounds stay locked until the transaction ends.
 const ROUNDS: u32 = 16;
 const IN_A_ROUND: usize = 64;
 
@@ -76,7 +76,7 @@ pub(super) struct Seen {
     pub wrote: bool,
     /// When the next call comes due.
     pub next_due: Option<Timestamp>,
-    /// When to look for calls behind the session's cursors.
+    /// When to scan for calls behind the session's cursors.
     pub behind_at: Option<Instant>,
     /// The poll locked calls, perhaps more than it claimed. The locks last until the transaction ends.
     pub has_locks: bool,
@@ -147,9 +147,9 @@ impl Poll {
     /// what follows may wait for the application's tables.
     pub fn once(&self, place: &mut Option<Registration>) -> Result<Seen> {
         let mut seen = Seen::default();
-        let mut sight = self.look(&mut seen, place.is_some())?;
+        let mut sight = self.scan(&mut seen, place.is_some())?;
         if sight.leases_ended && self.note_over(&mut seen)? {
-            sight = self.look(&mut seen, false)?;
+            sight = self.scan(&mut seen, false)?;
         }
         self.claim_due(&sight, &mut seen, place)?;
         if seen.wrote {
@@ -158,12 +158,12 @@ impl Poll {
         Ok(seen)
     }
 
-    /// Looks for due calls, without locks. While the engine is paused, the result has none.
-    fn look(&self, seen: &mut Seen, waits: bool) -> Result<Sight> {
+    /// Scans for due calls, without locks. While the engine is paused, the result has none.
+    fn scan(&self, seen: &mut Seen, waits: bool) -> Result<Sight> {
         let key = (self.worker.clone(), self.shards);
         let mut again = false;
         loop {
-            let plan = Looks::of(&key, |looks| looks.plan(again, waits));
+            let plan = ScanMemory::of(&key, |memory| memory.plan(again, waits));
             let (began, now) = (Instant::now(), clock::now());
             let wanted = Wanted {
                 worker: &self.worker,
@@ -173,7 +173,7 @@ impl Poll {
                 leases: plan.leases,
             };
             let mut sight = self.on_system_tables(seen, |spi, _, _| {
-                let sight = store::look(spi, &wanted, now, clock::real())?;
+                let sight = store::scan(spi, &wanted, now, clock::real())?;
                 let role = sight.worker.role.as_ref();
                 if !sight.worker.pulls {
                     return Err(error::worker_has_url(&self.worker));
@@ -184,9 +184,9 @@ impl Poll {
                 Ok(sight)
             })?;
             seen.worker = sight.worker.id;
-            again = Looks::of(&key, |looks| {
-                let is_good = looks.seen(&plan, &sight, (began, now));
-                seen.behind_at = looks.behind_at();
+            again = ScanMemory::of(&key, |memory| {
+                let is_good = memory.seen(&plan, &sight, (began, now));
+                seen.behind_at = memory.behind_at();
                 !is_good
             });
             if !again {
@@ -235,7 +235,7 @@ impl Poll {
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
             let wanted = left.saturating_mul(1 << round).min(left.max(IN_A_ROUND));
-            let rooms = Looks::of(&key, |looks| due.shared(looks, wanted, |owner| seen.busy.contains(&owner)));
+            let rooms = ScanMemory::of(&key, |memory| due.shared(memory, wanted, |owner| seen.busy.contains(&owner)));
             if rooms.is_empty() {
                 break;
             }
@@ -529,7 +529,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             }
         }
     }
-    answering::save_fetched(spi, &loaded, now)?;
+    answering::save_claimed(spi, &loaded, now)?;
     Ok(loaded.values().any(|entry| !entry.events.is_empty()))
 }
 

@@ -79,7 +79,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
 
 /// Reads a process of the caller's with the latest snapshot, at any isolation level: its execution, its status, and the
 /// result of `read`.
-fn look_now<T>(
+fn read_now<T>(
     caller: Caller,
     process_id: &str,
     execution: Option<ExecutionId>,
@@ -98,10 +98,10 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
     let timeout = wait_timeout(args, 1)?;
-    let look = |id: Option<ExecutionId>| look_now(caller, &process_id, id, process::results);
-    let (id, ..) = look(args.execution_id(2))?;
+    let read = |id: Option<ExecutionId>| read_now(caller, &process_id, id, process::results);
+    let (id, ..) = read(args.execution_id(2))?;
     let is_over = |(_, status, _): &(_, ProcessStatus, _)| *status != ProcessStatus::Running;
-    let (_, status, results) = look_until(args, timeout, [&Registration::register(&id.0)], || look(Some(id)), is_over)?;
+    let (_, status, results) = read_until(args, timeout, [&Registration::register(&id.0)], || read(Some(id)), is_over)?;
     Ok(Value::Json(outcome(status, &results)?))
 }
 
@@ -112,23 +112,23 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let state = super::manage::state_execution_id(args.text(1))?;
     let timeout = wait_timeout(args, 2)?;
     let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id);
-    let (id, _, known) = look_now(caller, &process_id, args.execution_id(3), can_be)?;
+    let (id, _, known) = read_now(caller, &process_id, args.execution_id(3), can_be)?;
     if !known {
         return Err(error::unknown_state(&state.state_id));
     }
-    let look = || {
-        look_now(caller, &process_id, Some(id), |spi, id| {
+    let read = || {
+        read_now(caller, &process_id, Some(id), |spi, id| {
             let status = store::state::by_name(spi, id, &state)?.map(|(_, status)| status);
-            let gone = status.is_none() && process::state_has_been(spi, id, &state)?;
-            Ok((status, gone))
+            let was_deleted = status.is_none() && process::state_has_been(spi, id, &state)?;
+            Ok((status, was_deleted))
         })
     };
-    let is_over = |(_, process_status, (status, gone)): &(_, ProcessStatus, (Option<StateStatus>, bool))| {
-        *gone || *process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live())
+    let is_over = |(_, process_status, (status, was_deleted)): &(_, ProcessStatus, (Option<StateStatus>, bool))| {
+        *was_deleted || *process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live())
     };
     // The close of the process ends its states without a wake-up for each. So this also waits for the close.
     let of_state = Registration::register_state(&id.0, &state.to_string());
-    let found = look_until(args, timeout, [&of_state, &Registration::register(&id.0)], look, is_over)?;
+    let found = read_until(args, timeout, [&of_state, &Registration::register(&id.0)], read, is_over)?;
     let (timed_out, (_, process_status, (status, _))) = (!is_over(&found), found);
     // A state execution that never existed has no status. Neither has one that is no longer kept.
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
@@ -137,16 +137,16 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
 
 /// Reads until the wait is over, or until the timeout. This does not poll: the end of a process or state wakes the
 /// sessions that wait for it. The session registers before the first read, so it misses no end.
-fn look_until<T, const N: usize>(
+fn read_until<T, const N: usize>(
     args: &Args,
     timeout: Duration,
     places: [&Registration; N],
-    look: impl Fn() -> Result<T>,
+    read: impl Fn() -> Result<T>,
     is_over: impl Fn(&T) -> bool,
 ) -> Result<T> {
     let deadline = Instant::now() + timeout;
     loop {
-        let found = look()?;
+        let found = read()?;
         let left = deadline.saturating_duration_since(Instant::now());
         if is_over(&found) || left.is_zero() {
             return Ok(found);

@@ -86,12 +86,12 @@ pub fn register_worker(args: &Args) -> Result<Value> {
             }
         }
     })?;
-    tell_what_is_missing(&worker, role.as_ref(), not_found.as_deref())?;
+    report_obstacles(&worker, role.as_ref(), not_found.as_deref())?;
     Ok(Value::Void)
 }
 
 /// Sends NOTICEs about what prevents the worker's calls for the time being.
-fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_found: Option<&str>) -> Result<()> {
+fn report_obstacles(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_found: Option<&str>) -> Result<()> {
     if let Some((oid, name)) = role
         && !identity::may_use_xdb(*oid)?
     {

@@ -65,7 +65,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
     let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
-    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, loading, loading.lock_type));
+    let load = || Caller::on_app_tables(|spi| tables.load(spi, meta, loading, loading.lock_type));
     let global = match loading.locks() {
         true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
         false => load()?,
@@ -288,7 +288,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
     let outcome = match &target.config.function {
         Some(function) => {
             let body = calls::body(&request)?;
-            let text = Caller::on_users_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
+            let text = Caller::on_app_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
             let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
             CallOutcome::Answer { status: 200, retry_after: None, body }
         }
@@ -382,7 +382,7 @@ impl TablesInSession for CallersTables<'_> {
         self.caller.look_up(self.tables, &meta.mapping, TableUse::Update, is_written)?;
         let look_up = || FunctionCalls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
-        Caller::on_users_tables(|spi| {
+        Caller::on_app_tables(|spi| {
             self.tables.update(spi, meta, attributes)?;
             calls.run()
         })

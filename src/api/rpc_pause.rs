@@ -15,7 +15,7 @@ const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Waits until the process can be called, or refuses the RPC. Returns whether it has waited.
 pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: Instant) -> Result<bool> {
-    let Some(mut paused) = look(caller, process_id, id)? else { return Ok(false) };
+    let Some(mut paused) = pause_of(caller, process_id, id)? else { return Ok(false) };
     // Register before the next poll: an end of the pause after the poll then wakes up this session.
     let registration = Registration::register(&id.0);
     loop {
@@ -26,7 +26,7 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
             return Err(error::paused(what, pause));
         }
         registration.wait(left.min(POLL_EVERY).as_millis() as i64 + 1);
-        match look(caller, process_id, id)? {
+        match pause_of(caller, process_id, id)? {
             Some(still) => paused = still,
             None => return Ok(true),
         }
@@ -34,7 +34,7 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
 }
 
 /// What is paused, in words, and its pause. Reads with the latest snapshot, at any isolation level.
-fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Option<(String, Pause)>> {
+fn pause_of(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Option<(String, Pause)>> {
     caller.on_system_tables(|spi, registry| {
         spi.with_latest_snapshot(|spi| {
             let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;

@@ -96,7 +96,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
         FunctionCalls::look_up(&loaded.meta.definition(), &request.start.call_functions, || context(loaded))
     };
     let calls = caller.on_system_tables(|_, _| writing.iter().map(calls).collect::<Result<Vec<_>>>())?;
-    Caller::on_users_tables(|spi| {
+    Caller::on_app_tables(|spi| {
         writing.iter().zip(&calls).try_for_each(|((request, loaded), calls)| {
             let mode = request.options.global_attribute_conflict_mode;
             tables.start(spi, &loaded.meta, &request.start.global_attributes, mode)?;
@@ -152,7 +152,7 @@ pub(super) fn begin(
         return Ok(StartResult::Repeated(repeated));
     }
     if let Some(latest) = latest {
-        make_way(spi, registry, caller, request, latest)?;
+        apply_reuse_policy(spi, registry, caller, request, latest)?;
         process::set_latest(spi, process_id, id)?;
     }
     refuse_too_many(caller)?;
@@ -281,7 +281,7 @@ pub(super) fn decide_start(
 }
 
 /// Refuses the start or makes way for it. The policy decides, by the latest execution of the id.
-fn make_way(
+fn apply_reuse_policy(
     spi: &Spi,
     registry: &mut Registry,
     caller: Caller,

@@ -60,12 +60,12 @@ impl Authorities {
 
 /// Reads regular files up to [`LARGEST`] only: other files may be endless, or block.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let told = |error| reason(&error);
-    if !path.metadata().map_err(told)?.is_file() {
+    let why = |error| reason(&error);
+    if !path.metadata().map_err(why)?.is_file() {
         return Err("it is not an ordinary file".to_owned());
     }
     let mut text = Vec::new();
-    File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text)).map_err(told)?;
+    File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text)).map_err(why)?;
     if text.len() as u64 > LARGEST {
         return Err(format!("it is larger than {} MB", LARGEST >> 20));
     }

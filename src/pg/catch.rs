@@ -110,7 +110,7 @@ impl PgError {
     }
 
     /// DETAIL, if a receiver without rights on the tables may see it.
-    pub fn detail_for_others(&self) -> Option<&str> {
+    pub fn public_detail(&self) -> Option<&str> {
         self.detail.as_deref().filter(|_| self.detail_shows_no_rows)
     }
 
@@ -123,7 +123,7 @@ impl PgError {
     }
 
     /// The error for a receiver without rights on the tables. DETAIL that may show rows moves to the server's log.
-    pub fn for_others(mut self) -> Self {
+    pub fn redacted(mut self) -> Self {
         if !self.detail_shows_no_rows {
             self.detail_log = self.detail_log.take().or(self.detail.take());
         }

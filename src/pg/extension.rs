@@ -139,7 +139,7 @@ unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
 ///
 /// # Safety
 /// Call it in a transaction.
-pub unsafe fn tell_sessions() {
+pub unsafe fn notify_sessions() {
     // SAFETY: the table exists in this transaction's view.
     unsafe {
         let gate = gate_table();

@@ -85,7 +85,7 @@ unsafe extern "C-unwind" fn before_statement(
             pg_sys::NodeTag::T_AlterExtensionStmt => {
                 let stmt = node.cast::<pg_sys::AlterExtensionStmt>();
                 if is_this_extension((*stmt).extname) {
-                    extension::tell_sessions();
+                    extension::notify_sessions();
                     extension_changes();
                 }
             }
@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn before_statement(
                 let stmt = node.cast::<pg_sys::TransactionStmt>();
                 if (*stmt).kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
                     // What the prepared transaction did is unknown here: it may have created the extension.
-                    wake::wake_everybody_at_commit();
+                    wake::wake_all_at_commit();
                     wake::poke_launcher_at_commit();
                 }
             }
@@ -229,9 +229,9 @@ unsafe fn of_row<T>(cache: pg_sys::SysCacheIdentifier::Type, key: pg_sys::Oid, r
         if tuple.is_null() {
             return false;
         }
-        let says = read(&*pg_sys::GETSTRUCT(tuple).cast::<T>());
+        let value = read(&*pg_sys::GETSTRUCT(tuple).cast::<T>());
         pg_sys::ReleaseSysCache(tuple);
-        says
+        value
     }
 }
 

@@ -4,8 +4,8 @@ use pgrx::pg_sys;
 
 /// Whether another transaction has locked a row `FOR UPDATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OthersForUpdate {
-    Nobody,
+pub enum UpdateLocker {
+    Absent,
     /// A transaction that has ended.
     Ended,
     Open,
@@ -18,18 +18,18 @@ pub enum OthersForUpdate {
 /// lock from `FOR NO KEY UPDATE` while another is about to lock the row `FOR KEY SHARE`. Then both may succeed: after
 /// waiting for the weaker lock, `heap_lock_tuple` checks again only for updates. (Seen with 15.20: two sessions that do
 /// nothing else get there ten times a second.)
-pub fn others_for_update(xmax: u32) -> OthersForUpdate {
+pub fn update_locker(xmax: u32) -> UpdateLocker {
     let xmax = pg_sys::TransactionId::from(xmax);
     let mut members: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
     // SAFETY: with several lockers, `xmax` is a multixact that lists them; with one, it is this transaction's own id.
     // The server allocates the members, as many as it says.
     unsafe {
         if pg_sys::TransactionIdIsCurrentTransactionId(xmax) {
-            return OthersForUpdate::Nobody;
+            return UpdateLocker::Absent;
         }
         let count = pg_sys::GetMultiXactIdMembers(xmax, &raw mut members, false, false);
         if count <= 0 {
-            return OthersForUpdate::Nobody;
+            return UpdateLocker::Absent;
         }
         let all = std::slice::from_raw_parts(members, count as usize);
         let others = all.iter().filter(|member| {
@@ -37,10 +37,10 @@ pub fn others_for_update(xmax: u32) -> OthersForUpdate {
                 && !pg_sys::TransactionIdIsCurrentTransactionId(member.xid)
         });
         let of = |member: &pg_sys::MultiXactMember| match pg_sys::TransactionIdIsInProgress(member.xid) {
-            true => OthersForUpdate::Open,
-            false => OthersForUpdate::Ended,
+            true => UpdateLocker::Open,
+            false => UpdateLocker::Ended,
         };
-        let found = others.map(of).max().unwrap_or(OthersForUpdate::Nobody);
+        let found = others.map(of).max().unwrap_or(UpdateLocker::Absent);
         pg_sys::pfree(members.cast());
         found
     }

@@ -23,10 +23,10 @@ pub fn of_file(directory: &str, name: &str) -> Result<String, String> {
     if directory.is_empty() {
         return Err("it is in a file, and xdb.secrets_directory is not set".to_owned());
     }
-    let unreadable = |error: io::Error| format!("its file can't be read: {}", told(&error));
+    let unreadable = |error: io::Error| format!("its file can't be read: {}", problem_of(&error));
     let directory = Path::new(directory)
         .canonicalize()
-        .map_err(|error| format!("the directory of xdb.secrets_directory can't be used: {}", told(&error)))?;
+        .map_err(|error| format!("the directory of xdb.secrets_directory can't be used: {}", problem_of(&error)))?;
     let path = directory.join(name).canonicalize().map_err(unreadable)?;
     if !path.starts_with(&directory) {
         return Err("its file is outside of the directory of xdb.secrets_directory".to_owned());
@@ -53,7 +53,7 @@ fn whole(bytes: Vec<u8>, what: &str) -> Result<String, String> {
     }
 }
 
-fn told(error: &io::Error) -> String {
+fn problem_of(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase(),
         None => error.to_string(),

@@ -17,7 +17,7 @@ pub enum BeginOutcome {
     /// The transaction is open with a snapshot, and the extension is the one that this process was started for.
     Ready,
     /// The extension was dropped: the process ends. No transaction is open.
-    Gone,
+    Dropped,
     /// The extension was replaced or updated: the process is started again. No transaction is open.
     Changed,
     /// The extension is being altered or dropped: try again soon. No transaction is open.
@@ -100,7 +100,7 @@ impl Session {
                 BeginOutcome::Busy
             } else {
                 match extension::installed() {
-                    None => BeginOutcome::Gone,
+                    None => BeginOutcome::Dropped,
                     Some(now) if now.oid != self.extension => BeginOutcome::Changed,
                     Some(now) if now.version != self.extension_version => BeginOutcome::Changed,
                     Some(_) => BeginOutcome::Ready,

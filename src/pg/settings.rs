@@ -111,12 +111,12 @@ pub fn pin_before_connection() {
 pub fn pin_after_connection() {
     AFTER_CONNECTION.iter().chain(&FORMATS).for_each(|(name, value)| set(name, value));
     pin_synchronous_commit();
-    keep_from_users();
+    forbid_deadly_settings();
 }
 
 /// Makes this process refuse a `SET` that would end it with the next error, or after a time. Any role may set these,
 /// and a trigger could do so in the process that all roles depend on. A reset after the step would be too late.
-fn keep_from_users() {
+fn forbid_deadly_settings() {
     each_setting(|setting| {
         // SAFETY: the name of a setting is a C string.
         if DEADLY_SETTINGS.contains(&unsafe { CStr::from_ptr(setting.name) }) {

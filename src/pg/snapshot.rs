@@ -115,11 +115,11 @@ unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> boo
         let reads_nothing = match (*plan).type_ {
             pg_sys::NodeTag::T_Result => (*plan.cast::<pg_sys::Result>()).resconstantqual.is_null(),
             pg_sys::NodeTag::T_FunctionScan => {
-                !may_look((*plan.cast::<pg_sys::FunctionScan>()).functions.cast(), context)
+                !may_read_database((*plan.cast::<pg_sys::FunctionScan>()).functions.cast(), context)
             }
             _ => false,
         };
-        is_lone && reads_nothing && !may_look((*plan).targetlist.cast(), context) && expressions.calls == 1
+        is_lone && reads_nothing && !may_read_database((*plan).targetlist.cast(), context) && expressions.calls == 1
     }
 }
 
@@ -132,7 +132,7 @@ struct Expressions {
 
 /// Whether an expression may read the database, apart from the call. A walker of the server's: true ends the walk.
 #[pg_guard]
-unsafe extern "C-unwind" fn may_look(node: Node, context: *mut c_void) -> bool {
+unsafe extern "C-unwind" fn may_read_database(node: Node, context: *mut c_void) -> bool {
     // SAFETY: as above; the context is what the walk began with.
     unsafe {
         if node.is_null() {
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn may_look(node: Node, context: *mut c_void) -> bool {
             | pg_sys::NodeTag::T_RelabelType => true,
             _ => false,
         };
-        !is_known || pg_sys::expression_tree_walker(node, Some(may_look), context)
+        !is_known || pg_sys::expression_tree_walker(node, Some(may_read_database), context)
     }
 }
 

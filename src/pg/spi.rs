@@ -138,7 +138,7 @@ enum TablesOf {
     /// System tables only: planned once, see [`index_plans`].
     System,
     /// Planned as the server does; triggers may run other statements meanwhile.
-    Users,
+    App,
 }
 
 /// Runs `body` with SPI. After an error the transaction must be aborted, which closes what is open.
@@ -160,8 +160,8 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 
 impl Spi {
     /// This connection, for statements that use the application's tables.
-    pub fn on_users_tables(&self) -> Self {
-        Self { tables: TablesOf::Users, ..*self }
+    pub fn on_app_tables(&self) -> Self {
+        Self { tables: TablesOf::App, ..*self }
     }
 
     /// Runs a statement. Returns the number of rows it affected.
@@ -285,7 +285,7 @@ impl Spi {
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
         let options = match self.tables {
             TablesOf::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
-            TablesOf::Users => 0,
+            TablesOf::App => 0,
         };
         // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
         unsafe {

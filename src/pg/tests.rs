@@ -13,7 +13,7 @@ mod xdb_tests {
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{FromColumn, array, column, value};
-    use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+    use crate::pg::row_locks::{UpdateLocker, update_locker};
     use crate::pg::shmem::over::{self, Quota};
     use crate::pg::shmem::{Role, Slot, slow, waiter};
     use crate::pg::spi::{self, Spi};
@@ -71,7 +71,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn who_locks_a_row_for_update_beside_this_transaction_is_seen() {
+    fn a_for_update_lock_of_another_transaction_is_seen() {
         use pg_sys::MultiXactStatus as Status;
         // SAFETY: plain functions of the server. No transaction has the next number yet: it counts as one that has not
         // ended.
@@ -84,12 +84,12 @@ mod xdb_tests {
                 pg_sys::MultiXactIdSetOldestMember();
                 pg_sys::MultiXactIdCreate(own, key_share, other, status)
             };
-            others_for_update(xmax.into_inner())
+            update_locker(xmax.into_inner())
         };
-        assert_eq!(others_for_update(own.into_inner()), OthersForUpdate::Nobody);
-        assert_eq!(beside(next, Status::MultiXactStatusForNoKeyUpdate), OthersForUpdate::Nobody);
-        assert_eq!(beside(next, Status::MultiXactStatusForUpdate), OthersForUpdate::Open);
-        assert_eq!(beside(ended, Status::MultiXactStatusForUpdate), OthersForUpdate::Ended);
+        assert_eq!(update_locker(own.into_inner()), UpdateLocker::Absent);
+        assert_eq!(beside(next, Status::MultiXactStatusForNoKeyUpdate), UpdateLocker::Absent);
+        assert_eq!(beside(next, Status::MultiXactStatusForUpdate), UpdateLocker::Open);
+        assert_eq!(beside(ended, Status::MultiXactStatusForUpdate), UpdateLocker::Ended);
     }
 
     #[pg_test]
@@ -97,12 +97,12 @@ mod xdb_tests {
         let mut many = Descriptors::default();
         assert!(!many.reserve_all(usize::MAX), "no server has as many");
         let few = || Descriptors::default().reserve_all(Descriptors::most());
-        assert!(few() && few(), "what is refused or dropped is there for others");
+        assert!(few() && few(), "refused or dropped places are free for other sessions");
         assert!(many.reserve_all(Descriptors::most()) && !few());
     }
 
     #[pg_test]
-    fn a_reactor_may_have_a_connection_whatever_is_left() {
+    fn a_reactor_may_always_open_one_connection() {
         let mut taken = 0;
         // SAFETY: only counts; all are given back below.
         while unsafe { pg_sys::AcquireExternalFD() } {
@@ -122,7 +122,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn a_wake_up_that_comes_during_a_look_ends_the_wait_after_it() {
+    fn a_wake_up_during_a_poll_ends_the_next_wait() {
         let (execution, other) = ([7; 16], [8; 16]);
         let (place, unwoken) = (Registration::register(&execution), Registration::register(&other));
         // SAFETY: set once at the start of the process.
@@ -155,7 +155,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn a_call_wakes_one_of_those_who_wait_for_its_shard_and_no_wake_up_is_lost_with_a_place() {
+    fn a_call_wakes_one_session_that_waits_for_its_shard_and_no_wake_up_is_lost_with_a_place() {
         const WORKER: i32 = i32::MAX;
         // SAFETY: set once at the start of the process.
         let database = unsafe { pg_sys::MyDatabaseId };
@@ -169,7 +169,7 @@ mod xdb_tests {
         // As many are woken as there are calls, of those whose shards they are.
         commit(500, true);
         assert_eq!([&low, &all, &another].map(is_woken), [false, false, true]);
-        // A look that is over passes nothing on.
+        // A poll that is over passes nothing on.
         another.served();
         commit(500, true);
         commit(500, true);
@@ -185,7 +185,7 @@ mod xdb_tests {
         assert_eq!([&low, &another].map(is_woken), [false, true]);
         assert!([&low, &another].map(|place| place.place().is_some_and(waiter::watches)) == [true, true]);
         another.served();
-        // One that is woken, and leaves without having looked.
+        // One that is woken, and leaves without a poll.
         let last = place(0, 1023);
         commit(500, true);
         drop(last);
@@ -193,7 +193,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn who_is_over_is_said_of_one_role_of_one_database_and_one_kind() {
+    fn a_quota_is_exceeded_for_one_role_one_database_and_one_kind() {
         let oid = |number: u32| pg_sys::Oid::from(u32::MAX - number);
         let (here, there) = (oid(1), oid(2));
         over::set(here, Quota::Messages, &[(oid(3), 7), (oid(4), 8)]);
@@ -287,7 +287,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn what_goes_in_as_a_parameter_comes_out_as_the_server_reads_it() {
+    fn a_parameter_arrives_as_the_server_reads_its_text() {
         let id = ExecutionId([7; 16]);
         let uuid = "07070707-0707-0707-0707-070707070707";
         let long = "ü".repeat(3000);
@@ -435,10 +435,10 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn what_a_guarded_body_did_is_undone_where_it_failed() {
+    fn a_failed_guarded_body_is_rolled_back() {
         run("CREATE TEMP TABLE done (what text PRIMARY KEY)").expect("created");
         let insert =
-            |what: &str| spi::connect(|spi| spi.on_users_tables().run("INSERT INTO done VALUES ($1)", &[value(what)]));
+            |what: &str| spi::connect(|spi| spi.on_app_tables().run("INSERT INTO done VALUES ($1)", &[value(what)]));
         let before = surroundings();
         assert_eq!(subxact::guarded(|| insert("kept")).expect("inserted"), 1);
         assert_eq!(surroundings(), before);
@@ -448,7 +448,7 @@ mod xdb_tests {
         // A panic in the middle of SPI.
         error_of(|| {
             spi::connect(|spi| {
-                spi.on_users_tables().run("INSERT INTO done VALUES ($1)", &[value("panicked")])?;
+                spi.on_app_tables().run("INSERT INTO done VALUES ($1)", &[value("panicked")])?;
                 if spi.rows("SELECT 1", &[], |_| Ok(()))?.len() == 1 { panic!("in SPI") } else { Ok(()) }
             })
         });
@@ -538,7 +538,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn what_one_owner_makes_in_pg_temp_the_next_one_does_not_find() {
+    fn the_next_owner_does_not_find_objects_of_another_owner_in_pg_temp() {
         run("CREATE ROLE xdb_tests_owner").expect("created");
         let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
         let there = "SELECT (to_regprocedure('pg_temp.helper()') IS NOT NULL)::text";
@@ -624,7 +624,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn nobody_determines_what_the_next_owner_draws() {
+    fn no_owner_determines_the_random_numbers_of_the_next_owner() {
         run("CREATE ROLE xdb_tests_owner").expect("created");
         let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
         let draws = "SELECT random()::text";
@@ -708,10 +708,10 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn a_session_keeps_so_many_plans_and_no_more() {
+    fn a_session_keeps_a_limited_number_of_plans() {
         let prepared = |number| {
             let sql = format!("SELECT {number}, $1");
-            spi::connect(|spi| spi.on_users_tables().first(&sql, &[value(number)], |row| row.at::<i32>(1)))
+            spi::connect(|spi| spi.on_app_tables().first(&sql, &[value(number)], |row| row.at::<i32>(1)))
                 .expect("a row")
         };
         for number in 0..1500 {

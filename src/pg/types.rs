@@ -35,7 +35,7 @@ impl Type {
     }
 
     /// Whether the type came with an extension, or was created by a user.
-    pub fn is_of_users(self) -> bool {
+    pub fn is_user_defined(self) -> bool {
         self.oid.to_u32() >= pg_sys::FirstNormalObjectId
     }
 

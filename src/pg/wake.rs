@@ -91,7 +91,7 @@ pub fn call_scheduler_at_commit() {
 
 /// Wakes the engine and all waiting sessions of this database when the transaction commits. For changes whose notes
 /// this transaction does not have.
-pub fn wake_everybody_at_commit() {
+pub fn wake_all_at_commit() {
     [Note::Wake(Wakeup::Anything), Note::WakeAll, Note::CallsOver].into_iter().for_each(note);
 }
 
@@ -354,11 +354,11 @@ pub mod waiter {
             wait_for_any([self], timeout_ms);
         }
 
-        /// Like [`Self::wait`], for calls. The session that watches its line waits at most `until_look_ms`: it looks
+        /// Like [`Self::wait`], for calls. The session that watches its line waits at most `until_poll_ms`: it looks
         /// for calls that no commit wakes it for.
-        pub fn wait_for_calls(&self, timeout_ms: i64, until_look_ms: i64) {
+        pub fn wait_for_calls(&self, timeout_ms: i64, until_poll_ms: i64) {
             let watches = self.place.is_none_or(places::watches);
-            self.wait(if watches { timeout_ms.min(until_look_ms) } else { timeout_ms });
+            self.wait(if watches { timeout_ms.min(until_poll_ms) } else { timeout_ms });
         }
     }
 

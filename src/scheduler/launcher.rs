@@ -105,11 +105,11 @@ impl Launcher {
         }
         let wanted = self.wanted();
         for slot in Slot::all() {
-            self.look_after(slot, &wanted, now);
+            self.supervise(slot, &wanted, now);
         }
         let mut wake_at = self.scanned_at.unwrap_or(now) + SCAN_INTERVAL;
         for (oid, name) in &wanted {
-            if let Some(at) = self.start_what_is_missing(*oid, name, now) {
+            if let Some(at) = self.start_missing(*oid, name, now) {
                 wake_at = wake_at.min(at);
             }
         }
@@ -154,7 +154,7 @@ impl Launcher {
 
     // Long because it handles all that can have become of a process, in the order in which it happens.
     /// Updates a slot after the end of its process, and ends processes that are not wanted.
-    fn look_after(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
+    fn supervise(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
         let (database, role) = (slot.database(), slot.role());
         let is_wanted = wanted.contains_key(&database);
         let known = self.known.entry(database).or_default();
@@ -193,7 +193,7 @@ impl Launcher {
                     self.workers_used_up = Some((now + FIRST_BACKOFF, FIRST_BACKOFF));
                 }
                 match slot.exit_reason() {
-                    ExitReason::Gone => {
+                    ExitReason::Dropped => {
                         if role == Role::Scheduler {
                             known.absent = !known.poked;
                             call::forget_database(database);
@@ -223,7 +223,7 @@ impl Launcher {
     }
 
     /// Starts the processes of a database that should run and don't. Returns when to try again.
-    fn start_what_is_missing(&mut self, database: pg_sys::Oid, name: &str, now: Instant) -> Option<Instant> {
+    fn start_missing(&mut self, database: pg_sys::Oid, name: &str, now: Instant) -> Option<Instant> {
         if self.known.entry(database).or_default().absent {
             return None;
         }

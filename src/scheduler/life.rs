@@ -33,7 +33,7 @@ fn live(slot: Slot) -> ExitReason {
     crash::point("connected");
     match run_caught(|| Ok(Session::open(slot, database, role))) {
         Ok(Some(mut session)) => main_loop::run(&mut session),
-        Ok(None) => ExitReason::Gone,
+        Ok(None) => ExitReason::Dropped,
         // The process ends, and its transaction with it.
         Err(error) => {
             slot.record_error(&error.to_string());

@@ -146,7 +146,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
         session.slot.take_wake();
         match session.transaction(|_| Ok(())) {
             Ok(Ok(()) | Err(BeginOutcome::Ready | BeginOutcome::Busy)) => {}
-            Ok(Err(BeginOutcome::Gone)) => return ExitReason::Gone,
+            Ok(Err(BeginOutcome::Dropped)) => return ExitReason::Dropped,
             Ok(Err(BeginOutcome::Changed)) => return ExitReason::Restart,
             Err(error) => log_error("the scheduler can't see whether the extension was updated", &error),
         }

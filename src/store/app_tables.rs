@@ -182,9 +182,9 @@ impl Tables {
             .collect::<Result<Vec<_>>>()?;
         let (list, rows, key_is) = (columns.join(", "), &table.found.rows, table.key_is(mapping)?);
         let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{}", clause(lock));
-        let users = spi.on_users_tables();
+        let app = spi.on_app_tables();
         let read =
-            || users.first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect());
+            || app.first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect());
         if lock == LockType::NoLocking { read() } else { self.locked(spi, mapping, key, read) }
     }
 
@@ -220,7 +220,7 @@ impl Tables {
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
         for part in parts(meta, attributes) {
             if !self.update_row(spi, &part)? {
-                return Err(gone(
+                return Err(missing_row(
                     part.mapping,
                     part.key,
                     catalog::has_active_policies(spi, Regclass(part.mapping.relation))?,
@@ -246,7 +246,7 @@ impl Tables {
         // Twice: while the first UPDATE waited, another transaction may have replaced the row.
         for _ in 0..2 {
             let updated =
-                spi.on_users_tables().run(&sql, &params).map_err(|error| table.about(error, mapping, written))?;
+                spi.on_app_tables().run(&sql, &params).map_err(|error| table.about(error, mapping, written))?;
             if updated > 0 {
                 return Ok(true);
             }
@@ -275,8 +275,8 @@ impl Tables {
             table.record(mapping, written)?,
             table.key_is(mapping)?
         );
-        let (users, json) = (spi.on_users_tables(), json_of(written)?);
-        self.locked(spi, mapping, key, || users.first(&sql, &params(key, Some(json.clone())), |row| row.at::<bool>(0)))
+        let (app, json) = (spi.on_app_tables(), json_of(written)?);
+        self.locked(spi, mapping, key, || app.first(&sql, &params(key, Some(json.clone())), |row| row.at::<bool>(0)))
     }
 
     /// Writes the row of each table that has one of these attributes, at the start of a process. The keys of the other
@@ -287,9 +287,7 @@ impl Tables {
             if written.is_empty() {
                 let table = self.enter(mapping)?;
                 let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
-                spi.on_users_tables()
-                    .run(&sql, &params(key, None))
-                    .map_err(|error| table.about(error, mapping, &[]))?;
+                spi.on_app_tables().run(&sql, &params(key, None)).map_err(|error| table.about(error, mapping, &[]))?;
             } else {
                 self.start_row(spi, &TableValues { mapping, key, written }, mode)?;
             }
@@ -337,7 +335,7 @@ impl Tables {
     fn is_there(&self, spi: &Spi, mapping: &TableMapping, key: &[String]) -> Result<bool> {
         let table = self.enter(mapping)?;
         let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(mapping)?);
-        let found = spi.on_users_tables().run(&sql, &params(key, None));
+        let found = spi.on_app_tables().run(&sql, &params(key, None));
         Ok(found.map_err(|error| table.about(error, mapping, &[]))? > 0)
     }
 
@@ -357,7 +355,7 @@ impl Tables {
             names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
             table.record(mapping, written)?,
         );
-        let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(written)?)));
+        let inserted = spi.on_app_tables().run(&sql, &params(key, Some(json_of(written)?)));
         inserted.map_err(|error| found_none(table.about(error, mapping, written), part))
     }
 
@@ -410,12 +408,12 @@ impl ResolvedTable {
         if error.table.is_some() {
             return error;
         }
-        let of_users = |(column, value): &&(&str, &Json)| {
+        let user_defined = |(column, value): &&(&str, &Json)| {
             value.as_str() != "null"
-                && self.found.columns.get(*column).is_some_and(|of_type| of_type.base().is_of_users())
+                && self.found.columns.get(*column).is_some_and(|of_type| of_type.base().is_user_defined())
         };
         if matches!(error.code, INTERNAL_ERROR | SYNTAX_ERROR)
-            && let Some((column, _)) = written.iter().find(of_users)
+            && let Some((column, _)) = written.iter().find(user_defined)
         {
             // Input functions of the application's types may raise any error.
             let of_type = self.found.columns.get(*column).map_or_else(String::new, |of_type| of_type.base().name());
@@ -482,7 +480,7 @@ fn row_of(mapping: &TableMapping, key: &[String]) -> String {
     columns.collect::<Vec<_>>().join(" and ")
 }
 
-fn gone(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
+fn missing_row(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
     let or_hidden = if has_policies { ", or a policy hides it" } else { "" };
     let what = format!("table {} has no row with {}{or_hidden}", mapping.table, row_of(mapping, key));
     PgError::new(NO_DATA, what).of_table(&mapping.table)

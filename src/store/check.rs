@@ -28,7 +28,7 @@ pub use super::process::newest;
 statements! {
     WHAT_IT_IS = "SELECT COALESCE(p.shard_key, p.process_id) AS shard_key, p.owner, \
             p.history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution p WHERE p.execution_id = $1"
-        => fn what_it_is(id: ExecutionId) -> Option<(String, pg_sys::Oid, bool)>;
+        => fn identity_of(id: ExecutionId) -> Option<(String, pg_sys::Oid, bool)>;
     CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
         AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)"
         => fn calls_with_more_attempts(id: ExecutionId, than: u32) -> Vec<(StateSeq, String)>;
@@ -38,7 +38,7 @@ statements! {
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
     let (shard_key, owner, has_history) =
-        what_it_is(spi, id)?.ok_or_else(|| PgError::internal("an execution no longer exists"))?;
+        identity_of(spi, id)?.ok_or_else(|| PgError::internal("an execution no longer exists"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
         Some(mut replay) => {
@@ -147,7 +147,7 @@ impl Check<'_> {
             }
             execution.queues = queues;
         }
-        execution.count_anew();
+        execution.recount();
         execution.local_attributes = attribute::of_one(self.spi, self.id, |_| true)?;
         Ok(readable.then_some(execution))
     }

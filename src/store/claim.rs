@@ -164,7 +164,7 @@ statements! {
                 WHERE k.lane = $1 AND k.worker_id > ids.worker_id ORDER BY k.worker_id LIMIT 1) \
             FROM ids WHERE ids.worker_id IS NOT NULL) \
         SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)"
-        => fn workers_gone(lane: i16, known: &[WorkerId]) -> Vec<WorkerId>;
+        => fn unregistered_workers(lane: i16, known: &[WorkerId]) -> Vec<WorkerId>;
     ADOPT = format!("WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED) \
         UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = {} \
@@ -365,6 +365,6 @@ pub fn follow_types(
 /// Moves calls of workers that are no longer registered to the workers of their types. Rows that another transaction
 /// has locked are moved next time. True if there may be more.
 pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
-    let gone = workers_gone(spi, lane, known)?;
-    Ok(!gone.is_empty() && adopt(spi, lane, &gone)? >= AT_ONCE)
+    let unregistered = unregistered_workers(spi, lane, known)?;
+    Ok(!unregistered.is_empty() && adopt(spi, lane, &unregistered)? >= AT_ONCE)
 }

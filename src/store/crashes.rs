@@ -42,7 +42,7 @@ pub fn count(spi: &Spi, calls: &[StateKey]) -> Result<usize> {
 pub fn reason(spi: &Spi) -> Result<Option<String>> {
     let held = held(spi)?;
     let calls = if held == 1 { "1 call is".to_owned() } else { format!("{held} calls are") };
-    let told =
+    let text =
         || format!("{calls} held after crashes of the server: xdb.failures lists them, xdb.retry_now() retries them");
-    Ok((held > 0).then(told))
+    Ok((held > 0).then(text))
 }

@@ -91,11 +91,11 @@ pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
     put_epoch(spi, row_of(role))?.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
 }
 
-/// Makes the leases of ended runners void: their rows get new epochs, which no process has. `is_gone` is called while
+/// Makes the leases of ended runners void: their rows get new epochs, which no process has. `has_ended` is called while
 /// no process can begin. As with [`begin_epoch`], the commit must be synchronous.
-pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
+pub fn retire_runners(spi: &Spi, has_ended: impl Fn(Role) -> bool) -> Result<()> {
     close_gate(spi)?;
-    Role::runners().filter(|role| is_gone(*role)).try_for_each(|role| retire(spi, row_of(role)))
+    Role::runners().filter(|role| has_ended(*role)).try_for_each(|role| retire(spi, row_of(role)))
 }
 
 /// Reads what a turn begins with, in one statement.

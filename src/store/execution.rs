@@ -335,7 +335,7 @@ pub(super) fn with_types(
             TypeLookup::Registered(process_type) => Some(process_type),
             TypeLookup::Missing => None,
             TypeLookup::Later(until) => {
-                registry.put_off(execution.id, until);
+                registry.defer(execution.id, until);
                 continue;
             }
         };

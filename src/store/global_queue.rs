@@ -191,7 +191,7 @@ pub(super) struct GlobalQueueChanges<'a> {
     given_back: Vec<StateKey>,
     closed: Vec<ExecutionId>,
     waiters_new: Vec<GlobalWaiter<'a>>,
-    waiters_gone: Vec<WaiterKey>,
+    waiters_deleted: Vec<WaiterKey>,
     passed_over: Vec<StateKey>,
 }
 
@@ -240,9 +240,9 @@ impl<'a> GlobalQueueChanges<'a> {
                 self.passed_over.push(key);
             }
             self.waiters_new.extend(new);
-            let gone = |command: &u32| state.global_demands().all(|(open, _)| open != *command);
+            let obsolete = |command: &u32| state.global_demands().all(|(open, _)| open != *command);
             let waiter = |command| WaiterKey { execution_id: id, seq: state.seq, command };
-            self.waiters_gone.extend(old.into_iter().filter(gone).map(waiter));
+            self.waiters_deleted.extend(old.into_iter().filter(obsolete).map(waiter));
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> GlobalQueueChanges<'a> {
         if freed > 0 {
             crash::point(if is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
-        run(spi, &global_waiter::WAITERS_GONE, &self.waiters_gone)?;
+        run(spi, &global_waiter::WAITERS_GONE, &self.waiters_deleted)?;
         run_but(spi, &global_waiter::NEW_WAITERS, &self.waiters_new, &["wait_order"])?;
         global_waiter::pass_over(spi, &self.passed_over)?;
         if freed > 0 || !self.passed_over.is_empty() {
@@ -333,8 +333,9 @@ pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -
     })?;
     let more = old.len() as i64 == rows;
     let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
-    let gone = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
-    let gone = gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
-    run(spi, &FORGET_KEYS, &gone.collect::<Vec<_>>())?;
+    let obsolete = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
+    let obsolete =
+        obsolete.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
+    run(spi, &FORGET_KEYS, &obsolete.collect::<Vec<_>>())?;
     Ok((reached, more))
 }

@@ -134,7 +134,7 @@ fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
 /// Moves the calls of executions whose pause has ended back to their lanes, under the locks of the executions. Above
 /// `READ COMMITTED`, a call may have been held after the transaction's snapshot. The transaction can't move such a
 /// call, and fails.
-pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+pub(super) fn release(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -175,7 +175,7 @@ pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     if end.is_some_and(|(.., (_, moved))| moved > 0) {
         crash::point("turn-walk-held");
         // Pull workers may find calls now.
-        crate::pg::wake::wake_everybody_at_commit();
+        crate::pg::wake::wake_all_at_commit();
     }
     let left_some = left_some || end.is_some_and(|(.., (free, moved))| free > moved);
     Ok(Some(match end {

@@ -182,13 +182,13 @@ pub struct Arrivals {
 
 /// The most messages of each execution that are read if there are many executions. A single execution gets all that one
 /// turn receives.
-const LOOKED_AT: usize = 64;
+const AT_LEAST_OF_EACH: usize = 64;
 
 /// Messages that arrived for these executions, oldest first, at most as many as one turn receives. Each owner gets a
 /// fair share. Call it in a statement that begins after the executions were locked.
 pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)]) -> Result<Arrivals> {
     let most = OF_A_PHASE / ROW;
-    let of_each = (most / of.len().max(1)).max(LOOKED_AT);
+    let of_each = (most / of.len().max(1)).max(AT_LEAST_OF_EACH);
     let receiver =
         |(execution_id, owner): &(ExecutionId, pg_sys::Oid)| Receiver { execution_id: *execution_id, owner: *owner };
     let mut params = Receiver::arrays(&of.iter().map(receiver).collect::<Vec<_>>());

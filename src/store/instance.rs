@@ -151,6 +151,6 @@ pub(super) fn become_own(spi: &Spi) -> Result<()> {
 pub(super) fn bump(spi: &Spi) -> Result<()> {
     spi.run(&BUMP, &[])?;
     crate::pg::crash::point("register");
-    crate::pg::wake::wake_everybody_at_commit();
+    crate::pg::wake::wake_all_at_commit();
     Ok(())
 }

@@ -124,7 +124,7 @@ statements! {
     MISSING_TYPES = format!("WITH all_levels AS MATERIALIZED ({}), \
         head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_levels l CROSS JOIN LATERAL ( \
             SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
-            ORDER BY t.due_at LIMIT {LOOKED_AT}) AS h) \
+            ORDER BY t.due_at LIMIT {INSPECTED}) AS h) \
         SELECT p.process_type, pg_catalog.count(*) AS running FROM head JOIN xdb.process_execution p USING (execution_id) \
         WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20",
         all_levels(), in_level("l")) => pub fn missing_types(now: Timestamp) -> Vec<MissingType>;
@@ -142,7 +142,7 @@ fn due_of(is_worker: &str) -> String {
 }
 
 /// How many calls of each level are checked. A call without a type is never made, so it soon is the first of its level.
-const LOOKED_AT: u32 = 100;
+const INSPECTED: u32 = 100;
 
 /// The levels of both lanes from which calls are claimed, each with its lane.
 fn all_levels() -> String {

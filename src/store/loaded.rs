@@ -40,7 +40,7 @@ pub struct Loaded {
 #[derive(Debug)]
 pub struct QueueHead {
     /// How many of the oldest messages are loaded for decisions that inspect the queue, or all of its messages.
-    pub(super) looked_into: usize,
+    pub(super) inspected: usize,
     pub(super) unread: Option<Unread>,
 }
 
@@ -206,7 +206,7 @@ impl Loaded {
     /// empty.
     fn is_prepared(&self, command: &Command) -> bool {
         let known = |publish: &Publish| self.heads.contains_key(&publish.queue);
-        let seen = |queue: &String| self.heads.get(queue).is_some_and(|head| head.looked_into > 0);
+        let seen = |queue: &String| self.heads.get(queue).is_some_and(|head| head.inspected > 0);
         let closes_if_empty = match command {
             Command::ExecuteAnswered { answer, .. } => match &answer.decision {
                 Decision::ConditionalClose { queues, .. } => &queues[..],

@@ -6,7 +6,7 @@ use super::pauses;
 use super::table::{Gives, Read, Record, batch, record, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, from_postgres, value};
-use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+use crate::pg::row_locks::{UpdateLocker, update_locker};
 use crate::pg::shmem::held_up::BlockingLock;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
@@ -234,17 +234,17 @@ pub enum PublishersLock {
 }
 
 /// Takes the publisher's lock. Steps don't conflict with it, and a close waits for it. Postgres may grant it although
-/// the row is locked for a close ([`others_for_update`]). Then nothing may be published before that close has ended.
+/// the row is locked for a close ([`update_locker`]). Then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
     let locked = lock(spi, id)?;
     if locked.is_none() {
         return Ok(PublishersLock::Locked(None));
     }
-    Ok(match locker(spi, id)?.and_then(|xmax| xmax.parse().ok()).map(others_for_update) {
-        Some(OthersForUpdate::Open) => PublishersLock::Closing,
+    Ok(match locker(spi, id)?.and_then(|xmax| xmax.parse().ok()).map(update_locker) {
+        Some(UpdateLocker::Open) => PublishersLock::Closing,
         // The ended transaction may have closed the execution after the row was read. From now on no transaction can.
-        Some(OthersForUpdate::Ended) => PublishersLock::Locked(lock(spi, id)?),
-        Some(OthersForUpdate::Nobody) | None => PublishersLock::Locked(locked),
+        Some(UpdateLocker::Ended) => PublishersLock::Locked(lock(spi, id)?),
+        Some(UpdateLocker::Absent) | None => PublishersLock::Locked(locked),
     })
 }
 

@@ -117,7 +117,7 @@ fn plan(spi: &Spi, statement: &'static Statement) -> Result<Vec<String>> {
     let lines = {
         let _planning = ByIndex::begin_generic();
         let explain = format!("EXPLAIN (COSTS OFF) EXECUTE xdb_statement{parameters}");
-        spi.on_users_tables().rows(&explain, &[], |row| row.get("QUERY PLAN"))?
+        spi.on_app_tables().rows(&explain, &[], |row| row.get("QUERY PLAN"))?
     };
     spi.utility("DEALLOCATE xdb_statement")?;
     Ok(lines)

@@ -47,8 +47,8 @@ record! {
 
 statements! {
     // One statement, because it is all that an idle pull worker runs.
-    LOOK_FROM_HEAD = look_at(true);
-    LOOK_FROM_CURSORS = look_at(false);
+    LOOK_FROM_HEAD = scan_statement(true);
+    LOOK_FROM_CURSORS = scan_statement(false);
     // The conditions hold for the locked row. Skips executions that another session has locked for a close.
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
@@ -136,7 +136,7 @@ fn of_line(line: &str, worker: &str) -> String {
 /// at $4 in the shards $5 to $6, counted up to $7, the first due time, and when the next call comes due. From the head,
 /// reads all lines, and whether a lease has ended at $8, if $9 or if no call is due. Otherwise reads the lines of $8 to
 /// $11.
-fn look_at(from_head: bool) -> String {
+fn scan_statement(from_head: bool) -> String {
     let of_line = of_line("l", "w.worker_id");
     let (lines, leases_ended) = if from_head {
         let ended = format!(
@@ -181,7 +181,7 @@ impl PullRole {
     }
 }
 
-/// A worker, as a look finds it.
+/// A worker, as a scan finds it.
 pub struct PullWorker {
     pub id: WorkerId,
     /// The worker has no URL.
@@ -197,7 +197,7 @@ pub struct PullLine {
     pub priority: i8,
 }
 
-/// The parameters of a look.
+/// The parameters of a scan.
 pub struct Wanted<'a> {
     pub worker: &'a str,
     pub at_most: usize,
@@ -205,11 +205,11 @@ pub struct Wanted<'a> {
     pub shards: (i16, i16),
     /// Lines, each with the due time to begin at. None: all lines, from the head.
     pub lines: Option<&'a [(PullLine, Timestamp)]>,
-    /// Look for leases that have ended, although calls are due.
+    /// Scan for leases that have ended, although calls are due.
     pub leases: bool,
 }
 
-/// What a look finds in a line.
+/// What a scan finds in a line.
 #[derive(Clone, Copy, Debug)]
 pub struct LineSeen {
     pub line: PullLine,
@@ -221,7 +221,7 @@ pub struct LineSeen {
     pub next: Option<Timestamp>,
 }
 
-/// The result of a look.
+/// The result of a scan.
 pub struct Sight {
     pub worker: PullWorker,
     /// The engine is not paused, and the database is not a copy that waits for `xdb.adopt()`.
@@ -230,8 +230,8 @@ pub struct Sight {
     pub leases_ended: bool,
 }
 
-/// Looks for due calls of a worker, without locks.
-pub fn look(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> Result<Sight> {
+/// Scans for due calls of a worker, without locks.
+pub fn scan(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> Result<Sight> {
     let (system, database) = instance::here();
     let mut params = vec![value(system), value(database), value(wanted.worker), value(now)];
     params.extend([value(wanted.shards.0), value(wanted.shards.1), value(wanted.at_most as i64)]);

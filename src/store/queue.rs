@@ -133,7 +133,7 @@ const READ_UNCOUNTED: usize = 100;
 /// A loaded state may also wait for queues that are not loaded. These queues need not be loaded: they served the state
 /// when their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
-    look_further(spi, loaded, demand)?;
+    read_further(spi, loaded, demand)?;
     let (mut new, quotas) = (Vec::new(), guc::quotas());
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
@@ -141,7 +141,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         // loaded.
         let at_least = usize::from(entry.before.queued.reaches(1, &quotas));
         let unknown = queues.iter().filter(|(queue, _)| !entry.heads.contains_key(*queue));
-        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), at_least.max(*looked_into))));
+        new.extend(unknown.map(|(queue, inspected)| (*id, queue.as_str(), at_least.max(*inspected))));
     }
     if new.is_empty() {
         return Ok(());
@@ -169,17 +169,17 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     counted.extend(count(spi, &to_count)?);
 
     let mut to_read = Vec::new();
-    for (id, queue, looked_into) in &new {
+    for (id, queue, inspected) in &new {
         let Some(entry) = loaded.get_mut(id) else { continue };
         let waiting = waiting.get(&(*id, *queue)).copied();
         let count = counted.get(&(*id, (*queue).to_owned())).map(|count| *count as usize);
         let unread = waiting.zip(count).filter(|(waiting, count)| *count < waiting.needed);
-        let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*looked_into), waiting });
+        let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*inspected), waiting });
         let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
         if entry.before.queued.messages > 0 {
-            to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
+            to_read.push(ToRead::new(*id, queue, 0, inspected.saturating_add(taken)));
         }
-        entry.heads.insert((*queue).to_owned(), QueueHead { looked_into: *looked_into, unread });
+        entry.heads.insert((*queue).to_owned(), QueueHead { inspected: *inspected, unread });
     }
     for ((id, queue), messages) in read(spi, to_read)? {
         if let Some(entry) = loaded.get_mut(&id) {
@@ -209,15 +209,15 @@ fn waiting_for<'d>(
 
 /// Reads further messages of loaded queues of which the decision takes more than are loaded. The loaded part of a queue
 /// is only as long as earlier decisions needed.
-fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
+fn read_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     let mut to_read = Vec::new();
     for (id, queues) in demand {
         let Some(entry) = loaded.get_mut(id) else { continue };
-        for (queue, looked_into) in queues {
-            let head = entry.heads.get_mut(queue).filter(|head| head.looked_into < *looked_into);
+        for (queue, inspected) in queues {
+            let head = entry.heads.get_mut(queue).filter(|head| head.inspected < *inspected);
             let Some(head) = head else { continue };
-            let more = *looked_into - head.looked_into;
-            head.looked_into = *looked_into;
+            let more = *inspected - head.inspected;
+            head.inspected = *inspected;
             if let Some(unread) = &mut head.unread {
                 unread.count = unread.count.saturating_sub(more);
             }
@@ -256,8 +256,8 @@ fn read(spi: &Spi, mut queues: Vec<ToRead>) -> Result<Messages> {
 
 impl Loaded {
     /// How many of the oldest messages of a queue were loaded for decisions that inspect it, taken since or not.
-    pub fn looked_into(&self, queue: &str) -> usize {
-        self.heads.get(queue).map_or(0, |head| head.looked_into)
+    pub fn inspected(&self, queue: &str) -> usize {
+        self.heads.get(queue).map_or(0, |head| head.inspected)
     }
 
     /// Call it before a decision. Reads messages that were left unread, of queues that may serve a waiting state

@@ -40,17 +40,17 @@ fn slice(place: &str, table: &str, which: &str, bytes: &str) -> String {
 #[derive(Debug, Default)]
 pub struct RunningLimits {
     of_role: HashMap<pg_sys::Oid, i32>,
-    of_others: i32,
+    of_other_roles: i32,
 }
 
 impl RunningLimits {
-    /// Reads the limits of roles and of the database. `of_others` is the limit of all other roles.
-    pub fn read(spi: &Spi, of_others: i32) -> Result<Self> {
-        let mut limits = Self { of_role: HashMap::new(), of_others };
+    /// Reads the limits of roles and of the database. `of_other_roles` is the limit of all other roles.
+    pub fn read(spi: &Spi, of_other_roles: i32) -> Result<Self> {
+        let mut limits = Self { of_role: HashMap::new(), of_other_roles };
         for (owner, value) in set_limits(spi)? {
             let Some(limit) = whole_number(&value) else { continue };
             match owner {
-                pg_sys::InvalidOid => limits.of_others = limit,
+                pg_sys::InvalidOid => limits.of_other_roles = limit,
                 owner => drop(limits.of_role.insert(owner, limit)),
             }
         }
@@ -59,11 +59,11 @@ impl RunningLimits {
 
     /// Whether any role has a limit.
     pub fn has_any(&self) -> bool {
-        self.of_others > 0 || self.of_role.values().any(|limit| *limit > 0)
+        self.of_other_roles > 0 || self.of_role.values().any(|limit| *limit > 0)
     }
 
     pub fn of(&self, owner: pg_sys::Oid) -> i32 {
-        self.of_role.get(&owner).copied().unwrap_or(self.of_others)
+        self.of_role.get(&owner).copied().unwrap_or(self.of_other_roles)
     }
 }
 

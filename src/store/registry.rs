@@ -122,7 +122,7 @@ struct TurnsPart {
     /// Owners of processes for which the turn has read a definition that is not small.
     read_for: HashSet<pg_sys::Oid>,
     /// Deferred executions, and until when, if that is known.
-    put_off: BTreeMap<ExecutionId, Option<Instant>>,
+    deferred: BTreeMap<ExecutionId, Option<Instant>>,
     /// Definitions that can't be read, and when to retry.
     unreadable: HashMap<TypeId, (RowVersion, Instant)>,
 }
@@ -181,12 +181,12 @@ struct Reading {
 }
 
 /// After this time, secrets that could not be read are read again.
-const LOOKED_FOR_AGAIN: Duration = Duration::from_secs(10);
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 impl Reading {
     /// When secrets are to be read again.
     fn again_at(&self) -> Option<Instant> {
-        self.at.filter(|_| self.has_unusable && self.has_references).map(|at| at + LOOKED_FOR_AGAIN)
+        self.at.filter(|_| self.has_unusable && self.has_references).map(|at| at + READ_AGAIN_AFTER)
     }
 
     fn is_stale(&self) -> bool {
@@ -315,7 +315,7 @@ impl Registry {
         if let Some(turn) = &mut self.turn {
             turn.weight = 0;
             turn.read_for.clear();
-            turn.put_off.clear();
+            turn.deferred.clear();
         }
         let changed = self.generation != Some(generation) || self.read.is_stale();
         if changed {
@@ -394,19 +394,19 @@ impl Registry {
     }
 
     /// Defers an execution to a turn that reads its definition, not before this time.
-    pub fn put_off(&mut self, id: ExecutionId, until: Option<Instant>) {
+    pub fn defer(&mut self, id: ExecutionId, until: Option<Instant>) {
         if let Some(turn) = &mut self.turn {
-            turn.put_off.insert(id, until);
+            turn.deferred.insert(id, until);
         }
     }
 
-    pub fn is_put_off(&self, id: ExecutionId) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.put_off.contains_key(&id))
+    pub fn is_deferred(&self, id: ExecutionId) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.deferred.contains_key(&id))
     }
 
     /// Until when an execution is deferred, if that is known.
-    pub fn put_off_until(&self, id: ExecutionId) -> Option<Instant> {
-        self.turn.as_ref().and_then(|turn| turn.put_off.get(&id).copied().flatten())
+    pub fn deferred_until(&self, id: ExecutionId) -> Option<Instant> {
+        self.turn.as_ref().and_then(|turn| turn.deferred.get(&id).copied().flatten())
     }
 
     /// Reads a type. If it is in memory and has not changed, the definition is not read again.
@@ -462,22 +462,22 @@ impl Registry {
         let process_type = Arc::new(found);
         self.by_name.insert(process_type.name.clone(), process_type.id);
         let known = CachedType { process_type: process_type.clone(), weight, checked: self.read.times };
-        for gone in self.types.insert(process_type.id, known, weight) {
-            self.forget_name(&gone.process_type);
+        for removed in self.types.insert(process_type.id, known, weight) {
+            self.forget_name(&removed.process_type);
         }
         process_type
     }
 
     fn forget(&mut self, id: TypeId) {
-        if let Some(gone) = self.types.remove(&id) {
-            self.forget_name(&gone.process_type);
+        if let Some(removed) = self.types.remove(&id) {
+            self.forget_name(&removed.process_type);
         }
     }
 
-    fn forget_name(&mut self, gone: &ProcessType) {
+    fn forget_name(&mut self, removed: &ProcessType) {
         // Another type may have the name by now.
-        if self.by_name.get(&gone.name) == Some(&gone.id) {
-            self.by_name.remove(&gone.name);
+        if self.by_name.get(&removed.name) == Some(&removed.id) {
+            self.by_name.remove(&removed.name);
         }
     }
 

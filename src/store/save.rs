@@ -77,7 +77,7 @@ pub struct SavedBatch {
     /// The earliest due time of the written timers, by owner.
     pub timers: BTreeMap<Owner, Timestamp>,
     /// Whether held calls were released. They may have been due earlier than the cursors.
-    pub let_go: bool,
+    pub released_held: bool,
 }
 
 /// Saves a batch. The caller frees the locks of ended calls, and handles due rows. `leases`: the calls that this
@@ -99,7 +99,7 @@ pub fn save_batch<'a>(
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.earliest(),
         timers: changes.rows.earliest_timers(),
-        let_go: !changes.resumed.is_empty(),
+        released_held: !changes.resumed.is_empty(),
     })
 }
 
@@ -152,13 +152,13 @@ struct Rows<'a> {
     states_changed: Vec<State<'a>>,
     tasks_new: Vec<Task>,
     tasks_changed: Vec<Task>,
-    tasks_gone: Vec<StateKey>,
+    tasks_deleted: Vec<StateKey>,
     timers_new: Vec<Timer<'static>>,
-    timers_gone: Vec<TimerKey>,
+    timers_deleted: Vec<TimerKey>,
     waiters_new: Vec<QueueWaiter<'a>>,
-    waiters_gone: Vec<StateKey>,
+    waiters_deleted: Vec<StateKey>,
     messages_new: Vec<QueueMessage<'a>>,
-    messages_gone: Vec<MessageNumber<'a>>,
+    messages_deleted: Vec<MessageNumber<'a>>,
     message_keys: Vec<MessageKey<'a>>,
     attributes: Vec<LocalAttribute<'a>>,
     history: Vec<HistoryEvent<'static>>,
@@ -182,7 +182,7 @@ impl Closed {
         }
     }
 
-    fn delete_what_they_leave(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+    fn delete_leftovers(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         // The inbox may have a message that no transaction has read yet.
         delete_of(spi, &OF_CLOSED, &self.all)?;
         delete_of(spi, &OF_WAITING, &self.waiting)?;
@@ -256,7 +256,7 @@ impl<'a> BatchChanges<'a> {
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
-                self.rows.tasks_gone.push(key);
+                self.rows.tasks_deleted.push(key);
             }
             return;
         };
@@ -286,7 +286,7 @@ impl<'a> BatchChanges<'a> {
     fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded) {
         if before.pause_ends_at().is_some() {
             let key = TimerKey { execution_id: execution.id, seq: StateSeq(0), command: timer::OF_PAUSE };
-            self.rows.timers_gone.push(key);
+            self.rows.timers_deleted.push(key);
         }
         let timer = |at| Timer::of_pause(execution.id, meta.shard, meta.owner, at);
         self.rows.timers_new.extend(execution.pause_ends_at().map(timer));
@@ -306,8 +306,8 @@ impl<'a> BatchChanges<'a> {
         let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
-        self.closed.delete_what_they_leave(spi, now)?;
-        self.tell_waiters();
+        self.closed.delete_leftovers(spi, now)?;
+        self.wake_waiters();
         for (worker, call, (id, seq)) in &self.pulled {
             crate::pg::wake::new_call_at_commit(*worker, *call, (id.0, seq.0));
         }
@@ -315,15 +315,15 @@ impl<'a> BatchChanges<'a> {
         run(spi, &state::INSERT, &rows.states_new)?;
         run_but(spi, &state::UPDATE, &rows.states_changed, state::UNCHANGING)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
-        run(spi, &claim::DELETE, &rows.tasks_gone)?;
+        run(spi, &claim::DELETE, &rows.tasks_deleted)?;
         run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
         run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
-        held::let_go(spi, &self.resumed)?;
-        run(spi, &timer::DELETE, &rows.timers_gone)?;
+        held::release(spi, &self.resumed)?;
+        run(spi, &timer::DELETE, &rows.timers_deleted)?;
         run(spi, &timer::INSERT, &rows.timers_new)?;
-        run(spi, &queue::OLD_WAITERS, &rows.waiters_gone)?;
+        run(spi, &queue::OLD_WAITERS, &rows.waiters_deleted)?;
         run(spi, &queue::NEW_WAITERS, &rows.waiters_new)?;
-        run(spi, &queue::DELETE, &rows.messages_gone)?;
+        run(spi, &queue::DELETE, &rows.messages_deleted)?;
         run(spi, &queue::INSERT, &rows.messages_new)?;
         run(spi, &inbox::KEYS, &rows.message_keys)?;
         self.global.write(spi, now)?;
@@ -335,7 +335,7 @@ impl<'a> BatchChanges<'a> {
 
     /// Wakes up sessions that wait for the end of a state. The close of a process wakes up sessions that wait for its
     /// states.
-    fn tell_waiters(&self) {
+    fn wake_waiters(&self) {
         for (id, state) in &self.ended {
             crate::pg::wake::state_ended_at_commit(id.0, &state.to_string());
         }
@@ -355,11 +355,11 @@ impl<'a> Rows<'a> {
             }
         }
         for command in timers_before.into_keys().filter(|command| !timers_now.contains_key(command)) {
-            self.timers_gone.push(TimerKey { execution_id: id, seq, command });
+            self.timers_deleted.push(TimerKey { execution_id: id, seq, command });
         }
         let had_waits = old.is_some_and(|old| open_queues(old).next().is_some());
         if had_waits {
-            self.waiters_gone.push((id, seq));
+            self.waiters_deleted.push((id, seq));
         }
         // Two commands may wait for the same queue.
         let queues: BTreeSet<_> = open_queues(state).collect();
@@ -376,8 +376,8 @@ impl<'a> Rows<'a> {
         for (queue_name, messages) in &before.queues {
             let kept = execution.queues.get(queue_name).and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
             // Messages leave a queue from its head.
-            let gone = messages.iter().map(|message| message.number).take_while(|number| *number < kept);
-            self.messages_gone.extend(gone.map(|number| MessageNumber { execution_id, queue_name, number }));
+            let consumed = messages.iter().map(|message| message.number).take_while(|number| *number < kept);
+            self.messages_deleted.extend(consumed.map(|number| MessageNumber { execution_id, queue_name, number }));
         }
         for message in execution.queues.values().flatten().filter(|m| m.number >= before.next_message) {
             self.messages_new.push(QueueMessage::of(execution_id, meta.shard, message, now));

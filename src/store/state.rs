@@ -285,8 +285,8 @@ pub fn states_with_unrecorded_attempts(
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     ids: &[ExecutionId],
 ) -> Result<()> {
-    let with_others = |id: &&ExecutionId| loaded.get(id).is_some_and(Loaded::has_other_threads);
-    let ids: Vec<_> = ids.iter().filter(with_others).copied().collect();
+    let with_other_threads = |id: &&ExecutionId| loaded.get(id).is_some_and(Loaded::has_other_threads);
+    let ids: Vec<_> = ids.iter().filter(with_other_threads).copied().collect();
     if ids.is_empty() {
         return Ok(());
     }

@@ -258,7 +258,7 @@ impl<'a> AppTables<'a> {
             return body(&self.tables).map(TableOutcome::Done);
         };
         let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
-        if let Some(used) = self.lock_tables(&mappings, access)?.or_else(|| self.left_alone(functions())) {
+        if let Some(used) = self.lock_tables(&mappings, access)?.or_else(|| self.unavailable(functions())) {
             return Ok(used);
         }
         let own = self.settings.of(self.spi, meta.owner)?;
@@ -300,14 +300,14 @@ impl<'a> AppTables<'a> {
     /// Locks tables if they are free, so that their names and columns stay. Returns what prevents their use.
     fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<TableOutcome<T>>> {
         for table in mappings {
-            if let Some(used) = self.left_alone([table.relation].into_iter()) {
+            if let Some(used) = self.unavailable([table.relation].into_iter()) {
                 return Ok(Some(used));
             }
             if self.role.waits_for_tables() {
                 continue;
             }
             if !try_lock_table(table.relation, table_lock(access)) {
-                self.health.leave_alone(table.relation, Instant::now());
+                self.health.defer(table.relation, Instant::now());
                 return Ok(Some(TableOutcome::Busy(table.relation)));
             }
             self.tables.look_up(self.spi, table)?;
@@ -316,7 +316,7 @@ impl<'a> AppTables<'a> {
     }
 
     /// Why one of these tables or functions may not be used now, regardless of its locks.
-    fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<TableOutcome<T>> {
+    fn unavailable<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<TableOutcome<T>> {
         objects.find_map(|object| match () {
             () if self.health.is_busy(object, Instant::now()) => Some(TableOutcome::Busy(object)),
             () if !self.health.may_wait(object) => Some(TableOutcome::Locked(object)),
@@ -337,7 +337,7 @@ impl<'a> AppTables<'a> {
             // Earlier items have spent the time.
             QUERY_CANCELED if !self.is_first => self.had_no_time(),
             QUERY_CANCELED => {
-                self.health.leave_alone(culprit, Instant::now());
+                self.health.defer(culprit, Instant::now());
                 if self.role.is_last_resort() {
                     return TableOutcome::Refused(error);
                 }
@@ -351,7 +351,7 @@ impl<'a> AppTables<'a> {
             DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => TableOutcome::Locked(culprit),
             // The table is not used for a while, whatever caused the error. The other steps go on.
             _ if error.is_server_trouble() => {
-                self.health.leave_alone(culprit, Instant::now());
+                self.health.defer(culprit, Instant::now());
                 TableOutcome::Busy(culprit)
             }
             _ => TableOutcome::Refused(error),
@@ -388,7 +388,7 @@ pub fn refused(error: &PgError) -> Failure {
     let context = error.functions();
     let error = error::explained(error.clone());
     let sql_state = error.sqlstate();
-    let detail = match error.detail_for_others() {
+    let detail = match error.public_detail() {
         Some(more) => format!("{} ({sql_state}): {more}", error.message),
         None => format!("{} ({sql_state})", error.message),
     };

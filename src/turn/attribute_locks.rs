@@ -33,7 +33,7 @@ pub use xdb_sched::lock_table::LockResult;
 /// what it had loaded.
 const REPEATS: u32 = 3;
 
-/// Above this number, entries of calls that are over are removed from `favoured` and `leaving`.
+/// Above this number, entries of calls that are over are removed from `favoured` and `marked_since`.
 const REMEMBERED: usize = 1000;
 
 /// The locks of the scheduler's calls. Changes are kept when their turn commits, and undone when it fails.
@@ -50,7 +50,7 @@ pub struct AttributeLocks {
     /// Sessions have ended calls, and no turn has committed since that released their locks.
     calls_over: bool,
     /// Calls of functions that wait because their objects are marked, and since when.
-    leaving: HashMap<StateKey, Instant>,
+    marked_since: HashMap<StateKey, Instant>,
 }
 
 impl AttributeLocks {
@@ -77,20 +77,20 @@ impl AttributeLocks {
 
     /// Whether the call of a function should wait because what it wants is marked. The function locks rows itself, so
     /// it respects marks as RPCs do, for a bounded time.
-    pub fn leaves_alone(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
+    pub fn waits_for_marks(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
         if !wants.objects.iter().any(|wanted| marks::is_marked(database(), wanted)) {
-            self.leaving.remove(&key);
+            self.marked_since.remove(&key);
             return false;
         }
         let now = Instant::now();
-        if self.leaving.len() >= REMEMBERED {
-            self.leaving.retain(|_, since| now.duration_since(*since) < 2 * RESPECTED_FOR);
+        if self.marked_since.len() >= REMEMBERED {
+            self.marked_since.retain(|_, since| now.duration_since(*since) < 2 * RESPECTED_FOR);
         }
-        let leaves = now.duration_since(*self.leaving.entry(key).or_insert(now)) < RESPECTED_FOR;
-        if !leaves {
-            self.leaving.remove(&key);
+        let waits = now.duration_since(*self.marked_since.entry(key).or_insert(now)) < RESPECTED_FOR;
+        if !waits {
+            self.marked_since.remove(&key);
         }
-        leaves
+        waits
     }
 
     /// Releases what a call holds or waits for.
@@ -123,9 +123,9 @@ impl AttributeLocks {
     }
 
     /// Calls that stepped aside queue up again, unless they are deferred or their line still has no free place.
-    pub fn stand_in_line(&mut self, is_put_off: impl Fn(&StateKey) -> bool, has_room: impl Fn(Line) -> bool) {
+    pub fn queue_up_again(&mut self, is_deferred: impl Fn(&StateKey) -> bool, has_room: impl Fn(Line) -> bool) {
         let waits_for_room = |key: &StateKey| self.without_room.get(key).is_some_and(|line| !has_room(*line));
-        let again = |key: &&StateKey| !is_put_off(key) && !waits_for_room(key);
+        let again = |key: &&StateKey| !is_deferred(key) && !waits_for_room(key);
         let again: Vec<_> = self.table.aside().filter(again).copied().collect();
         for key in again {
             self.without_room.remove(&key);

@@ -63,8 +63,8 @@ pub struct Backlog {
     /// Positions of executions that were held up, on the same scale as the numbers of items.
     places: HashMap<ExecutionId, u64>,
     /// Positions of executions that the turn had no time for.
-    put_off: HashMap<ExecutionId, u64>,
-    /// Until this moment, executions in `put_off` rest.
+    postponed: HashMap<ExecutionId, u64>,
+    /// Until this moment, executions in `postponed` rest.
     rest_until: Option<Instant>,
     /// Executions that are deferred, because of a lock or a failure. Phases of the turn write it. Scans leave these
     /// executions out.
@@ -87,7 +87,7 @@ impl Backlog {
         if role.takes_turns() {
             return self.take_in_turn(functions_at_once(functions_are_slow));
         }
-        self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
+        self.take_where(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
     }
 
     /// Takes the first item of the owner whose turn it is, and up to `functions` functions of that owner. So a slow
@@ -124,7 +124,7 @@ impl Backlog {
             let id = item.execution();
             let turn = self.turns.get(&turn_of(item)).copied().unwrap_or(0);
             let place = self.places.get(&id).copied().unwrap_or(*number);
-            (turn, self.put_off.get(&id).copied().unwrap_or(place), place, *number)
+            (turn, self.postponed.get(&id).copied().unwrap_or(place), place, *number)
         };
         let (_, _, _, number) = ready.map(place).min()?;
         self.waiting.remove(&number)
@@ -141,17 +141,17 @@ impl Backlog {
     /// Takes the items that failed recently and may fail again, for a small transaction of their own, under guards.
     /// Until then they stay here, so that their calls are not claimed again.
     pub fn take_risky(&mut self) -> Vec<Item> {
-        self.take_those(GUARDED_ITEMS, Backoff::has)
+        self.take_where(GUARDED_ITEMS, Backoff::has)
     }
 
-    fn take_those(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
+    fn take_where(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
         let now = Instant::now();
         let may_go = |id: ExecutionId| wanted(&self.executions, &id) && self.may_be_taken(id, now);
         let place = |id: ExecutionId, number: u64| self.places.get(&id).copied().unwrap_or(number);
         let ready = self.waiting.iter().map(|(number, item)| (item.execution(), *number)).filter(|(id, _)| may_go(*id));
         let mut ready: Vec<_> = ready.map(|(id, number)| (id, (place(id, number), number))).collect();
         if ready.len() > limit {
-            ready.sort_unstable_by_key(|(id, order)| (self.put_off.get(id).copied().unwrap_or(order.0), *order));
+            ready.sort_unstable_by_key(|(id, order)| (self.postponed.get(id).copied().unwrap_or(order.0), *order));
             ready.truncate(limit);
         }
         ready.sort_unstable_by_key(|(_, order)| *order);
@@ -206,7 +206,7 @@ impl Backlog {
         let (items, aside): (Vec<_>, Vec<_>) = items.into_iter().partition(may_go);
         for item in &aside {
             // Suspects go behind the other items, so that many of them don't fill a transaction.
-            self.put_off(item.execution());
+            self.postpone(item.execution());
             if taken.is_none() {
                 self.defer(item.execution(), Patience::Short);
             }
@@ -237,7 +237,7 @@ impl Backlog {
     }
 
     fn may_be_taken(&self, id: ExecutionId, now: Instant) -> bool {
-        let rests = self.rests(now) && self.put_off.contains_key(&id);
+        let rests = self.rests(now) && self.postponed.contains_key(&id);
         !rests && !self.executions.is_deferred(&id, now)
     }
 
@@ -253,14 +253,14 @@ impl Backlog {
 
     /// When the next waiting item may be applied, if none may be now.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        let rest = self.rest_until.filter(|_| self.rests(now) && !self.put_off.is_empty());
+        let rest = self.rest_until.filter(|_| self.rests(now) && !self.postponed.is_empty());
         [rest, self.executions.next(now)].into_iter().flatten().min()
     }
 
     /// How many items wait for a lock of another transaction, or for time in the application's tables.
     pub fn held_up(&self) -> usize {
         let now = Instant::now();
-        self.count(|id| self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id))
+        self.count(|id| self.executions.is_deferred(&id, now) || self.postponed.contains_key(&id))
     }
 
     /// How many waiting items belong to executions that count.
@@ -314,7 +314,7 @@ impl Backlog {
     /// Records that the answer of a call was applied.
     pub fn done(&mut self, key: &StateKey) {
         self.held_up_answers.remove(key);
-        self.put_off.remove(&key.0);
+        self.postponed.remove(&key.0);
     }
 
     fn held_up_answer(&mut self, key: StateKey, now: Instant) -> &mut HeldUp {
@@ -336,8 +336,8 @@ impl Backlog {
     }
 
     /// Defers an execution that another transaction has locked, or whose definition is read in a later turn.
-    pub fn defer_put_off(&mut self, id: ExecutionId, registry: &Registry) {
-        match registry.put_off_until(id) {
+    pub fn defer_as_registered(&mut self, id: ExecutionId, registry: &Registry) {
+        match registry.deferred_until(id) {
             Some(until) => self.defer_until(id, until),
             None => self.defer(id, Patience::Short),
         }
@@ -350,9 +350,9 @@ impl Backlog {
     }
 
     /// Moves an execution behind the others, because the turn had no time left for its tables.
-    pub fn put_off(&mut self, id: ExecutionId) {
+    pub fn postpone(&mut self, id: ExecutionId) {
         self.last += 1;
-        self.put_off.insert(id, self.last);
+        self.postponed.insert(id, self.last);
     }
 
     fn goes_behind(&mut self, id: ExecutionId) {
@@ -376,9 +376,9 @@ impl Backlog {
         if self.waiting.is_empty() {
             self.turns.clear();
         }
-        if !self.put_off.is_empty() {
+        if !self.postponed.is_empty() {
             let waiting: HashSet<_> = self.waiting.values().map(Item::execution).collect();
-            self.put_off.retain(|id, _| waiting.contains(id));
+            self.postponed.retain(|id, _| waiting.contains(id));
         }
     }
 }

@@ -30,11 +30,11 @@ struct Entry {
     /// The breaker as shared memory shows it.
     shown: Option<Open>,
     /// How far the waiting calls were checked for process types that have another worker by now.
-    looked_through: ScanPosition,
+    checked: ScanPosition,
     /// Why no request to the worker can be signed. Then no call is made.
     unsigned: Option<String>,
     /// `unsigned` is in the log.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Breakers {
                 entry.registered_at = registered_at;
             }
             // A process type may have moved to another worker.
-            entry.looked_through = ScanPosition::Nothing;
+            entry.checked = ScanPosition::Nothing;
             entry.unsigned = None;
         }
         for (id, name, why) in registry.unusable() {
@@ -93,17 +93,17 @@ impl Breakers {
         let was_closed = entry.breaker.open().is_none();
         entry.breaker.end(ticket, reachability(outcome), Instant::now(), jitter);
         if was_closed {
-            entry.looked_through = ScanPosition::Nothing;
+            entry.checked = ScanPosition::Nothing;
         }
     }
 
     /// Workers whose waiting calls have to be checked, because no calls to them are made. Each with the place to resume
     /// at.
-    pub fn to_look_through(&self) -> Vec<(WorkerId, Option<TaskPlace>)> {
+    pub fn to_check(&self) -> Vec<(WorkerId, Option<TaskPlace>)> {
         let is_held_back = |entry: &Entry| entry.breaker.open().is_some() || entry.unsigned.is_some();
         let held_back = self.of_worker.iter().filter(|(_, entry)| is_held_back(entry));
         held_back
-            .filter_map(|(id, entry)| match &entry.looked_through {
+            .filter_map(|(id, entry)| match &entry.checked {
                 ScanPosition::Nothing => Some((*id, None)),
                 ScanPosition::UpTo(place) => Some((*id, Some(*place))),
                 ScanPosition::All => None,
@@ -112,9 +112,9 @@ impl Breakers {
     }
 
     /// Records how far the calls of a worker were checked. None: to the end.
-    pub fn looked_through(&mut self, worker: WorkerId, up_to: Option<TaskPlace>) {
+    pub fn checked(&mut self, worker: WorkerId, up_to: Option<TaskPlace>) {
         if let Some(entry) = self.of_worker.get_mut(&worker) {
-            entry.looked_through = up_to.map_or(ScanPosition::All, ScanPosition::UpTo);
+            entry.checked = up_to.map_or(ScanPosition::All, ScanPosition::UpTo);
         }
     }
 
@@ -135,11 +135,11 @@ impl Breakers {
                 call::show_breaker(session.database, session.role, *worker, shown);
                 entry.shown = open;
             }
-            if let Some(why) = entry.unsigned.as_ref().filter(|_| !entry.is_told) {
+            if let Some(why) = entry.unsigned.as_ref().filter(|_| !entry.is_reported) {
                 pgrx::log!("xdb: {why}");
                 session.slot.record_error(why);
             }
-            entry.is_told = entry.unsigned.is_some();
+            entry.is_reported = entry.unsigned.is_some();
         }
     }
 }

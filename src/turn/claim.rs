@@ -182,8 +182,8 @@ impl Claiming<'_, '_> {
         let found = if limit > 0 { self.scan(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.next.now_if(found.emptied && found.unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         // The next turn's room has places for them.
-        let others_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
-        claims.next.now_if(others_call, Why::Calls);
+        let runners_call = self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
+        claims.next.now_if(runners_call, Why::Calls);
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
@@ -290,7 +290,7 @@ impl Claiming<'_, '_> {
         let mut busy = self.backlog.executions.keys(Instant::now());
         // An execution with items in memory is left out even if the lease of its call has ended.
         busy.extend(self.backlog.waiting_for());
-        busy.extend(&saved.put_off);
+        busy.extend(&saved.not_done);
         busy
     }
 
@@ -313,10 +313,10 @@ impl Claiming<'_, '_> {
             None => self.scans.calls.from(level),
         };
         let is_due = |level: &Level| heads.is_none() || begins(level).is_some_and(|first| first <= now);
-        let looked_for = room.wanted(self.lines.iter(), limit);
-        let mut lines: Vec<_> = looked_for.lines.iter().map(|(line, _)| self.lines.levels_of(*line)).collect();
-        let places = looked_for.lines.into_iter().collect();
-        let mut found = Found { places, unfinished: looked_for.passed_over, ..Found::default() };
+        let wanted_lines = room.wanted(self.lines.iter(), limit);
+        let mut lines: Vec<_> = wanted_lines.lines.iter().map(|(line, _)| self.lines.levels_of(*line)).collect();
+        let places = wanted_lines.lines.into_iter().collect();
+        let mut found = Found { places, unfinished: wanted_lines.passed_over, ..Found::default() };
         loop {
             // The next level of each line, while the levels above have left places.
             let wanted = lines.iter_mut().filter_map(|levels| {
@@ -377,7 +377,7 @@ impl Claiming<'_, '_> {
         let mut ready: Vec<Due> = Vec::new();
         let now = Instant::now();
         let backlog = &self.backlog;
-        self.locks.stand_in_line(|key| backlog.executions.is_deferred(&key.0, now), |line| room.has(line));
+        self.locks.queue_up_again(|key| backlog.executions.is_deferred(&key.0, now), |line| room.has(line));
         loop {
             let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
             let keys = self.locks.ready(limit);
@@ -462,8 +462,8 @@ impl Claiming<'_, '_> {
         verdicts: &mut Verdicts,
     ) -> Option<LeasedCall> {
         let Candidate { due, was_parked, now } = *call;
-        if self.registry.is_put_off(due.key.0) {
-            self.backlog.defer_put_off(due.key.0, self.registry);
+        if self.registry.is_deferred(due.key.0) {
+            self.backlog.defer_as_registered(due.key.0, self.registry);
             self.locks.step_aside(due.key, None);
             return None;
         }
@@ -540,7 +540,7 @@ impl Claiming<'_, '_> {
         match wants {
             // The function locks the rows itself.
             Some(wants) if is_for_function => {
-                if self.locks.leaves_alone(due.key, &wants) {
+                if self.locks.waits_for_marks(due.key, &wants) {
                     self.backlog.defer(due.key.0, Patience::Short);
                     claims.next.now_if(true, Why::Calls);
                     return None;

@@ -81,13 +81,13 @@ struct Decider<'t, 'a, 'i> {
     closing: BTreeMap<ExecutionId, CloseCommand>,
     budgets: Budgets,
     /// Executions with an item that waits for the next turn.
-    put_off: BTreeSet<ExecutionId>,
+    deferred: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
     held_up: BTreeSet<ExecutionId>,
     /// The application's rows that are written by answers which wait for the next turn.
-    rows: HashSet<UsersRow>,
+    rows: HashSet<AppRow>,
     /// The application's rows that are written by commands which wait to close their executions.
-    closing_rows: HashSet<UsersRow>,
+    closing_rows: HashSet<AppRow>,
     /// The process whose function was called first in this transaction.
     called_first: Option<ExecutionId>,
     decided: Decided<'i>,
@@ -104,7 +104,7 @@ struct Budgets {
 }
 
 /// A table, and the key of a row in it.
-type UsersRow = (Relation, Vec<String>);
+type AppRow = (Relation, Vec<String>);
 
 /// Decides about all items of the batch.
 pub fn decide<'i>(
@@ -135,7 +135,7 @@ pub fn decide<'i>(
         local,
         closing: BTreeMap::new(),
         budgets: Budgets { answers: turn.bytes(), others: turn.bytes(), goes: None },
-        put_off: BTreeSet::new(),
+        deferred: BTreeSet::new(),
         held_up: BTreeSet::new(),
         rows: HashSet::new(),
         closing_rows: HashSet::new(),
@@ -181,7 +181,7 @@ impl<'i> Decider<'_, '_, 'i> {
     /// - for an answer, another answer of the same execution, or one that writes the same row of the application.
     fn is_behind(&self, item: &Item) -> bool {
         let id = item.execution();
-        if self.closing.contains_key(&id) || self.put_off.contains(&id) {
+        if self.closing.contains_key(&id) || self.deferred.contains(&id) {
             return true;
         }
         let is_answer = matches!(item, Item::Answer(..));
@@ -203,7 +203,7 @@ impl<'i> Decider<'_, '_, 'i> {
         let id = item.execution();
         match self.decided.outcomes[number] {
             ItemOutcome::OverBudget | ItemOutcome::NextTurn => {
-                self.put_off.insert(id);
+                self.deferred.insert(id);
                 self.waits(item);
             }
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
@@ -227,7 +227,7 @@ impl<'i> Decider<'_, '_, 'i> {
     }
 
     /// The application's rows that an answer writes or has locked.
-    fn rows_of(&self, item: &Item) -> impl Iterator<Item = UsersRow> {
+    fn rows_of(&self, item: &Item) -> impl Iterator<Item = AppRow> {
         let loaded = self.decided.executions.get(&item.execution()).filter(|_| item.uses_tables());
         let rows = loaded.map(|loaded| loaded.meta.mapping.iter().zip(loaded.meta.keys.iter()));
         rows.into_iter().flatten().map(|(table, key)| (table.relation, key.clone()))

@@ -9,7 +9,7 @@ use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{LastTurn, OpenCalls};
 use super::next::{Next, Why};
-use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
+use super::scans::{End, PullScan, ScanEnds, Scans, poll_interval};
 use super::types::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
@@ -55,9 +55,9 @@ pub struct Moved {
     /// How far the walk through held calls came.
     pub held: Option<Walk>,
     /// How far the calls of each worker that can't be reached were checked for a new worker. None: to the end.
-    pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
-    /// How far the calls of the last pull worker of [`Scans::fetched`] were checked. None: to the end.
-    pub fetched: Option<Option<TaskPlace>>,
+    pub checked: Vec<(WorkerId, Option<TaskPlace>)>,
+    /// How far the calls of the last pull worker of [`Scans::pull_workers`] were checked. None: to the end.
+    pub pull_worker: Option<Option<TaskPlace>>,
 }
 
 /// The parts of a process's memory that gathering reads and writes.
@@ -238,8 +238,8 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // For a periodic check, the first calls of each worker are enough: the calls behind them wait for a
                 // worker that works.
-                let of = |worker| Fetched { worker, after: None, to_the_end: registered };
-                self.scans.fetched = self.registry.pulling_workers().map(of).collect();
+                let of = |worker| PullScan { worker, after: None, to_the_end: registered };
+                self.scans.pull_workers = self.registry.pulling_workers().map(of).collect();
             }
         }
         self.follow_pauses(turn, registered, work)?;
@@ -249,18 +249,18 @@ impl Gathering<'_> {
         // While the breaker of a worker is open, its calls are not claimed. So a call whose process type has moved
         // would not be found.
         let lane = turn.lane.number;
-        for (worker, after) in self.calls.breakers.to_look_through() {
+        for (worker, after) in self.calls.breakers.to_check() {
             let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(up_to.is_some(), Why::Registrations);
             self.scans.reset();
-            work.moved.looked_through.push((worker, up_to));
+            work.moved.checked.push((worker, up_to));
         }
         // The same holds for calls of a pull worker that claims none any more.
-        if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
+        if let Some(PullScan { worker, after, .. }) = self.scans.pull_workers.last().copied() {
             let up_to = claim::follow_types(turn.spi, lane, worker, after, turn.real)?;
             work.next.now_if(true, Why::Registrations);
             self.scans.reset();
-            work.moved.fetched = Some(up_to);
+            work.moved.pull_worker = Some(up_to);
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ impl Role {
     }
 
     /// Whether this process itself finds what it has written. Else it wakes the scheduler.
-    pub fn is_told(self) -> bool {
+    pub fn finds_own_writes(self) -> bool {
         self.is_scheduler()
     }
 }

@@ -34,7 +34,7 @@ pub struct Saved {
     /// Calls that got their leases here.
     pub dispatched: Vec<LeasedCall>,
     /// Executions with items that are not done. Claiming leaves them out.
-    pub put_off: Vec<ExecutionId>,
+    pub not_done: Vec<ExecutionId>,
     /// The earliest due time of what was written.
     pub earliest: Option<Timestamp>,
     /// The earliest due time of each owner's timers that were written.
@@ -70,20 +70,20 @@ pub fn save(
     let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, SavedBatch { earliest, timers, let_go, .. }) = write(turn, app, &decided, &leases)?;
-    if !turn.role.is_told() {
+    let (wrote, SavedBatch { earliest, timers, released_held, .. }) = write(turn, app, &decided, &leases)?;
+    if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
     next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
-    let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
-    let put_off = put_off.map(|(item, _)| item.execution()).collect();
+    let not_done = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
+    let not_done = not_done.map(|(item, _)| item.execution()).collect();
     // An item that was behind another one may be decided at once.
     let left = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
     next.now_if(left, Why::Answers);
-    next.now_if(let_go, Why::Calls);
+    next.now_if(released_held, Why::Calls);
     next.now_if(taken_in.left_from.is_some(), Why::Messages);
     let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
@@ -95,13 +95,13 @@ pub fn save(
         outcomes,
         executions,
         dispatched,
-        put_off,
+        not_done,
         earliest,
         timers,
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: left || new_level || let_go,
+        left_out: left || new_level || released_held,
         next,
         now,
     })
@@ -193,7 +193,7 @@ impl Dispatch<'_> {
         let unfit = UnfitOwners::among(owners)?;
         let answered: HashSet<_> = decided.items.iter().filter_map(answered_execution).collect();
         let times = (decided.now, self.turn.real);
-        self.above = lines::with_due_calls(self.turn.spi, self.turn.lane, self.lines.above_others(), times)?;
+        self.above = lines::with_due_calls(self.turn.spi, self.turn.lane, self.lines.above_another(), times)?;
         for loaded in changed() {
             self.of_execution(loaded, answered.contains(&loaded.execution.id), &unfit, decided.now, room);
         }

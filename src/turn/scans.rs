@@ -42,12 +42,12 @@ pub struct Scans {
     /// Pauses of process types, and the walk through held calls.
     pub pauses: Pauses,
     /// Pull workers whose calls are still to be checked: the type of a call may have moved to another worker.
-    pub fetched: Vec<Fetched>,
+    pub pull_workers: Vec<PullScan>,
 }
 
 /// How far the calls of a pull worker were checked for process types that have another worker by now.
 #[derive(Clone, Copy, Debug)]
-pub struct Fetched {
+pub struct PullScan {
     pub worker: WorkerId,
     /// The last call that was checked. None: begin at the head.
     pub after: Option<TaskPlace>,

@@ -11,7 +11,7 @@ use super::next::{Next, Why};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
 use super::save::Saved;
-use super::scans::Fetched;
+use super::scans::PullScan;
 use super::types::Started;
 use crate::calls::{Answered, CallRecord};
 use crate::clock;
@@ -90,7 +90,7 @@ impl TurnOutcome {
         let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
         let due = due.min(Next::due(waiting.next, Why::Calls));
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
-        let nothing_left = all_drained && saved.put_off.is_empty() && prepared.requests.released.is_empty();
+        let nothing_left = all_drained && saved.not_done.is_empty() && prepared.requests.released.is_empty();
         let began = turn.began;
         Ok(Self { work, saved, prepared, nothing_left, due, began, for_runners })
     }
@@ -112,8 +112,8 @@ impl Memory {
         // The clock may have been set back meanwhile.
         let now = began.min(clock::now());
         // Without a scan, a timer may be due: the clock may have been set forward since the last one.
-        let looked_up_to = if work.nothing_due { Timestamp(i64::MIN) } else { now };
-        let next_timer = self.scans.timers.owners.next(looked_up_to).filter(|_| !self.seen.paused);
+        let scanned_up_to = if work.nothing_due { Timestamp(i64::MIN) } else { now };
+        let next_timer = self.scans.timers.owners.next(scanned_up_to).filter(|_| !self.seen.paused);
         let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
         self.seen.due = due.min(Next::due(next_timer, Why::Timers)).min(Next::due(pause_ends, Why::Pauses));
         let scanned = prepared.drained.is_some();
@@ -129,18 +129,18 @@ impl Memory {
         if let Some(walk) = work.moved.held {
             self.scans.pauses.walk = walk;
         }
-        for (worker, up_to) in work.moved.looked_through {
-            self.calls.breakers.looked_through(worker, up_to);
+        for (worker, up_to) in work.moved.checked {
+            self.calls.breakers.checked(worker, up_to);
         }
-        if let Some(up_to) = work.moved.fetched
-            && let Some(fetched) = self.scans.fetched.pop()
+        if let Some(up_to) = work.moved.pull_worker
+            && let Some(scan) = self.scans.pull_workers.pop()
         {
-            let left = up_to.filter(|_| fetched.to_the_end).map(|place| Fetched { after: Some(place), ..fetched });
-            self.scans.fetched.extend(left);
+            let left = up_to.filter(|_| scan.to_the_end).map(|place| PullScan { after: Some(place), ..scan });
+            self.scans.pull_workers.extend(left);
         }
         let mut next = work.next.min(saved.next).min(prepared.next);
         self.dispatch(session, prepared.requests, !items.is_empty(), submit);
-        next.now_if(self.keep_what_waits(items, saved.outcomes), Why::Calls);
+        next.now_if(self.keep_waiting(items, saved.outcomes), Why::Calls);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         next.now_if(self.backlog.is_ready(), Why::Answers);
@@ -180,12 +180,12 @@ impl Memory {
     }
 
     /// Keeps the items that wait. Returns whether answers were given up, whose calls are to be made again.
-    fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
+    fn keep_waiting(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
         let (mut given_up, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
             let held_up = outcome.held_up_by();
-            if let Some((lock, table)) = held_up.filter(|_| !self.registry.is_put_off(id)) {
+            if let Some((lock, table)) = held_up.filter(|_| !self.registry.is_deferred(id)) {
                 held_up::note(id.0, lock, table);
             }
             if let (Some((lock, _)), Item::Answer(record, _)) = (held_up, &item)
@@ -208,10 +208,10 @@ impl Memory {
                 }
                 ItemOutcome::GivenAway => continue,
                 ItemOutcome::Behind => {}
-                ItemOutcome::Locked => self.backlog.defer_put_off(id, &self.registry),
+                ItemOutcome::Locked => self.backlog.defer_as_registered(id, &self.registry),
                 ItemOutcome::OverBudget | ItemOutcome::NextTurn => {
                     had_no_time |= outcome == ItemOutcome::OverBudget;
-                    self.backlog.put_off(id);
+                    self.backlog.postpone(id);
                 }
                 ItemOutcome::RowLocked(_) => self.backlog.defer(id, Patience::Long),
                 ItemOutcome::TableBusy(relation) => {

@@ -33,7 +33,7 @@ use xdb_sched::bytes::LONG;
 const SLOW_FUNCTION: Duration = Duration::from_millis(100);
 
 /// How long a call is deferred if its claim fails even alone.
-const LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
+const DEFERRED_FOR: Duration = Duration::from_secs(10);
 
 /// The result of a transaction that did not fail.
 enum Transacted {
@@ -139,7 +139,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
             Err(error) if limit == 1 => {
                 // The only call that was read is deferred. The next turn finds the others.
                 if let Some(alone) = memory.scans.claimed_alone.take() {
-                    memory.backlog.executions.defer_until(alone.0, Instant::now() + LEFT_ALONE_FOR);
+                    memory.backlog.executions.defer_until(alone.0, Instant::now() + DEFERRED_FOR);
                 }
                 failed_alone(memory, session, Vec::new(), &error);
             }
@@ -203,7 +203,7 @@ fn transaction(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>
     }
     match begun? {
         BeginOutcome::Ready => {}
-        BeginOutcome::Gone => return Ok(Transacted::Not(Err(ExitReason::Gone))),
+        BeginOutcome::Dropped => return Ok(Transacted::Not(Err(ExitReason::Dropped))),
         BeginOutcome::Changed => return Ok(Transacted::Not(Err(ExitReason::Restart))),
         BeginOutcome::Busy => return Ok(Transacted::Not(Ok(Next::retry()))),
     }

@@ -12,7 +12,7 @@ use xdb_engine::*;
 
 /// The driver's result at each step.
 #[derive(Clone, Debug)]
-struct Said {
+struct Replies {
     strict: bool,
     waits: bool,
     lock: Lock,
@@ -37,12 +37,18 @@ enum Use {
     Later,
 }
 
-const WILLING: Said =
-    Said { strict: false, waits: false, lock: Lock::Held, too_large: false, unchanged: Use::Done, tables: Use::Done };
+const WILLING: Replies = Replies {
+    strict: false,
+    waits: false,
+    lock: Lock::Held,
+    too_large: false,
+    unchanged: Use::Done,
+    tables: Use::Done,
+};
 
 struct Memory {
     world: World,
-    said: Said,
+    replies: Replies,
     /// A message that is published before the lock for a close is taken.
     published: Option<&'static str>,
     asked: Vec<&'static str>,
@@ -69,12 +75,12 @@ impl Driver for Memory {
     }
 
     fn is_strict(&self) -> bool {
-        self.said.strict
+        self.replies.strict
     }
 
     fn waits(&mut self, _: bool) -> Option<Later> {
         self.asked.push("waits");
-        self.said.waits.then_some("waits")
+        self.replies.waits.then_some("waits")
     }
 
     fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Later>, Infallible> {
@@ -82,7 +88,7 @@ impl Driver for Memory {
         if let Some(queue) = self.published.take() {
             self.world.publish(queue, &["1"]);
         }
-        Ok(match self.said.lock {
+        Ok(match self.replies.lock {
             Lock::Held => CloseLock::Held,
             Lock::Taken => CloseLock::Taken,
             Lock::Missing => CloseLock::Missing,
@@ -92,17 +98,17 @@ impl Driver for Memory {
 
     fn too_large(&mut self, _: &[Event]) -> Result<Option<String>, Infallible> {
         self.asked.push("too large");
-        Ok(self.said.too_large.then(|| "too much".to_owned()))
+        Ok(self.replies.too_large.then(|| "too much".to_owned()))
     }
 
     fn is_unchanged(&mut self) -> Result<Used<bool, Later>, Infallible> {
         self.asked.push("unchanged");
-        Ok(used(self.said.unchanged, self.said.unchanged != Use::Changed, "unchanged"))
+        Ok(used(self.replies.unchanged, self.replies.unchanged != Use::Changed, "unchanged"))
     }
 
     fn write_tables(&mut self, _: &Written<'_>) -> Result<Used<(), Later>, Infallible> {
         self.asked.push("tables");
-        Ok(used(self.said.tables, (), "tables"))
+        Ok(used(self.replies.tables, (), "tables"))
     }
 
     fn apply(&mut self, events: Vec<Event>) -> Result<(), Infallible> {
@@ -114,10 +120,10 @@ impl Driver for Memory {
 }
 
 /// A process whose first state is at `execute`.
-fn memory(said: Said) -> Memory {
+fn memory(replies: Replies) -> Memory {
     let functions = [("book".to_owned(), "public.book".to_owned())].into();
     let world = World::started(Definition { functions, ..definition(&[("A", skipping()), ("B", skipping())]) });
-    Memory { world, said, published: None, asked: Vec::new() }
+    Memory { world, replies, published: None, asked: Vec::new() }
 }
 
 fn answer(decision: Decision, effects: Effects) -> Command {
@@ -136,8 +142,8 @@ fn applied(memory: &mut Memory, command: &Command) -> Outcome<Later> {
 }
 
 /// The outcome of an answer that closes its process and calls a function.
-fn outcome(said: Said) -> Outcome<Later> {
-    applied(&mut memory(said), &calling(close(CloseType::ForceComplete)))
+fn outcome(replies: Replies) -> Outcome<Later> {
+    applied(&mut memory(replies), &calling(close(CloseType::ForceComplete)))
 }
 
 fn failed_with(detail: &str, failure: Failure) -> Outcome<Later> {
@@ -158,13 +164,17 @@ fn an_answer_is_applied_after_everything_that_may_refuse_it() {
 
 #[test]
 fn each_step_of_the_way_may_end_it() {
-    let (unchanged, tables) = (|unchanged| Said { unchanged, ..WILLING }, |tables| Said { tables, ..WILLING });
+    let (unchanged, tables) = (|unchanged| Replies { unchanged, ..WILLING }, |tables| Replies { tables, ..WILLING });
     let refused = |by: &str| failed_with(&format!("{by}; odd"), Failure::of("AppDatabaseError", String::new()));
-    assert_eq!(outcome(Said { strict: true, ..WILLING }), failed_with("odd", invalid()), "warnings are told once");
-    assert_eq!(outcome(Said { waits: true, ..WILLING }), Outcome::Later("waits"));
-    assert_eq!(outcome(Said { lock: Lock::Missing, ..WILLING }), Outcome::Closing { conditional: false });
-    assert_eq!(outcome(Said { lock: Lock::Later, ..WILLING }), Outcome::Later("lock"));
-    assert_eq!(outcome(Said { too_large: true, ..WILLING }), failed_with("too much; odd", invalid()));
+    assert_eq!(
+        outcome(Replies { strict: true, ..WILLING }),
+        failed_with("odd", invalid()),
+        "warnings are reported once"
+    );
+    assert_eq!(outcome(Replies { waits: true, ..WILLING }), Outcome::Later("waits"));
+    assert_eq!(outcome(Replies { lock: Lock::Missing, ..WILLING }), Outcome::Closing { conditional: false });
+    assert_eq!(outcome(Replies { lock: Lock::Later, ..WILLING }), Outcome::Later("lock"));
+    assert_eq!(outcome(Replies { too_large: true, ..WILLING }), failed_with("too much; odd", invalid()));
     assert_eq!(outcome(unchanged(Use::Changed)), Outcome::Repeat);
     assert_eq!(outcome(unchanged(Use::Refused)), refused("unchanged"));
     assert_eq!(outcome(unchanged(Use::Later)), Outcome::Later("unchanged"));
@@ -194,10 +204,10 @@ fn a_close_is_decided_about_again_under_its_lock() {
         output: None,
         otherwise: vec![movement("B")],
     };
-    let mut memory = memory(Said { lock: Lock::Missing, ..WILLING });
+    let mut memory = memory(Replies { lock: Lock::Missing, ..WILLING });
     let command = answer(conditional, Effects::default());
     assert_eq!(applied(&mut memory, &command), Outcome::Closing { conditional: true });
-    memory.said.lock = Lock::Taken;
+    memory.replies.lock = Lock::Taken;
     memory.published = Some("q");
     memory.asked.clear();
     assert_eq!(applied(&mut memory, &command), Outcome::Applied);
@@ -206,8 +216,8 @@ fn a_close_is_decided_about_again_under_its_lock() {
 }
 
 #[test]
-fn what_is_no_answer_goes_past_what_concerns_answers() {
-    let mut memory = memory(Said { strict: true, unchanged: Use::Changed, tables: Use::Later, ..WILLING });
+fn a_failed_attempt_skips_the_checks_of_answers() {
+    let mut memory = memory(Replies { strict: true, unchanged: Use::Changed, tables: Use::Later, ..WILLING });
     let attempt = Attempt { seq: StateSeq(1), api: Api::Execute, number: 1, first_at: memory.world.now };
     let failed = attempt.failed(Failure::of("Timeout", "late".to_owned()), Further::ByPolicy);
     assert_eq!(applied(&mut memory, &failed), Outcome::Applied);
@@ -221,13 +231,13 @@ fn uses() -> impl Strategy<Value = Use> {
 }
 
 prop_compose! {
-    fn said()(
+    fn replies()(
         (strict, waits, too_large) in any::<(bool, bool, bool)>(),
         lock in prop::sample::select(vec![Lock::Held, Lock::Taken, Lock::Missing, Lock::Later]),
         unchanged in uses(),
         tables in uses(),
-    ) -> Said {
-        Said { strict, waits, lock, too_large, unchanged, tables }
+    ) -> Replies {
+        Replies { strict, waits, lock, too_large, unchanged, tables }
     }
 }
 
@@ -241,8 +251,8 @@ fn answers() -> impl Strategy<Value = Command> {
 
 proptest! {
     #[test]
-    fn an_outcome_other_than_applied_leaves_the_execution_as_it_was(said in said(), command in answers()) {
-        let mut memory = memory(said);
+    fn an_outcome_other_than_applied_leaves_the_execution_as_it_was(replies in replies(), command in answers()) {
+        let mut memory = memory(replies);
         let before = memory.world.execution.clone();
         let outcome = applied(&mut memory, &command);
         let is_applied = outcome == Outcome::Applied;

@@ -8,7 +8,7 @@ use xdb_engine::*;
 const NOW: Timestamp = Timestamp(1_000_000_000);
 const PULLS: Asker = Asker::PullWorker(7);
 const ASKERS: [Asker; 4] = [Asker::Scheduler, Asker::Runner, PULLS, Asker::Session];
-const GONE: Unfit = Unfit { why: "the role is gone", for_good: true };
+const DROPPED: Unfit = Unfit { why: "the role was dropped", for_good: true };
 const SUPERUSER: Unfit = Unfit { why: "the role is a superuser", for_good: false };
 
 /// The values that the facts of a call are made of.
@@ -157,13 +157,13 @@ fn a_table_that_has_ended_a_process_is_waited_for() {
 #[test]
 fn an_owner_that_may_not_own_processes_fails_the_attempt_or_the_process() {
     let owned = |owner| World { owner: Some(owner), ..World::new(TypeWorker::Called) };
-    assert_eq!(owned(GONE).verdict(Asker::Scheduler), Verdict::Closes(GONE.why));
+    assert_eq!(owned(DROPPED).verdict(Asker::Scheduler), Verdict::Closes(DROPPED.why));
     let failure = Failure { detail: SUPERUSER.why.to_owned(), ..Failure::default() };
     assert_eq!(owned(SUPERUSER).verdict(Asker::Scheduler), Verdict::Fails(failure, Further::ByPolicy));
 }
 
 #[test]
-fn what_is_not_registered_fails_the_attempt() {
+fn an_unregistered_state_fails_the_attempt() {
     let fails = |world: &World, asker, what: &str| match world.verdict(asker) {
         Verdict::Fails(failure, Further::WhenRegistered) => assert_eq!(failure.detail, what),
         other => panic!("{other:?}"),
@@ -188,7 +188,7 @@ fn what_is_not_registered_fails_the_attempt() {
 /// Everything is wrong at once, and is repaired in the order of the checks.
 #[test]
 fn the_order_of_the_checks() {
-    let mut world = World { owner: Some(GONE), tables: Marked::Deadly, ..World::new(TypeWorker::Pulls(8)) };
+    let mut world = World { owner: Some(DROPPED), tables: Marked::Deadly, ..World::new(TypeWorker::Pulls(8)) };
     world.definition.as_mut().unwrap().states.clear();
     world.type_pause = Some(pause(None));
     world.execution.pause = Some(pause(None));

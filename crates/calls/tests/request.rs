@@ -69,12 +69,12 @@ fn the_request_of_a_state() {
     assert_eq!([&context["attempt"], &context["shard"], &context["timeoutSeconds"]], [4, 5, 30]);
     assert_eq!(body["loadedGlobalAttributes"], json!({"g": 1}));
     assert_eq!(body["loadedLocalAttributes"], json!({"a": "x"}), "only what is wanted");
-    assert!(body["commandResults"].is_object(), "execute is told that nothing was waited for");
+    assert!(body["commandResults"].is_object(), "execute gets empty results of commands");
     assert_eq!(context["stateExecutionId"], "Pay-2");
 }
 
 #[test]
-fn wait_until_is_told_of_no_results() {
+fn wait_until_gets_no_results() {
     let execution = execution(Phase::WaitUntil(CallState::default()));
     let origin = origin(&execution);
     let state = &execution.states[&StateSeq(1)];
@@ -136,7 +136,7 @@ fn a_request_that_is_too_large_is_refused() {
 
 /// With the policy ALL, a new attribute is a change. Without a lock nothing is a change.
 #[test]
-fn versions_of_what_is_locked() {
+fn a_call_has_the_versions_of_locked_attributes() {
     let versions = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
     let names = |policy, lock_type| {
         let versions = versions.iter().map(|(name, version)| (name, version));

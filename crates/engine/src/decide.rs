@@ -318,9 +318,9 @@ impl Draft<'_> {
 
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
         // Attempt numbers only grow: this failure is recorded already, or it is older than a recorded one.
-        let told = |call: &CallState| failed.attempt <= call.failed_attempts;
+        let is_recorded = |call: &CallState| failed.attempt <= call.failed_attempts;
         let call = self.open_call(failed.seq, failed.api)?;
-        if told(call) {
+        if is_recorded(call) {
             return Err(Rejection::Stale);
         }
         let (before, resolved, unregistered) = (call.repeats, call.resolved_attempts, call.unregistered_since());

@@ -124,7 +124,7 @@ impl Execution {
     }
 
     /// Counts threads, messages and timers. The execution must be loaded as a whole.
-    pub fn count_anew(&mut self) {
+    pub fn recount(&mut self) {
         let live = self.states.values().filter(|state| state.status().is_live());
         self.live_threads = live.count() as u32;
         self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;

@@ -40,7 +40,7 @@ impl Execution {
     /// Replaces the execution by the one in the snapshot. Id and event number stay.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
         *self = Self { id: self.id, next_event: self.next_event, ..snapshot.execution.clone() };
-        self.count_anew();
+        self.recount();
     }
 }
 

@@ -28,7 +28,7 @@ proptest! {
     #![proptest_config(config(16))]
 
     #[test]
-    fn every_run_is_what_the_specification_says(plan in model::ops::plan(40)) {
+    fn every_run_agrees_with_the_model(plan in model::ops::plan(40)) {
         model::run::carry_out(&plan)?;
     }
 }

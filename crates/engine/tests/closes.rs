@@ -35,16 +35,16 @@ fn a_graceful_conditional_close_waits_for_the_other_threads() {
 
 /// The numbers of the states whose attempts are folded, in the order of the history. A close is 0.
 fn folded(events: &[Event]) -> Vec<u32> {
-    let told = |event: &Event| match event {
+    let number = |event: &Event| match event {
         Event::AttemptsFolded { seq, .. } => Some(seq.0),
         Event::ProcessClosed { .. } => Some(0),
         _ => None,
     };
-    events.iter().filter_map(told).collect()
+    events.iter().filter_map(number).collect()
 }
 
 #[test]
-fn attempts_of_the_call_that_closes_the_process_are_told_before_those_that_the_close_cuts_off() {
+fn attempts_of_the_closing_call_are_recorded_before_those_that_the_close_cuts_off() {
     let mut world = World::started(definition(&[("A", skipping()), ("B", attempts(13)), ("C", skipping())]));
     world.execute(1, next(&["C", "C", "B", "C"]));
     for (seq, api) in [(5, Api::Execute), (4, Api::WaitUntil), (3, Api::Execute), (2, Api::Execute)] {
@@ -95,7 +95,7 @@ fn the_timeout_of_a_start_for_later_runs_from_then() {
 }
 
 #[test]
-fn what_nobody_sets_has_its_default() {
+fn options_that_are_not_set_have_defaults() {
     let config = plain();
     for api in [Api::WaitUntil, Api::Execute] {
         assert_eq!(config.timeout(api), Duration(10 * SECOND));

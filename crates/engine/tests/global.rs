@@ -15,7 +15,7 @@ fn waiting() -> World {
 }
 
 #[test]
-fn any_takes_all_that_can_be_taken_at_that_moment() {
+fn a_wait_for_any_consumes_all_messages_available_at_that_moment() {
     let mut world = waiting();
     world.publish("local", &["1"]);
     world.free = vec![global_message(7, "g", None, "2"), global_message(9, "g", Some("k"), "3")];
@@ -61,7 +61,7 @@ fn commands_are_evaluated_in_request_order() {
 }
 
 #[test]
-fn all_keeps_what_it_took_while_others_wait() {
+fn a_wait_for_all_keeps_its_messages_while_other_commands_wait() {
     let mut world = waiting();
     world.wait_until(1, WaitingType::All, vec![timer(60), from_global("g", None, 1, 2)]);
     world.free = (1..=3).map(|n| global_message(n, "g", None, &n.to_string())).collect();
@@ -76,7 +76,7 @@ fn all_keeps_what_it_took_while_others_wait() {
 }
 
 #[test]
-fn a_message_of_a_local_queue_does_not_make_others_take_global_ones() {
+fn a_message_of_a_local_queue_does_not_make_other_states_consume_global_messages() {
     let mut world = World::started(definition(&[("B", skipping()), ("A", plain())]));
     world.execute(1, next(&["A", "A"]));
     world.wait_until(2, WaitingType::Any, vec![from_global("g", None, 1, 1)]);
@@ -87,7 +87,7 @@ fn a_message_of_a_local_queue_does_not_make_others_take_global_ones() {
 }
 
 #[test]
-fn what_is_published_globally_is_an_event_with_all_of_it() {
+fn a_global_publish_is_an_event_with_the_whole_message() {
     let mut world = waiting();
     let publish = |queue: &str, ttl: Option<Duration>| GlobalPublish {
         queue: queue.to_owned(),

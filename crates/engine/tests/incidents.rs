@@ -43,7 +43,7 @@ fn a_job_without_retries_creates_an_incident_and_resolving_it_continues_at_the_s
 }
 
 #[test]
-fn the_bounds_of_the_policy_count_anew() {
+fn a_retried_incident_gets_all_attempts_of_the_policy_again() {
     let mut world = World::started(process_type(2));
     for round in 0..8 {
         let first = 2 * round + 1;
@@ -64,7 +64,7 @@ fn final_failures_raise_incidents_too() {
 }
 
 #[test]
-fn what_comes_for_a_call_with_an_incident_is_late() {
+fn answers_to_a_call_with_an_incident_are_late() {
     let mut world = World::started(process_type(1));
     world.fail(1, Api::Execute, 1);
     let done = Decision::Close { close_type: CloseType::GracefulComplete, output: None };

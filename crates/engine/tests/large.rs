@@ -36,7 +36,7 @@ fn commands_are_served_in_proportion_to_their_number() {
 }
 
 #[test]
-fn global_messages_are_taken_in_proportion_to_their_number() {
+fn consuming_global_messages_takes_time_in_proportion_to_their_number() {
     let many = 100_000;
     let mut world = World::started(definition(&[("A", plain())]));
     world.wait_until(1, WaitingType::All, vec![from_global("g", None, many, many), timer(60)]);
@@ -72,7 +72,7 @@ fn timers_that_come_due_together_fire_together() {
 
 /// Every decision works on a copy, and a process with many threads may have many states loaded.
 #[test]
-fn a_copy_shares_what_does_not_change() {
+fn a_copy_shares_unchanged_parts() {
     let mut world = World::started(definition(&[("A", skipping()), ("B", skipping())]));
     world.execute(1, next(&["B"; 100]));
     world.publish("q", &["1"; 100]);

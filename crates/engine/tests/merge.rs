@@ -13,7 +13,7 @@ fn due(options: &MergeOptions, pending: i64, new: i64) -> Option<i64> {
 }
 
 #[test]
-fn a_merged_start_is_due_as_its_options_say() {
+fn a_merged_start_is_due_according_to_its_options() {
     let with = |start_at| MergeOptions { start_at, ..MergeOptions::default() };
     let both = |start_at| [due(&with(start_at), 110, 120), due(&with(start_at), 110, 105)];
     assert_eq!(both(MergedStart::Keep), [Some(110), Some(110)]);
@@ -23,15 +23,15 @@ fn a_merged_start_is_due_as_its_options_say() {
 }
 
 #[test]
-fn what_is_due_too_late_is_another_start() {
+fn a_start_that_is_due_too_late_is_not_merged() {
     let within = MergeOptions { within: Some(Duration(10 * SECOND)), ..MergeOptions::default() };
     assert_eq!(due(&within, 110, 119), Some(110));
-    assert_eq!(due(&within, 110, 120), None, "not less than so long after it");
+    assert_eq!(due(&within, 110, 120), None, "not less than that long after it");
     assert_eq!(due(&within, 110, 90), Some(110), "before it is no time after it");
 }
 
 #[test]
-fn a_start_is_put_off_no_further_than_it_may_be() {
+fn a_merged_start_is_delayed_up_to_its_limit() {
     for start_at in [MergedStart::Replace, MergedStart::Latest] {
         let bounded = MergeOptions { start_at, at_most: Some(Duration(30 * SECOND)), ..MergeOptions::default() };
         assert_eq!(due(&bounded, 110, 120), Some(120), "{start_at}");

@@ -48,7 +48,7 @@ fn with(config: &StateConfig) -> StateMovement {
 }
 
 #[test]
-fn what_they_name_has_to_be_there_wherever_a_movement_comes_from() {
+fn options_of_a_movement_must_name_existing_things_wherever_it_comes_from() {
     for (config, message) in naming_nothing() {
         let refused = |rejection: Result<Vec<Event>, Rejection>| match rejection {
             Err(Rejection::InvalidOptions(what)) => assert!(what.contains(message), "{what}"),
@@ -74,7 +74,7 @@ fn what_they_name_has_to_be_there_wherever_a_movement_comes_from() {
 }
 
 #[test]
-fn what_is_there_may_be_named() {
+fn options_may_name_existing_things() {
     let mut world = World::started(listed());
     let config = StateConfig { load_local_attributes: partial("known"), skip_wait_until: Some(true), ..plain() };
     world.execute(1, Decision::NextStates(vec![with(&config)]));

@@ -413,7 +413,7 @@ impl Watched {
         let execution = &self.world.execution;
         let live = execution.states.values().filter(|state| state.status().is_live()).count();
         let mut counted = execution.clone();
-        counted.count_anew();
+        counted.recount();
         assert_eq!(&counted, execution);
         let seqs: Vec<u32> = execution.states.keys().map(|seq| seq.0).collect();
         assert_eq!(seqs, (1..execution.next_state).collect::<Vec<_>>());
@@ -432,19 +432,19 @@ impl Watched {
 
     /// The history contains all failed attempts of calls that are over, and a request to complete at most once.
     fn check_history(&self) {
-        let mut told: BTreeMap<(StateSeq, Api), u32> = BTreeMap::new();
+        let mut recorded: BTreeMap<(StateSeq, Api), u32> = BTreeMap::new();
         let mut requests = 0;
         for (event, _) in &self.world.history {
             match event {
                 Event::AttemptFailed { seq, api, attempt, .. }
                 | Event::IncidentRaised { seq, api, attempt, .. }
                 | Event::StateFailed { seq, api, attempt, .. } => {
-                    told.insert((*seq, *api), *attempt);
+                    recorded.insert((*seq, *api), *attempt);
                 }
                 Event::AttemptsFolded { seq, api, count, last_attempt, .. } => {
-                    let before = told.get(&(*seq, *api)).copied().unwrap_or(0);
+                    let before = recorded.get(&(*seq, *api)).copied().unwrap_or(0);
                     assert_eq!(*count, last_attempt - before.max(RECORDED_ATTEMPTS));
-                    told.insert((*seq, *api), *last_attempt);
+                    recorded.insert((*seq, *api), *last_attempt);
                 }
                 Event::CompletionRequested {} => requests += 1,
                 _ => {}
@@ -453,7 +453,7 @@ impl Watched {
         assert!(requests <= 1);
         for ((seq, api), attempt) in &self.failed {
             if self.world.execution.states[seq].call(*api).is_none() {
-                assert_eq!(told[&(*seq, *api)], *attempt);
+                assert_eq!(recorded[&(*seq, *api)], *attempt);
             }
         }
     }

@@ -107,7 +107,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
 }
 
 #[test]
-fn what_is_full_takes_no_more_from_answers() {
+fn a_full_queue_accepts_no_messages_of_answers() {
     let mut world = world(Quotas { queue_messages: 2, queue_bytes: 100, ..Quotas::NONE });
     let publishes = |local: &[&str], globals: &[&str]| {
         let global = |queue: &&str| GlobalPublish {

@@ -11,7 +11,7 @@ fn repeated(seq: u32, api: Api) -> Command {
 }
 
 /// The worker wants the same attempt made again after two seconds.
-fn put_off(seq: u32, attempt: u32, first_attempt_at: Timestamp) -> Command {
+fn repeated_later(seq: u32, attempt: u32, first_attempt_at: Timestamp) -> Command {
     let mut command = failed(seq, Api::WaitUntil, attempt, first_attempt_at);
     if let Command::CallFailed(failed) = &mut command {
         failed.further = Further::Repeat(Duration(2 * SECOND));
@@ -56,13 +56,13 @@ fn repeats_beyond_ten_back_off_and_can_be_hurried() {
 fn a_worker_that_asks_for_time_gets_the_same_request() {
     let mut world = World::started(definition(&[("A", attempts(1)), ("B", plain())]));
     for repeat in 1..=12 {
-        assert_eq!(names(&world.run(put_off(1, 1, world.now)).unwrap()), ["CallRepeated"]);
+        assert_eq!(names(&world.run(repeated_later(1, 1, world.now)).unwrap()), ["CallRepeated"]);
         let call = world.state(1).call(Api::WaitUntil).unwrap();
         assert_eq!((call.repeats, call.generation, call.failed_attempts), (repeat, 0, 0));
         assert_eq!(call.not_before.since(world.now), 2 * SECOND);
     }
     for _ in 0..2 {
-        world.run(put_off(1, 1, world.now)).unwrap();
+        world.run(repeated_later(1, 1, world.now)).unwrap();
     }
     let call = world.state(1).call(Api::WaitUntil).unwrap();
     assert_eq!(call.not_before.since(world.now), 8 * SECOND, "the policy's interval, once it is longer");
@@ -76,9 +76,9 @@ fn the_time_for_all_attempts_ends_repeats_too() {
     let bounded = StateConfig { wait_until_api_retry_policy: Some(policy), ..StateConfig::default() };
     let mut world = World::started(definition(&[("A", bounded)]));
     let first = world.now;
-    world.run(put_off(1, 1, first)).unwrap();
+    world.run(repeated_later(1, 1, first)).unwrap();
     world.pass(4);
-    assert_eq!(names(&world.run(put_off(1, 1, first)).unwrap()), ["StateFailed", "ProcessClosed"]);
+    assert_eq!(names(&world.run(repeated_later(1, 1, first)).unwrap()), ["StateFailed", "ProcessClosed"]);
     assert_eq!(world.execution.status, ProcessStatus::Failed);
     assert_eq!(world.replayed(), world.execution);
 }
@@ -94,7 +94,7 @@ fn unregistered(seq: u32, attempt: u32, now: Timestamp) -> Command {
 }
 
 #[test]
-fn what_is_not_registered_costs_no_attempt_for_ten_minutes() {
+fn an_unregistered_state_costs_no_attempt_for_ten_minutes() {
     let policy = RetryPolicy { maximum_attempts: 1, initial_interval_seconds: 3_600.0, ..RetryPolicy::default() };
     let once = StateConfig { execute_api_retry_policy: Some(policy), ..skipping() };
     let mut world = World::started(definition(&[("A", once)]));
@@ -118,7 +118,7 @@ fn what_is_not_registered_costs_no_attempt_for_ten_minutes() {
 }
 
 #[test]
-fn each_attempt_has_its_ten_minutes_and_those_before_it_are_told() {
+fn each_attempt_has_its_ten_minutes_and_earlier_attempts_are_recorded() {
     let mut world = World::started(definition(&[("A", skipping())]));
     for attempt in 1..=12 {
         world.fail(1, Api::Execute, attempt);
@@ -139,7 +139,7 @@ fn each_attempt_has_its_ten_minutes_and_those_before_it_are_told() {
 }
 
 #[test]
-fn a_call_that_waits_for_a_registration_can_be_hurried_and_ends_as_others() {
+fn a_call_that_waits_for_a_registration_can_be_retried_now_and_ends_like_other_calls() {
     let mut world = World::started(definition(&[("A", skipping())]));
     world.run(unregistered(1, 1, world.now)).unwrap();
     assert_eq!(names(&world.run(Command::RetryNow(vec![StateSeq(1)])).unwrap()), ["RetryRequested"]);
@@ -164,7 +164,7 @@ fn the_time_for_all_attempts_ends_the_wait_for_a_registration_too() {
 }
 
 #[test]
-fn who_says_final_gets_no_other_attempt() {
+fn a_final_failure_gets_no_other_attempt() {
     let mut world = World::started(definition(&[("A", plain())]));
     let mut command = failed(1, Api::WaitUntil, 1, world.now);
     if let Command::CallFailed(failed) = &mut command {
@@ -174,7 +174,7 @@ fn who_says_final_gets_no_other_attempt() {
 }
 
 #[test]
-fn the_next_call_begins_to_count_anew() {
+fn the_next_call_counts_its_repeats_from_zero() {
     let mut world = World::started(definition(&[("A", plain())]));
     world.run(repeated(1, Api::WaitUntil)).unwrap();
     world.wait_until(1, WaitingType::Empty, vec![]);
@@ -182,7 +182,7 @@ fn the_next_call_begins_to_count_anew() {
 }
 
 #[test]
-fn who_is_not_at_that_call_is_not_repeated() {
+fn only_the_current_call_of_a_running_process_is_repeated() {
     let mut world = World::started(definition(&[("A", skipping())]));
     assert_eq!(world.run(repeated(1, Api::WaitUntil)), Err(Rejection::Stale));
     assert_eq!(world.run(repeated(2, Api::Execute)), Err(Rejection::Stale));
@@ -191,7 +191,7 @@ fn who_is_not_at_that_call_is_not_repeated() {
 }
 
 #[test]
-fn calls_without_repeats_are_stored_as_ever() {
+fn calls_without_repeats_are_stored_as_before() {
     let stored = serde_json::to_string(&CallState::default()).unwrap();
     assert!(!stored.contains("repeats"), "{stored}");
     let loading = serde_json::to_string(&Loading::default()).unwrap();
@@ -220,7 +220,7 @@ fn an_attempt_that_failed_may_have_changed_something_and_is_always_recorded() {
     assert!(matches!(events[0], Event::AttemptsFolded { count: 2, last_attempt: 12, .. }), "{events:?}");
     assert_eq!(call(&world).not_before.since(world.now), 3 * SECOND);
     assert_eq!(call(&world).generation, 2);
-    assert_eq!(world.replayed(), world.execution, "nothing is left to be told");
+    assert_eq!(world.replayed(), world.execution, "nothing is left to be recorded");
     world.fail(1, Api::Execute, 14);
     let events = world.run(applied(15, world.now, Further::Never)).unwrap();
     let expected = ["AttemptsFolded", "LocalAttributesWritten", "StateFailed", "ProcessClosed"];

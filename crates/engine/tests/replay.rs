@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_cut_off_is_not_missed(keep in 1u32..40, steps in vec(step(), 1..120)) {
+    fn a_replay_does_not_need_the_events_that_were_cut_off(keep in 1u32..40, steps in vec(step(), 1..120)) {
         let recovery = FailureRecovery {
             policy: FailurePolicy::ProceedToConfiguredState,
             state_failure_proceed_state_id: Some("A".to_owned()),
@@ -192,7 +192,7 @@ proptest! {
 }
 
 #[test]
-fn a_history_is_cut_in_slices_and_keeps_what_it_should() {
+fn a_history_is_cut_in_slices_and_keeps_its_newest_events() {
     for keep in [1u32, 3, 10, 100, 10_000] {
         let (mut first, mut before) = (1, 1);
         for next in 2..25_000u64 {
@@ -209,7 +209,7 @@ fn a_history_is_cut_in_slices_and_keeps_what_it_should() {
 }
 
 #[test]
-fn what_does_not_begin_with_a_start_or_a_snapshot_is_refused() {
+fn a_history_without_a_start_or_a_snapshot_at_its_begin_is_refused() {
     let mut world = World::started(definition(&[("A", skipping())]));
     world.execute(1, next(&["A"]));
     let parts: Vec<_> = world.history.iter().map(|(event, at)| (event.to_parts(), *at)).collect();

@@ -8,7 +8,7 @@ fn failed(attempt: u32, first_attempt_at: Timestamp) -> FailedAttempt {
     FailedAttempt { attempt, first_attempt_at, repeats: 0, further: Further::ByPolicy }
 }
 
-fn told(attempt: u32, further: Further) -> FailedAttempt {
+fn failed_with(attempt: u32, further: Further) -> FailedAttempt {
     FailedAttempt { further, ..failed(attempt, NOW) }
 }
 
@@ -57,23 +57,23 @@ fn attempts_and_duration_bound_the_retries() {
 }
 
 #[test]
-fn what_a_worker_asks_for_takes_the_place_of_one_interval() {
+fn a_delay_that_a_worker_asks_for_replaces_one_interval() {
     let policy = RetryPolicy { maximum_attempts: 3, maximum_attempts_duration_seconds: 60.0, ..RetryPolicy::default() };
     let after = |seconds: f64| Further::After(Duration::from_seconds(seconds));
-    let next = |told: FailedAttempt| next_retry(&policy, told, NOW, 1.0);
-    assert_eq!(next(told(2, after(20.5))), Retry::At(Timestamp(NOW.0 + 20_500_000)), "without jitter");
-    assert_eq!(next(told(1, after(0.0))), Retry::At(Timestamp(NOW.0 + 100_000)), "never at once");
-    assert_eq!(next(told(3, after(0.0))), Retry::Spent, "attempts are bounded as ever");
-    assert_eq!(next(told(1, after(60.1))), Retry::Spent, "and so is their time");
-    assert_eq!(next(told(1, Further::Never)), Retry::Spent);
+    let next = |failed_with: FailedAttempt| next_retry(&policy, failed_with, NOW, 1.0);
+    assert_eq!(next(failed_with(2, after(20.5))), Retry::At(Timestamp(NOW.0 + 20_500_000)), "without jitter");
+    assert_eq!(next(failed_with(1, after(0.0))), Retry::At(Timestamp(NOW.0 + 100_000)), "never at once");
+    assert_eq!(next(failed_with(3, after(0.0))), Retry::Spent, "attempts are still bounded");
+    assert_eq!(next(failed_with(1, after(60.1))), Retry::Spent, "and so is their time");
+    assert_eq!(next(failed_with(1, Further::Never)), Retry::Spent);
 }
 
 #[test]
-fn what_is_no_attempt_spends_none() {
+fn a_repeat_spends_no_attempt() {
     let policy = RetryPolicy { maximum_attempts: 1, maximum_attempts_duration_seconds: 60.0, ..RetryPolicy::default() };
     let again = |repeats, seconds| {
         let further = Further::Repeat(Duration::from_seconds(seconds));
-        next_retry(&policy, FailedAttempt { repeats, ..told(1, further) }, NOW, 0.5)
+        next_retry(&policy, FailedAttempt { repeats, ..failed_with(1, further) }, NOW, 0.5)
     };
     let after = |seconds: i64| Retry::Repeat(Timestamp(NOW.0 + seconds * 1_000_000));
     assert_eq!([again(0, 5.0), again(9, 5.0)], [after(5), after(5)]);
@@ -82,7 +82,7 @@ fn what_is_no_attempt_spends_none() {
 }
 
 #[test]
-fn repeats_back_off_after_ten_whatever_the_bounds() {
+fn repeats_back_off_after_ten_under_any_policy() {
     let policy = RetryPolicy { maximum_attempts: 1, maximum_attempts_duration_seconds: 0.1, ..RetryPolicy::default() };
     let wait = |repeat| next_repeat(&policy, repeat, NOW, 0.5).since(NOW);
     assert_eq!([wait(1), wait(10)], [0, 0]);

@@ -4,7 +4,7 @@ use xdb_engine::IdReusePolicy::*;
 use xdb_engine::{IdReusePolicy, ProcessStatus, Reuse};
 
 #[test]
-fn a_process_id_is_used_again_as_the_policy_says() {
+fn a_process_id_is_used_again_according_to_the_policy() {
     let [running, completed, failed, timeout, terminated] = [
         ProcessStatus::Running,
         ProcessStatus::Completed,

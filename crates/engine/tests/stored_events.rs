@@ -56,7 +56,7 @@ proptest! {
 }
 
 #[test]
-fn details_that_are_no_event_are_told() {
+fn invalid_details_of_events_are_errors() {
     for (name, details) in [
         ("Unheard", "{}"),
         ("ProcessClosed", "{}"),

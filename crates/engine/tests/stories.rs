@@ -102,7 +102,7 @@ fn failed_attempts_are_repeated_and_folded_after_ten() {
         world.pass(100);
     }
     assert_eq!(world.execution.next_event, 13, "two events of the start, ten attempts");
-    assert_eq!(world.run(failed(1, Api::WaitUntil, 13, world.now)), Err(Rejection::Stale), "told twice");
+    assert_eq!(world.run(failed(1, Api::WaitUntil, 13, world.now)), Err(Rejection::Stale), "reported twice");
     world.wait_until(1, WaitingType::Empty, vec![]);
     match &world.history[12].0 {
         Event::AttemptsFolded { count, last_attempt, failure, .. } => {
@@ -115,7 +115,7 @@ fn failed_attempts_are_repeated_and_folded_after_ten() {
 }
 
 #[test]
-fn a_stop_folds_what_was_not_recorded() {
+fn a_stop_records_the_unrecorded_attempts() {
     let mut world = World::started(definition(&[("A", plain())]));
     for attempt in 1..=12 {
         world.fail(1, Api::WaitUntil, attempt);
@@ -168,11 +168,11 @@ fn a_recovery_state_takes_over() {
     let mut world = World::started(definition);
     world.definition.states.remove("Undo");
     world.fail(1, Api::WaitUntil, 1);
-    assert_eq!(world.execution.status, ProcessStatus::Failed, "a state that is gone can't take over");
+    assert_eq!(world.execution.status, ProcessStatus::Failed, "a removed state can't take over");
 }
 
 #[test]
-fn a_refused_write_is_told_with_every_further_attempt() {
+fn every_further_attempt_gets_the_error_of_a_refused_write() {
     let mut world = World::started(definition(&[("A", skipping())]));
     let error = AppDatabaseError { sql_state: "23505".to_owned(), ..AppDatabaseError::default() };
     let refused = |attempt, error: Option<&AppDatabaseError>, now| {
@@ -191,7 +191,7 @@ fn a_refused_write_is_told_with_every_further_attempt() {
 }
 
 #[test]
-fn a_timeout_aborts_what_still_waits() {
+fn a_timeout_aborts_waiting_states() {
     let mut definition = definition(&[("A", plain())]);
     definition.timeout_seconds = Some(10.0);
     let mut world = World::started(definition);
@@ -281,7 +281,7 @@ fn a_process_without_states_waits_for_rpcs_that_start_threads() {
 }
 
 #[test]
-fn a_conditional_close_looks_into_the_queues() {
+fn a_conditional_close_checks_the_queues() {
     let mut world = World::started(definition(&[("Drain", skipping())]));
     let decision = |output: &str| Decision::ConditionalClose {
         close_type: CloseType::ForceComplete,
@@ -313,7 +313,7 @@ fn a_conditional_close_looks_into_the_queues() {
 }
 
 #[test]
-fn all_of_completion_takes_messages_while_others_wait() {
+fn an_all_of_wait_consumes_messages_while_other_commands_wait() {
     let mut world = World::started(definition(&[("A", plain())]));
     world.publish("q", &["1"]);
     world.wait_until(1, WaitingType::All, vec![timer(5), from_queue("q", 1, 1), from_queue("q", 2, 2)]);
@@ -375,7 +375,7 @@ fn any_of_combination_ends_with_the_first_that_is_whole() {
 }
 
 #[test]
-fn a_command_takes_between_at_least_and_at_most() {
+fn a_command_consumes_between_at_least_and_at_most() {
     let mut world = World::started(definition(&[("A", plain())]));
     world.publish("q", &["1", "2"]);
     world.wait_until(1, WaitingType::Any, vec![from_queue("q", 3, 4)]);
@@ -386,13 +386,17 @@ fn a_command_takes_between_at_least_and_at_most() {
 }
 
 #[test]
-fn who_waited_longest_is_served_first() {
+fn the_state_that_waited_longest_is_served_first() {
     let mut world = World::started(definition(&[("A", skipping()), ("B", plain())]));
     world.execute(1, next(&["B", "B"]));
     world.wait_until(3, WaitingType::Any, vec![from_queue("q", 2, 2)]);
     world.wait_until(2, WaitingType::Any, vec![from_queue("q", 1, 1)]);
     world.publish("q", &["1"]);
-    assert_eq!(world.results(2), [(Completed, strings(&["1"]))], "what the first can't complete with is for others");
+    assert_eq!(
+        world.results(2),
+        [(Completed, strings(&["1"]))],
+        "messages that are too few for the first state serve another"
+    );
     world.publish("q", &["2", "3"]);
     assert_eq!(world.results(3), [(Completed, strings(&["2", "3"]))]);
 }
@@ -409,7 +413,7 @@ fn a_message_id_counts_once_per_queue() {
 }
 
 #[test]
-fn what_the_definition_does_not_list_is_refused() {
+fn names_that_the_definition_does_not_list_are_refused() {
     let mut definition = definition(&[("A", plain())]);
     definition.local_queues = Some(["q".to_owned()].into());
     definition.local_attributes = Some(["k".to_owned()].into());
@@ -532,7 +536,7 @@ fn a_start_is_merged_into_one_that_has_not_begun() {
 }
 
 #[test]
-fn nothing_is_merged_into_what_has_begun() {
+fn no_start_is_merged_into_a_process_that_has_begun() {
     let tried = |step: fn(&mut World)| {
         let mut world = World::started(definition(&[("A", plain()), ("B", plain())]));
         step(&mut world);

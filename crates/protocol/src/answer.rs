@@ -136,12 +136,12 @@ pub fn decode_rpc(body: &[u8], limits: &AnswerLimits) -> Result<RpcAnswer, Strin
 
 /// The fields of an object in which a worker describes its failure.
 #[derive(Default)]
-struct ToldFailure {
+struct StatedFailure {
     error_type: Option<String>,
     detail: Option<String>,
     further: Further,
     /// The object has a field about further attempts, valid or not.
-    says_further: bool,
+    states_further: bool,
     /// The problems of these fields.
     warnings: Vec<String>,
 }
@@ -149,24 +149,24 @@ struct ToldFailure {
 /// The longest time until the next attempt that a worker can ask for: ten years.
 const MAX_RETRY_AFTER_SECONDS: f64 = 3652.5 * 86_400.0;
 
-fn told(text: &str) -> Option<ToldFailure> {
+fn stated_failure(text: &str) -> Option<StatedFailure> {
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
     let mut object = Object::read(text, UnknownKeys::Ignored).ok()?;
     let error_type = object.optional("errorType", string).ok().flatten();
     let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
     let detail = detail.ok().flatten().filter(|detail| !detail.trim().is_empty());
-    let mut told = ToldFailure { error_type, detail, ..ToldFailure::default() };
+    let mut stated = StatedFailure { error_type, detail, ..StatedFailure::default() };
     let after = object.optional("retryAfterSeconds", retry_after);
     let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
     // Invalid fields change nothing but become warnings. The attempt has failed in any case.
-    for said in [after, is_final.map(Option::flatten)] {
-        told.says_further |= !matches!(said, Ok(None));
-        match said {
-            Ok(further) => told.further = further.unwrap_or(told.further),
-            Err(fault) => told.warnings.push(fault.message("the error")),
+    for field in [after, is_final.map(Option::flatten)] {
+        stated.states_further |= !matches!(field, Ok(None));
+        match field {
+            Ok(further) => stated.further = further.unwrap_or(stated.further),
+            Err(fault) => stated.warnings.push(fault.message("the error")),
         }
     }
-    Some(told)
+    Some(stated)
 }
 
 fn retry_after(text: &str) -> Parsed<Further> {
@@ -201,10 +201,10 @@ const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
 /// Reads an answer with any status other than 200: the failure, and what the worker says about further attempts.
 /// `retry_after` is the result of [`retry_after_seconds`] for its header. Any body is accepted.
 pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
-    let ToldFailure { error_type, detail, further, says_further, warnings } =
-        std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
+    let StatedFailure { error_type, detail, further, states_further, warnings } =
+        std::str::from_utf8(body).ok().and_then(stated_failure).unwrap_or_default();
     let further = match retry_after.filter(|seconds| REPEATS_AFTER.contains(seconds)) {
-        Some(seconds) if TAKES_NO_CALL.contains(&status) && !says_further => {
+        Some(seconds) if TAKES_NO_CALL.contains(&status) && !states_further => {
             Further::Repeat(Duration::from_seconds(seconds as f64))
         }
         _ => further,

@@ -13,8 +13,8 @@ pub(crate) fn merge_options(text: &str) -> Parsed<MergeOptions> {
         within: object.optional("withinSeconds", |text| seconds(text).map(Duration::from_seconds))?,
         at_most: object.optional("atMostSeconds", |text| seconds(text).map(Duration::from_seconds))?,
     };
-    let puts_off = matches!(options.start_at, MergedStart::Replace | MergedStart::Latest);
-    if options.at_most.is_some() && !puts_off {
+    let may_delay = matches!(options.start_at, MergedStart::Replace | MergedStart::Latest);
+    if options.at_most.is_some() && !may_delay {
         return Err(Fault::new("needs startAt REPLACE or LATEST: no other value postpones a start").at("atMostSeconds"));
     }
     object.finish(options)

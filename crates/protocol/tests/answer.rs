@@ -123,8 +123,8 @@ fn movement(state_id: &str) -> StateMovement {
 
 #[test]
 fn movements_begin_at_once_later_or_at_a_time() {
-    let begin = |said: &str| {
-        let body = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"B"{said}}}]}}}}"#);
+    let begin = |fields: &str| {
+        let body = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"B"{fields}}}]}}}}"#);
         execute(&body).map(|answer| match answer.decision {
             Decision::NextStates(next) => next[0].begin,
             other => panic!("{other:?}"),
@@ -135,7 +135,7 @@ fn movements_begin_at_once_later_or_at_a_time() {
     assert_eq!(begin(r#","delayInSeconds":2.5"#), Ok(Begin::After(Duration(2_500_000))));
     let at = Timestamp(1_764_028_800_000_000);
     assert_eq!(begin(r#","startAt":"2025-11-25T01:00:00+01:00""#), Ok(Begin::At(at)));
-    let refused = |said: &str| begin(said).unwrap_err();
+    let refused = |fields: &str| begin(fields).unwrap_err();
     let both = refused(r#","delayInSeconds":1,"startAt":"2025-11-25T00:00:00Z""#);
     assert_eq!(both, "stateDecision.nextStates[0] has both delayInSeconds and startAt");
     assert_eq!(refused(r#","delayInSeconds":-1"#), "stateDecision.nextStates[0].delayInSeconds is negative");
@@ -440,7 +440,7 @@ fn errors_of_workers() {
 }
 
 #[test]
-fn what_workers_say_of_further_attempts() {
+fn workers_may_control_further_attempts() {
     let after = |seconds: f64| Further::After(Duration::from_seconds(seconds));
     for (body, expected) in [
         (r#"{"retryAfterSeconds": 1.5}"#, after(1.5)),
@@ -506,7 +506,7 @@ fn a_decision_to_retry_fails_the_attempt_and_keeps_its_effects() {
 }
 
 #[test]
-fn a_503_or_429_that_says_when_is_no_attempt() {
+fn a_503_or_429_with_a_retry_time_is_no_attempt() {
     let further = |status, seconds, body: &str| decode_error(status, seconds, body.as_bytes()).1;
     let repeat = |seconds: f64| Further::Repeat(Duration::from_seconds(seconds));
     assert_eq!(further(503, Some(1), ""), repeat(1.0));
@@ -524,7 +524,7 @@ fn a_503_or_429_that_says_when_is_no_attempt() {
 }
 
 #[test]
-fn a_worker_says_when_in_seconds_or_by_a_date() {
+fn a_worker_sends_the_retry_time_in_seconds_or_as_a_date() {
     let noon = "Sun, 06 Nov 1994 12:00:00 GMT";
     let now = 784_123_200;
     for (value, date, expected) in [
@@ -642,7 +642,7 @@ fn a_rejected_answer_costs_no_attempt_if_a_registration_could_cure_it() {
 }
 
 #[test]
-fn who_fetches_its_calls_says_by_a_word_that_something_is_not_registered() {
+fn a_pull_worker_reports_an_unregistered_name_by_an_error_type() {
     let further = |text: &str| decode_failure(text).expect("it can be read").1;
     assert_eq!(further(r#"{"errorType": "NotRegistered", "detail": "no Pack"}"#), Further::WhenRegistered);
     // A key about further attempts takes precedence over the error type.

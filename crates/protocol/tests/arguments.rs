@@ -15,7 +15,7 @@ fn named(table: &str, columns: &[(&str, &str)]) -> BTreeMap<String, BTreeMap<Str
     BTreeMap::from([(table.to_owned(), columns.collect())])
 }
 
-fn said<T: std::fmt::Debug>(refused: Result<T, Refusal>) -> String {
+fn refusal<T: std::fmt::Debug>(refused: Result<T, Refusal>) -> String {
     let refusal = refused.unwrap_err();
     format!("{} {}", refusal.sqlstate(), refusal.message)
 }
@@ -24,17 +24,17 @@ fn said<T: std::fmt::Debug>(refused: Result<T, Refusal>) -> String {
 fn names_are_given_and_neither_empty_nor_endless() {
     assert_eq!(name("queue_name", Some("q".to_owned())), Ok("q".to_owned()));
     assert_eq!(name_if_given("key", None), Ok(None));
-    assert_eq!(said(name("queue_name", None)), "XD009 invalid value for queue_name: it must not be null");
+    assert_eq!(refusal(name("queue_name", None)), "XD009 invalid value for queue_name: it must not be null");
     assert_eq!(
-        said(name("queue_name", Some(String::new()))),
+        refusal(name("queue_name", Some(String::new()))),
         "XD009 invalid value for queue_name: it must not be empty"
     );
     let long = "x".repeat(1025);
     let what = "XD009 invalid value for key: it is 1025 bytes long; at most 1024 are allowed";
-    assert_eq!(said(name_if_given("key", Some(long))), what);
+    assert_eq!(refusal(name_if_given("key", Some(long))), what);
     let what =
         "XD009 invalid value for state_execution_id: \"Submit\" is not the id of a state execution, like \"Submit-1\"";
-    assert_eq!(said(state_execution_id(Some("Submit".to_owned()))), what);
+    assert_eq!(refusal(state_execution_id(Some("Submit".to_owned()))), what);
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn nothing_is_as_good_as_null() {
     assert_eq!(payload("input", Some("null"), 10), Ok(None));
     assert_eq!(payloads("attributes", Some("null"), 10), Ok(BTreeMap::new()));
     assert_eq!(
-        said(payload("input", Some("\"0123456789\""), 10)),
+        refusal(payload("input", Some("\"0123456789\""), 10)),
         "XD015 input is 12 bytes long; at most 10 are allowed"
     );
     let what = "XD015 attributes.a has the escape \\u0000 at byte 1: Postgres can't store NUL characters";
-    assert_eq!(said(payloads("attributes", Some("{\"a\": \"\\u0000\"}"), 100)), what);
+    assert_eq!(refusal(payloads("attributes", Some("{\"a\": \"\\u0000\"}"), 100)), what);
     assert_eq!(
-        said(payloads("attributes", Some("[]"), 100)),
+        refusal(payloads("attributes", Some("[]"), 100)),
         "XD009 invalid value for attributes: it must be a JSON object"
     );
 }
@@ -83,12 +83,12 @@ fn every_mapped_table_has_a_key() {
             "options.globalAttributeKeys: \"cars\" is unknown",
         ),
     ] {
-        assert_eq!(said(refused), format!("XD009 invalid value for {why}"));
+        assert_eq!(refusal(refused), format!("XD009 invalid value for {why}"));
     }
 }
 
 #[test]
-fn a_refused_command_says_the_same_wherever_it_is_refused() {
+fn a_refused_command_has_the_same_message_wherever_it_is_refused() {
     let refusal = refusal::rejected("p", &Rejection::NotRunning(ProcessStatus::Failed));
     assert_eq!((refusal.sqlstate(), refusal.message.as_str()), ("XD007", "process \"p\" is not running"));
     assert_eq!(refusal.detail.as_deref(), Some("Its status is FAILED."));

@@ -115,8 +115,8 @@ const STORED: [&str; 23] = [
     "Snapshot",
 ];
 
-fn short(told: Result<(), String>) {
-    if let Err(error) = told {
+fn short(result: Result<(), String>) {
+    if let Err(error) = result {
         assert!(!error.is_empty() && error.chars().count() < 2000, "{error}");
     }
 }
@@ -274,7 +274,7 @@ fn stored() -> Vec<String> {
 }
 
 #[test]
-fn what_is_stored_is_right() {
+fn stored_values_pass_the_checks_of_their_types() {
     let texts = stored();
     assert!(serde_json::from_str::<Definition>(&texts[0]).is_ok());
     assert!(serde_json::from_str::<StateExecution>(&texts[1]).is_ok());

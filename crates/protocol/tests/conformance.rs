@@ -158,7 +158,7 @@ fn decisions() -> Vec<Value> {
     words.into_iter().map(|(name, word)| execute(with_input(name, "decide", word))).collect()
 }
 
-fn told() -> Value {
+fn error_of_the_database() -> Value {
     let failure = Failure {
         status: Some(503),
         error_type: Some("Down".to_owned()),
@@ -204,7 +204,7 @@ fn requests() -> Vec<Value> {
             ..call("a row that is gone", "look")
         }),
         execute(with_input("an input that does not fit", "decide", "[7]")),
-        told(),
+        error_of_the_database(),
         execute(call("the context", "who")),
         rpc(&with_input("an RPC", "add", r#""12.30""#), Some("app")),
         rpc(&call("an RPC without anything", "nothing"), None),
@@ -242,10 +242,10 @@ fn the_answers_are_read() {
             let (failure, further) = decode_error(status, None, body.as_bytes());
             assert_eq!(failure.error_type.as_deref(), answer["answer"]["errorType"].as_str(), "{answer}");
             // A pull worker sends the same failure with `fail_call`, where unknown keys are errors. There is no status.
-            let (fetched, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
-            assert_eq!((&fetched.error_type, fetched.status, then), (&failure.error_type, None, further), "{answer}");
+            let (pulled, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+            assert_eq!((&pulled.error_type, pulled.status, then), (&failure.error_type, None, further), "{answer}");
             if answer["answer"]["detail"].is_string() {
-                assert_eq!(fetched.detail, failure.detail, "{answer}");
+                assert_eq!(pulled.detail, failure.detail, "{answer}");
             }
             continue;
         }

@@ -61,7 +61,7 @@ fn a_definition_with_everything() {
 
 #[test]
 fn everything_is_optional_and_null_is_absent() {
-    // By default a process type uses no global queue, and the stored definition says so.
+    // By default a process type uses no global queue, and the stored definition shows this.
     let nothing = Definition { global_queues: Some([].into()), ..Definition::default() };
     assert_eq!(parse_definition("{}").unwrap(), nothing);
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
@@ -80,7 +80,7 @@ fn everything_is_optional_and_null_is_absent() {
 }
 
 #[test]
-fn wrong_definitions_are_told_what_is_wrong() {
+fn invalid_definitions_are_refused_with_the_reason() {
     for (text, message) in [
         ("[]", "the definition must be an object"),
         ("nonsense", "the definition is not JSON: expected ident at line 1 column 2"),
@@ -205,7 +205,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
 }
 
 #[test]
-fn a_definition_says_how_long_executions_are_kept() {
+fn a_definition_sets_the_retention() {
     let retention = |seconds: &str| {
         parse_definition(&format!(r#"{{"retentionSeconds": {seconds}}}"#)).map(|definition| definition.retention())
     };
@@ -290,7 +290,7 @@ fn start_options() {
 }
 
 #[test]
-fn traceparents_are_those_of_the_w3c() {
+fn traceparents_follow_the_w3c_format() {
     for bad in [
         "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
@@ -329,7 +329,7 @@ proptest! {
 }
 
 #[test]
-fn a_definition_has_so_many_bytes_and_states_and_no_more() {
+fn the_bytes_and_states_of_a_definition_are_limited() {
     let of_states = |count: usize| {
         let states: Vec<_> = (0..count).map(|number| format!(r#""s{number}":null"#)).collect();
         format!(r#"{{"states":{{{}}}}}"#, states.join(","))

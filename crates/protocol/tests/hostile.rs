@@ -150,19 +150,19 @@ proptest! {
         places(document, "", &mut found);
         // Objects whose keys the application chooses have no unknown keys.
         found.retain(|place| {
-            let of_users = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
-            document.pointer(place).is_some_and(Value::is_object) && !of_users && !is_payload(place)
+            let of_application = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
+            document.pointer(place).is_some_and(Value::is_object) && !of_application && !is_payload(place)
                 && !place.ends_with("Attributes") && !place.contains("/payload/") && !place.contains("Keys/")
         });
         prop_assume!(!found.is_empty());
         let place = &found[place.index(found.len())];
         let mut changed = document.clone();
         changed.pointer_mut(place).expect("a place of it")[&key] = value;
-        let told = decode(&changed.to_string());
+        let result = decode(&changed.to_string());
         if number < 4 {
-            prop_assert_eq!(told, Ok(()));
+            prop_assert_eq!(result, Ok(()));
         } else {
-            let error = told.expect_err("an unknown key");
+            let error = result.expect_err("an unknown key");
             prop_assert!(error.contains(&format!("has the unknown key \"{key}\"; known are ")), "{place}: {error}");
         }
     }

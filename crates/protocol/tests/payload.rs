@@ -39,7 +39,7 @@ fn json_is_accepted_as_it_stands() {
 }
 
 #[test]
-fn what_is_no_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_place() {
     for text in [
         "",
         "  ",

@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_token_stands_for_is_written_once_and_for_all() {
+fn the_fingerprint_of_a_token_never_changes() {
     let versions = |texts: &[(&str, &str)]| {
         texts.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned())).collect::<BTreeMap<_, _>>()
     };

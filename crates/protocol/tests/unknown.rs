@@ -38,25 +38,25 @@ fn dead_end() -> Value {
 }
 
 /// Whether the application chooses the keys at this place.
-fn is_users(place: &str) -> bool {
+fn is_of_application(place: &str) -> bool {
     ["/stateInput", "/closeInput", "/output", "/payload", "/writeToLocalAttributes", "/writeToGlobalAttributes"]
         .iter()
         .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))
 }
 
 /// Each object with keys of the protocol: its place as a JSON pointer, and as in a warning.
-fn objects(value: &Value, pointer: &str, told: &str, found: &mut Vec<(String, String)>) {
+fn objects(value: &Value, pointer: &str, shown: &str, found: &mut Vec<(String, String)>) {
     match value {
-        Value::Object(members) if !is_users(pointer) => {
-            found.push((pointer.to_owned(), told.to_owned()));
+        Value::Object(members) if !is_of_application(pointer) => {
+            found.push((pointer.to_owned(), shown.to_owned()));
             for (key, value) in members {
-                let dot = if told.is_empty() { "" } else { "." };
-                objects(value, &format!("{pointer}/{key}"), &format!("{told}{dot}{key}"), found);
+                let dot = if shown.is_empty() { "" } else { "." };
+                objects(value, &format!("{pointer}/{key}"), &format!("{shown}{dot}{key}"), found);
             }
         }
-        Value::Array(items) if !is_users(pointer) => {
+        Value::Array(items) if !is_of_application(pointer) => {
             for (n, item) in items.iter().enumerate() {
-                objects(item, &format!("{pointer}/{n}"), &format!("{told}[{n}]"), found);
+                objects(item, &format!("{pointer}/{n}"), &format!("{shown}[{n}]"), found);
             }
         }
         _ => {}
@@ -68,24 +68,24 @@ fn members<'d>(document: &'d mut Value, pointer: &str) -> &'d mut Map<String, Va
 }
 
 #[test]
-fn a_known_key_is_never_told() {
+fn a_known_key_never_causes_a_warning() {
     for (read, document) in answers() {
         assert_eq!(read(&document), Ok(vec![]), "{document}");
     }
 }
 
 #[test]
-fn an_unknown_key_is_told_in_whatever_object_it_is() {
+fn an_unknown_key_causes_a_warning_in_any_object() {
     let mut tried = 0;
     for (read, document) in answers() {
         let mut found = Vec::new();
         objects(&document, "", "", &mut found);
-        for (pointer, told) in found {
+        for (pointer, shown) in found {
             let mut with = document.clone();
             members(&mut with, &pointer).insert("vaule".to_owned(), json!({"known": 1}));
-            let dot = if told.is_empty() { "" } else { "." };
+            let dot = if shown.is_empty() { "" } else { "." };
             // If all items of a list have the key, the warning names the first item.
-            assert_eq!(read(&with), Ok(vec![format!("unknown key {told}{dot}vaule")]));
+            assert_eq!(read(&with), Ok(vec![format!("unknown key {shown}{dot}vaule")]));
             tried += 1;
         }
     }
@@ -94,20 +94,20 @@ fn an_unknown_key_is_told_in_whatever_object_it_is() {
 
 /// The warning is there, whether the misspelt key makes the answer invalid or not.
 #[test]
-fn a_misspelt_key_is_told_with_the_failure_or_without() {
+fn a_misspelt_key_causes_a_warning_with_or_without_a_failure() {
     let mut failures = 0;
     for (read, document) in answers() {
         let mut found = Vec::new();
         objects(&document, "", "", &mut found);
-        for (pointer, told) in found {
+        for (pointer, shown) in found {
             let keys: Vec<_> = members(&mut document.clone(), &pointer).keys().cloned().collect();
             for key in keys {
                 let mut with = document.clone();
                 let members = members(&mut with, &pointer);
                 let value = members.remove(&key).expect("it is there");
                 members.insert(format!("{key}x"), value);
-                let dot = if told.is_empty() { "" } else { "." };
-                let warning = format!("unknown key {told}{dot}{key}x");
+                let dot = if shown.is_empty() { "" } else { "." };
+                let warning = format!("unknown key {shown}{dot}{key}x");
                 match read(&with) {
                     Ok(warnings) => assert_eq!(warnings, [warning]),
                     Err(message) => {
@@ -122,16 +122,16 @@ fn a_misspelt_key_is_told_with_the_failure_or_without() {
 }
 
 #[test]
-fn what_many_items_have_is_told_of_the_first() {
+fn a_key_of_many_items_causes_a_warning_for_the_first() {
     let item = |n: u32| if n < 3 { json!({"stateId": "A"}) } else { json!({"stateId": "A", "stateConfg": {}, "n": n}) };
     let many = json!({"stateDecision": {"nextStates": (0..10_000).map(item).collect::<Vec<_>>()}});
-    let told = ["unknown key stateDecision.nextStates[3].n", "unknown key stateDecision.nextStates[3].stateConfg"];
-    assert_eq!(execute(&many), Ok(told.map(str::to_owned).to_vec()));
+    let shown = ["unknown key stateDecision.nextStates[3].n", "unknown key stateDecision.nextStates[3].stateConfg"];
+    assert_eq!(execute(&many), Ok(shown.map(str::to_owned).to_vec()));
     let lists = json!({"stateDecision": dead_end()["stateDecision"],
         "publishToLocalQueue": [{"queueName": "q", "x": 1}, {"queueName": "q", "y": 1}],
         "publishToGlobalQueue": [{"queueName": "q", "x": 1}]});
-    let told = ["publishToLocalQueue[0].x", "publishToLocalQueue[1].y", "publishToGlobalQueue[0].x"];
-    assert_eq!(execute(&lists), Ok(told.map(|place| format!("unknown key {place}")).to_vec()));
+    let shown = ["publishToLocalQueue[0].x", "publishToLocalQueue[1].y", "publishToGlobalQueue[0].x"];
+    assert_eq!(execute(&lists), Ok(shown.map(|place| format!("unknown key {place}")).to_vec()));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn keys_of_payloads_and_errors_are_the_workers_own() {
 }
 
 #[test]
-fn what_is_told_of_a_hostile_answer_is_short() {
+fn the_warnings_about_a_hostile_answer_are_short() {
     let mut body = dead_end();
     for n in 0..100_000 {
         body[format!("{n}{}", "k\u{1}ö".repeat(50))] = json!(null);
@@ -165,7 +165,7 @@ fn what_is_told_of_a_hostile_answer_is_short() {
 
 proptest! {
     #[test]
-    fn any_keys_are_told_shortly_or_not_at_all(
+    fn any_keys_cause_short_warnings_or_none(
         keys in proptest::collection::vec("\\PC{0,300}|[a-z]{1,3}", 0..30),
         which in 0usize..4, at in any::<prop::sample::Index>(),
     ) {

@@ -47,15 +47,15 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
         self.weight += weight;
         self.entries.insert(key, KeptValue { value, weight, used: self.uses });
         self.by_use.insert(self.uses, key);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         while self.weight > self.most
             && self.entries.len() > 1
             && let Some((_, oldest)) = self.by_use.first_key_value()
         {
             let oldest = *oldest;
-            gone.extend(self.remove(&oldest));
+            evicted.extend(self.remove(&oldest));
         }
-        gone
+        evicted
     }
 
     /// Removes a value. None: it is not kept.

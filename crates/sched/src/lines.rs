@@ -80,7 +80,7 @@ impl Lines {
     }
 
     /// The levels that come before another level of their line.
-    pub fn above_others(&self) -> impl Iterator<Item = Level> + '_ {
+    pub fn above_another(&self) -> impl Iterator<Item = Level> + '_ {
         self.levels()
             .zip(self.levels().skip(1))
             .filter(|(below, above)| below.line == above.line)

@@ -60,7 +60,7 @@ impl TableHealth {
     }
 
     /// Defers the table: it was locked or in trouble.
-    pub fn leave_alone(&mut self, relation: Relation, now: Instant) {
+    pub fn defer(&mut self, relation: Relation, now: Instant) {
         self.busy.defer(relation, now, Patience::Long);
     }
 

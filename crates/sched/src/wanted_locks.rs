@@ -72,10 +72,10 @@ impl WantedLocks {
 
     /// Whether two calls can't hold both at the same time.
     pub fn conflict(&self, other: &Self) -> bool {
-        let is_in_the_way = |(object, mode): &(LockObject, LockMode)| {
+        let conflicts = |(object, mode): &(LockObject, LockMode)| {
             other.objects.iter().any(|(theirs, other)| object == theirs && mode.conflicts(*other))
         };
-        self.objects.iter().any(is_in_the_way)
+        self.objects.iter().any(conflicts)
     }
 }
 

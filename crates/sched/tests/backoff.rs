@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use xdb_sched::backoff::*;
 
 #[test]
-fn each_time_it_is_left_alone_for_longer() {
+fn each_failure_defers_it_for_longer() {
     for (patience, waits) in
         [(Patience::Short, [5, 10, 20, 40, 50, 50, 50, 50]), (Patience::Long, [5, 10, 20, 40, 80, 160, 320, 500])]
     {
@@ -22,7 +22,7 @@ fn each_time_it_is_left_alone_for_longer() {
 }
 
 #[test]
-fn what_went_well_begins_from_the_start() {
+fn a_success_resets_the_backoff() {
     let (mut backoff, now) = (Backoff::default(), Instant::now());
     backoff.defer(1, now, Patience::Long);
     backoff.defer(1, now, Patience::Long);

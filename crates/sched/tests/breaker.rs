@@ -62,7 +62,7 @@ impl Bench {
 }
 
 #[test]
-fn it_opens_after_so_many_failures_in_a_row() {
+fn it_opens_after_several_failures_in_a_row() {
     let mut bench = Bench::new();
     bench.calls(FAILURES - 1, Unreachable);
     assert_eq!(bench.admits(), Admission::All);

@@ -14,7 +14,7 @@ fn all_uses_together_take_the_limit_of_one() {
     budget.spent(Duration::from_millis(100));
     assert_eq!((budget.next_use(false), budget.is_untouched()), (Some(Duration::from_millis(150)), false));
     budget.spent(Duration::from_millis(25));
-    assert_eq!(budget.next_use(false), None, "half of it is gone");
+    assert_eq!(budget.next_use(false), None, "half of the budget is used");
     assert_eq!(budget.next_use(true), Some(Duration::from_millis(125)), "the first one goes on");
     budget.spent(LIMIT);
     assert_eq!(budget.next_use(false), None);
@@ -108,7 +108,7 @@ proptest! {
 
     /// A use that takes too long is soon cut short as the first use of a turn, whatever other uses there are.
     #[test]
-    fn what_is_slow_comes_first_some_time(
+    fn a_slow_use_soon_comes_first_in_a_turn(
         before in prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100),
         part in prop::sample::select(vec![TurnPart::Closing, TurnPart::Calls]),
     ) {

@@ -3,7 +3,7 @@
 use xdb_sched::bytes::*;
 
 #[test]
-fn what_is_small_always_goes_and_of_what_is_large_the_first_and_more_while_there_is_room() {
+fn small_items_always_fit_and_large_ones_up_to_the_budget_or_one() {
     let mut budget = ByteBudget::default();
     assert!(budget.take(LARGE) && budget.take(10 * OF_A_PHASE), "the first, whatever its size");
     assert!(!budget.take(LARGE + 1) && budget.take(LARGE));

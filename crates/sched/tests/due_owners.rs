@@ -10,7 +10,7 @@ fn owners(due: &DueOwners<i64>, now: i64) -> Vec<Owner> {
 }
 
 #[test]
-fn nobody_is_asked_before_something_may_be_due() {
+fn no_owner_is_scanned_before_a_row_may_be_due() {
     let (mut due, now) = (DueOwners::default(), Instant::now());
     assert_eq!((owners(&due, 100), due.next(0)), (vec![], None));
     due.found([(1, 10), (2, 20)], now);
@@ -23,7 +23,7 @@ fn nobody_is_asked_before_something_may_be_due() {
 }
 
 #[test]
-fn what_is_written_counts_and_who_comes_back_is_known() {
+fn a_written_row_moves_the_due_time_and_owners_are_remembered() {
     let (mut due, now) = (DueOwners::default(), Instant::now());
     due.note(1, 30, now);
     due.note(1, 10, now);
@@ -35,7 +35,7 @@ fn what_is_written_counts_and_who_comes_back_is_known() {
 }
 
 #[test]
-fn who_has_had_nothing_for_long_is_forgotten() {
+fn an_owner_without_due_rows_is_forgotten_after_a_while() {
     let (mut due, now) = (DueOwners::default(), Instant::now());
     due.found([(1, 10), (2, 20)], now);
     let later = now + FORGOTTEN_AFTER / 2;
@@ -48,7 +48,7 @@ fn who_has_had_nothing_for_long_is_forgotten() {
 }
 
 #[test]
-fn each_owner_gets_an_equal_part_and_the_rest_is_told() {
+fn each_owner_gets_a_fair_share_and_the_first_row_left_is_returned() {
     let of = |item: &(Owner, i64)| *item;
     let found: Vec<_> = (0..10).map(|at| (1, at)).chain([(2, 100), (2, 101), (3, 50)]).collect();
     let InTurns { mut taken, left } = in_turns(found, 6, 7, of);
@@ -72,7 +72,7 @@ fn another_owner_is_the_first_in_each_turn() {
 }
 
 #[test]
-fn what_is_written_before_the_cursor_is_looked_for() {
+fn a_row_written_before_the_cursor_is_found() {
     let (mut due, now) = (DueOwners::default(), Instant::now());
     assert_eq!(due.since(1, Some(100)), Some(100));
     due.found([(1, 200)], now);

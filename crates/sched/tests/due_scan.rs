@@ -41,7 +41,7 @@ fn a_scan_begins_where_the_cursor_was_a_margin_ago() {
             Some(from) => assert!(from <= time - margin && from + 2 * margin >= time, "at {time} from {from}"),
         }
     }
-    assert_eq!(scan.from(&2), None, "nothing is known of others");
+    assert_eq!(scan.from(&2), None, "nothing is known of other lines");
     scan.scanned_from_head(began, POLL, POLL);
     scan.forget_all();
     assert_eq!(scan.from(&1), None);

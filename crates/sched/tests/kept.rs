@@ -3,7 +3,7 @@
 use xdb_sched::kept::Kept;
 
 #[test]
-fn what_was_used_least_recently_goes_and_what_has_just_come_stays() {
+fn the_least_recently_used_entries_are_evicted_and_the_newest_stays() {
     let mut kept = Kept::of_at_most(10);
     assert!(kept.insert(1, "a", 4).is_empty() && kept.insert(2, "b", 4).is_empty());
     assert_eq!(kept.get(&1), Some(&"a"));

@@ -18,9 +18,9 @@ fn waiting(lines: &Lines, worker: i32) -> Vec<u32> {
 }
 
 #[test]
-fn a_line_may_hold_calls_unless_the_last_scan_says_that_it_does_not() {
+fn a_line_may_have_calls_until_a_scan_has_found_it_drained() {
     let (mut lines, now) = (Lines::default(), Instant::now());
-    assert!(!lines.is_drained(1), "nobody has looked");
+    assert!(!lines.is_drained(1), "no scan has been made");
     lines.found([line(1, 1), line(1, u32::MAX), line(2, 0)], now);
     assert_eq!((waiting(&lines, 1), waiting(&lines, 2)), (vec![1, u32::MAX], vec![0]));
     lines.drained(&BTreeSet::from([line(1, 1), line(1, u32::MAX)]));
@@ -34,7 +34,7 @@ fn a_line_may_hold_calls_unless_the_last_scan_says_that_it_does_not() {
 }
 
 #[test]
-fn a_line_is_forgotten_when_it_was_gone_for_long() {
+fn a_line_that_was_not_found_for_long_is_forgotten() {
     let (mut lines, now) = (Lines::default(), Instant::now());
     lines.found([line(1, 1), line(1, 2)], now);
     lines.found([line(1, 2)], now + FORGOTTEN_AFTER);
@@ -50,7 +50,7 @@ fn a_line_has_a_level_for_each_priority_and_waits_if_any_of_them_does() {
     let others = [level(1, 8, 5), level(2, 7, 5)];
     lines.found([plain, high, low].into_iter().chain(others), now);
     assert_eq!(lines.levels_of(plain.line).collect::<Vec<_>>(), [high, plain, low], "the highest comes first");
-    assert_eq!(lines.above_others().collect::<Vec<_>>(), [plain, high], "of this line alone");
+    assert_eq!(lines.above_another().collect::<Vec<_>>(), [plain, high], "of this line alone");
     lines.drained(&BTreeSet::from([low, high]));
     assert_eq!(lines.iter().collect::<Vec<_>>(), [(plain.line, true), (others[0].line, true), (others[1].line, true)]);
     lines.drained(&BTreeSet::from([low, plain, high]));

@@ -54,13 +54,17 @@ fn all_or_nothing() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(2, X)]), LockResult::Granted);
     assert_eq!(ask(&mut table, 5, &[(1, X), (2, S)]), LockResult::Waits);
-    assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Granted, "who waits for all holds nothing");
+    assert_eq!(
+        ask(&mut table, 4, &[(1, S)]),
+        LockResult::Granted,
+        "a request that waits for all its objects holds none"
+    );
     table.release(4);
-    assert_eq!(ask(&mut table, 6, &[(1, S)]), LockResult::Waits, "but it is in the way of who comes later");
+    assert_eq!(ask(&mut table, 6, &[(1, S)]), LockResult::Waits, "but it blocks later requests");
     assert!(table.ready(10).is_empty());
     table.release(1);
     assert_eq!(table.ready(10), [5]);
-    assert_eq!(keys(&table), (vec![5, 6], vec![]), "who is listed waits on");
+    assert_eq!(keys(&table), (vec![5, 6], vec![]), "a listed request keeps waiting");
     assert!(!ask_again(&mut table, 6));
     assert!(ask_again(&mut table, 5));
     table.release(5);
@@ -68,13 +72,13 @@ fn all_or_nothing() {
 }
 
 #[test]
-fn nobody_passes_one_who_wants_to_be_alone() {
+fn no_request_passes_a_waiting_exclusive_one() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, S)]);
     assert_eq!(ask(&mut table, 3, &[(1, X)]), LockResult::Waits);
     assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Waits, "the one that excludes would starve");
     assert_eq!(ask(&mut table, 2, &[(1, S)]), LockResult::Granted, "this one is due earlier");
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "and this one meets nobody");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "and this request conflicts with none");
 }
 
 #[test]
@@ -87,7 +91,7 @@ fn parts_of_something_are_had_by_many() {
 }
 
 #[test]
-fn who_was_repeated_too_often_goes_first() {
+fn a_call_that_was_repeated_too_often_goes_first() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
@@ -117,7 +121,7 @@ fn one_that_was_ready_is_not_any_more_when_an_earlier_one_comes() {
 }
 
 #[test]
-fn who_steps_aside_keeps_its_place_and_is_in_nobodys_way() {
+fn a_request_that_steps_aside_keeps_its_place_and_blocks_no_other() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
@@ -140,15 +144,15 @@ fn who_steps_aside_keeps_its_place_and_is_in_nobodys_way() {
 }
 
 #[test]
-fn no_more_than_so_many_wait() {
+fn the_number_of_waiting_calls_is_limited() {
     let mut table = LockTable::<i64>::new(2);
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
     ask(&mut table, 3, &[(1, X)]);
     assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Full);
     assert!(!table.waits(&4));
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "who need not wait is not refused");
-    assert_eq!(ask(&mut table, 3, &[(1, S)]), LockResult::Waits, "who asks again takes no second place");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "a request that need not wait is not refused");
+    assert_eq!(ask(&mut table, 3, &[(1, S)]), LockResult::Waits, "a repeated request takes no second place");
     table.release(2);
     assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Waits);
     let (waits, has) = keys(&table);
@@ -205,7 +209,7 @@ impl PartialOrd for Counted {
 }
 
 #[test]
-fn a_release_does_not_walk_over_all_who_wait() {
+fn a_release_does_not_visit_all_waiting_requests() {
     const WAITERS: i64 = 9_999;
     // All calls want one object exclusively. Or they share one object, and each wants another object that is not free.
     for share in [false, true] {
@@ -345,7 +349,7 @@ proptest! {
     /// Whatever happens, the table agrees with the rules, and no two granted requests conflict. When all calls have
     /// released their objects, the table is empty.
     #[test]
-    fn the_table_is_what_the_rules_say(acts in vec(act(), 1..120)) {
+    fn the_lock_table_agrees_with_the_rules(acts in vec(act(), 1..120)) {
         const CAPACITY: usize = 6;
         let mut table = LockTable::<u8>::new(CAPACITY);
         let (mut model, mut settled) = (Model::default(), Model::default());
@@ -365,7 +369,7 @@ proptest! {
                         let place = model.place(key).expect("the model knows it");
                         let wants = model.requests[&place].0.clone();
                         let answer = table.request(key, Timestamp(place.1), place.0.0, wants);
-                        prop_assert_eq!(answer, LockResult::Granted, "those that are listed may have it together");
+                        prop_assert_eq!(answer, LockResult::Granted, "the listed requests may hold it together");
                         model.change(key, &[Status::Waits], Status::Has);
                     }
                 }
@@ -404,7 +408,7 @@ proptest! {
 
     /// A waiting call gets its objects after the calls before it have ended, even if new calls come without a pause.
     #[test]
-    fn nobody_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
+    fn no_waiting_call_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
         let mut table = LockTable::<i64>::default();
         let number = before.len() as i64;
         for (key, wants) in (0..).zip(before) {
@@ -419,7 +423,7 @@ proptest! {
             table.request(key, Timestamp(key), false, wants);
             // One of the earlier calls ends.
             let ends = (0..number).find(|key| table.has(key));
-            prop_assert!(ends.is_some(), "somebody of those before it has what is in its way");
+            prop_assert!(ends.is_some(), "an earlier request holds the object that blocks it");
             ends.into_iter().for_each(|key| table.release(key));
             for key in table.ready(usize::MAX) {
                 prop_assert!(ask_again(&mut table, key));
@@ -430,7 +434,7 @@ proptest! {
 }
 
 #[test]
-fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
+fn requests_that_stepped_aside_are_known_after_a_failed_turn() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(1, X)]), LockResult::Granted);
     assert_eq!(ask(&mut table, 2, &[(1, X)]), LockResult::Waits);
@@ -442,14 +446,14 @@ fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
     table.park_again(2);
     assert_eq!((table.aside().count(), table.ready(10)), (0, vec![2]));
     table.undo();
-    assert_eq!(table.aside().collect::<Vec<_>>(), [&2], "or nobody would ever look at it");
+    assert_eq!(table.aside().collect::<Vec<_>>(), [&2], "or no turn would ever grant it");
     assert!(table.ready(10).is_empty());
     table.release(2);
     assert_eq!(table.aside().count(), 0);
 }
 
 #[test]
-fn who_is_waited_for() {
+fn a_holder_knows_whether_a_request_waits_for_it() {
     let mut table = LockTable::<i64>::default();
     assert_eq!(ask(&mut table, 1, &[(1, S), (2, X)]), LockResult::Granted);
     assert!(!table.is_waited_for(&1));

@@ -54,13 +54,13 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
     let mut room = Room::new(&in_flight, 10, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
     assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY).lines, [(hanging, 1)]);
     assert!(!room.has(other) && !room.take(other) && !room.take(line(3, 7)));
-    assert!(room.take(hanging), "a probe is nobody's share");
+    assert!(room.take(hanging), "a probe counts for no owner");
     assert!(!room.has_any() && !room.has(hanging) && !room.take(hanging));
     assert_eq!(room.total(), 0);
 }
 
 #[test]
-fn what_is_under_way_takes_room_until_it_ends() {
+fn a_call_under_way_takes_places_until_it_ends() {
     let mut in_flight = under_way(&[]);
     let tags = [1, 1].map(|places| in_flight.insert(line(1, 7), places, ()));
     let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, &[(1, PLENTY)], |_| Admission::All);
@@ -72,7 +72,7 @@ fn what_is_under_way_takes_room_until_it_ends() {
 }
 
 #[test]
-fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
+fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_other_owners() {
     const KB: usize = 1024;
     assert_eq!([0, 1, 128 * KB, 129 * KB, 1024 * KB].map(|bytes| places_of_request(bytes, 1024)), [1, 1, 1, 2, 8]);
     let huge = places_of_request(usize::MAX, 1024);
@@ -86,7 +86,10 @@ fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
     }
     assert_eq!(tags.len(), 15, "of sixteen that there are places for");
     assert!(!room(&in_flight).has(line(2, 7)), "the owner has its share, at every worker");
-    assert!(room(&in_flight).has(line(1, 8)) && room(&in_flight).take_places(line(2, 8), huge), "others find places");
+    assert!(
+        room(&in_flight).has(line(1, 8)) && room(&in_flight).take_places(line(2, 8), huge),
+        "other owners find places"
+    );
     let mut room_now = room(&in_flight);
     assert_eq!(fill(&mut room_now, line(1, 8)), 57, "of 64");
     in_flight.remove(tags[0]);
@@ -96,7 +99,7 @@ fn a_large_request_takes_places_by_its_bytes_and_leaves_some_to_others() {
 }
 
 #[test]
-fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
+fn a_single_owner_gets_nearly_all_places_and_all_if_there_are_few() {
     let none = InFlight::default();
     for places in 1..=SHARE {
         assert_eq!(fill(&mut room_of(&none, places), line(1, 7)), places);
@@ -107,7 +110,7 @@ fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
 }
 
 #[test]
-fn what_one_has_at_many_workers_counts_together() {
+fn the_calls_of_an_owner_at_many_workers_count_together() {
     let workers: Vec<_> = (1..=20).map(|worker| (worker, PLENTY)).collect();
     let mut room = Room::new(&InFlight::<()>::default(), 90, PLENTY, &workers, |_| Admission::All);
     let taken: usize = (1..=20).map(|worker| fill(&mut room, line(worker, 7))).sum();
@@ -116,7 +119,7 @@ fn what_one_has_at_many_workers_counts_together() {
 }
 
 #[test]
-fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
+fn the_owner_with_the_fewest_calls_is_next_and_the_longest_wait_decides_a_tie() {
     let mut in_flight = InFlight::default();
     let [first, second, newcomer] = [1, 2, 3].map(|owner| line(1, owner));
     let tags = [first, second, second].map(|line| in_flight.insert(line, 1, ()));
@@ -134,7 +137,7 @@ fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
 }
 
 #[test]
-fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
+fn lines_with_waiting_calls_share_the_scan() {
     let room = room_of(&InFlight::default(), 90);
     let lines = |count, waits| (0..count).map(move |owner| (line(1, owner), waits));
     let total = |wanted: LinesToScan| wanted.lines.into_iter().map(|(_, count)| count).sum::<usize>();
@@ -146,19 +149,23 @@ fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
 }
 
 #[test]
-fn of_more_lines_than_calls_are_looked_for_those_that_come_last_are_passed_over() {
+fn a_scan_passes_over_the_last_lines_if_there_are_too_many() {
     let mut in_flight = InFlight::default();
     for owner in 0..200 {
         in_flight.insert(line(1, owner), 1, ());
     }
     let room = room_of(&in_flight, 300);
     let LinesToScan { lines, passed_over } = room.wanted((0..500).map(|owner| (line(1, owner), true)), PLENTY);
-    assert_eq!(lines, (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(), "who has no call comes first");
+    assert_eq!(
+        lines,
+        (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(),
+        "owners without calls come first"
+    );
     let passed_over: HashSet<_> = passed_over.into_iter().map(|line| line.owner).collect();
     assert_eq!(passed_over, (0..200).chain(400..500).collect());
     let drained = (0..500).map(|owner| (line(1, owner), owner >= 20));
     let wanted = room.wanted(drained, PLENTY);
-    assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "others cost nothing");
+    assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "drained lines cost nothing");
 }
 
 /// An event at a worker: calls of an owner come due, or some calls under way end.
@@ -181,7 +188,7 @@ struct Bench {
     tags: Vec<u64>,
     waiting: HashMap<Owner, usize>,
     /// The most calls of an owner after it got a place while other owners waited.
-    most_beside_others: usize,
+    most_while_owners_wait: usize,
 }
 
 impl Bench {
@@ -191,7 +198,7 @@ impl Bench {
             in_flight: InFlight::default(),
             tags: Vec::new(),
             waiting: HashMap::new(),
-            most_beside_others: 0,
+            most_while_owners_wait: 0,
         }
     }
 
@@ -212,7 +219,7 @@ impl Bench {
                 return;
             };
             if self.waiting.iter().any(|(other, count)| *count > 0 && *other != next.owner) {
-                self.most_beside_others = self.most_beside_others.max(self.calls(next.owner) + 1);
+                self.most_while_owners_wait = self.most_while_owners_wait.max(self.calls(next.owner) + 1);
             }
             self.tags.push(self.in_flight.insert(next, 1, next.owner));
             *self.waiting.entry(next.owner).or_default() -= 1;
@@ -235,7 +242,7 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn as_many_are_wanted_as_can_be_taken(places in 0..300usize, steps in steps(), owner in 0..5u32) {
+    fn as_many_calls_are_wanted_as_there_are_places(places in 0..300usize, steps in steps(), owner in 0..5u32) {
         let mut bench = Bench::new(places);
         for step in steps {
             bench.step(step);
@@ -261,7 +268,7 @@ proptest! {
     /// Whatever the distribution of calls was before, all of them end once. Then waiting owners have equal shares, and
     /// no owner lacks a place that another owner could give.
     #[test]
-    fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
+    fn each_waiting_owner_gets_a_fair_share(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
         let mut bench = Bench::new(places);
         bench.step(Step::Due(0, first));
         (0..owners).for_each(|owner| bench.step(Step::Due(owner, 100_000)));
@@ -280,11 +287,11 @@ proptest! {
 
     /// An owner that gets a place while other owners wait has at most half of the places.
     #[test]
-    fn nobody_comes_to_more_than_half_while_others_wait(places in 1..300usize, steps in steps()) {
+    fn no_owner_gets_more_than_half_while_other_owners_wait(places in 1..300usize, steps in steps()) {
         let mut bench = Bench::new(places);
         for step in steps {
             bench.step(step);
-            prop_assert!(2 * bench.most_beside_others <= places + 1, "{} of {}", bench.most_beside_others, places);
+            prop_assert!(2 * bench.most_while_owners_wait <= places + 1, "{} of {}", bench.most_while_owners_wait, places);
         }
     }
 
@@ -312,7 +319,7 @@ fn the_places_of_a_worker_are_its_own_or_its_part_of_all() {
     assert_eq!(places(96, 1024, 320, 1), 96);
     assert_eq!(places(96, 1024, 320, 2), 96);
     assert_eq!(places(500, 1024, 320, 1), 500, "alone it may have calls wait for connections");
-    assert_eq!(places(500, 1024, 320, 2), 160, "beside others it has half of the connections");
+    assert_eq!(places(500, 1024, 320, 2), 160, "beside other workers it has half of the connections");
     assert_eq!(places(500, 100, 320, 3), 50, "and half of the calls");
 }
 

@@ -213,7 +213,7 @@ fn run(seed: u64, commands: usize) -> Vec<String> {
 }
 
 #[test]
-fn whatever_is_asked_histories_tell_what_is_there() {
+fn histories_replay_to_the_simulators_state_after_random_requests() {
     let mut seen = String::new();
     for seed in 1..=60 {
         seen.extend(run(seed, 300));

@@ -43,7 +43,7 @@ fn fits(example: &str, mut answer: &str) -> bool {
 }
 
 #[test]
-fn the_library_does_what_the_readme_says() {
+fn the_library_does_what_the_readme_shows() {
     let mut simulator = Simulator::new(BEGINNING);
     for (command, expected) in examples() {
         let answer = simulator.line(command);
@@ -52,7 +52,7 @@ fn the_library_does_what_the_readme_says() {
 }
 
 #[test]
-fn the_program_says_the_same_as_the_library() {
+fn the_program_answers_like_the_library() {
     let mut program =
         Command::new(env!("CARGO_BIN_EXE_xdb-sim")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = program.stdin.take().unwrap();
@@ -94,8 +94,8 @@ fn the_program_takes_the_time_to_begin_with() {
         let output = program.wait_with_output().unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
-    let (ok, said) = run(&["--now", "2026-07-01T12:00:00+02:00"]);
-    assert!(ok && said.contains("\"now\":\"2026-07-01T10:00:00+00:00\""), "{said}");
+    let (ok, output) = run(&["--now", "2026-07-01T12:00:00+02:00"]);
+    assert!(ok && output.contains("\"now\":\"2026-07-01T10:00:00+00:00\""), "{output}");
     assert!(!run(&["--now", "noon"]).0);
     assert!(!run(&["--later"]).0);
 }

@@ -55,7 +55,7 @@ fn retries_back_off_and_recovery_follows() {
 }
 
 #[test]
-fn a_recovery_state_is_told_what_failed() {
+fn a_recovery_state_gets_the_failure() {
     let mut sim = Sim::of(one_state(json!({
         "executeApiRetryPolicy": {"maximumAttempts": 1},
         "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"},
@@ -95,7 +95,7 @@ fn many_failed_attempts_are_folded_and_still_sound() {
 }
 
 #[test]
-fn a_worker_says_what_its_failure_means_for_further_attempts() {
+fn a_failure_may_control_further_attempts() {
     let mut sim = Sim::of(one_state(json!({"executeApiRetryPolicy": {"maximumAttempts": 2}})));
     sim.start("p");
     let call = sim.call();
@@ -176,7 +176,7 @@ fn timers_fire_at_their_time_and_not_before() {
 }
 
 #[test]
-fn a_conditional_close_looks_into_its_queues() {
+fn a_conditional_close_checks_its_queues() {
     let mut sim = Sim::of(one_state(json!({})));
     let close = json!({"stateDecision": {"nextStates": [{"stateId": "B"}],
         "conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["q"], "closeInput": 1}}});
@@ -194,7 +194,7 @@ fn a_conditional_close_looks_into_its_queues() {
 }
 
 #[test]
-fn messages_are_taken_in_order_and_ids_count_once() {
+fn messages_are_consumed_in_order_and_ids_count_once() {
     let mut sim = Sim::of(waiting());
     sim.start("p");
     for (message, id) in [(1, "a"), (2, "b"), (3, "a"), (4, "c")] {
@@ -208,7 +208,7 @@ fn messages_are_taken_in_order_and_ids_count_once() {
 }
 
 #[test]
-fn process_ids_are_used_again_as_the_policy_says() {
+fn process_ids_are_used_again_according_to_the_policy() {
     let mut sim = Sim::of(one_state(json!({})));
     let first = sim.start("p");
     let start = |policy: &str| json!({"process_id": "p", "process_type": "P", "id_reuse_policy": policy});
@@ -245,7 +245,7 @@ fn a_start_is_all_or_nothing() {
 }
 
 #[test]
-fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
+fn a_deleted_row_is_refused_and_the_worker_gets_the_error() {
     let mut sim = Sim::of(one_row(json!({})));
     start_with_row(&mut sim, "p", json!({}));
     let call = sim.call();
@@ -253,8 +253,8 @@ fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
     sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "delete": true}));
     let mut answer = done(json!(1));
     answer["writeToGlobalAttributes"] = json!({"n": 2});
-    let told = sim.answer(&call, answer);
-    assert_eq!(told["failure"]["detail"], "table t has no row with id = k (02000)");
+    let outcome = sim.answer(&call, answer);
+    assert_eq!(outcome["failure"]["detail"], "table t has no row with id = k (02000)");
     sim.next();
     let call = sim.call();
     assert_eq!(call["body"]["appDatabaseError"]["sqlState"], "02000");
@@ -264,7 +264,7 @@ fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
 }
 
 #[test]
-fn what_is_locked_is_given_to_one_at_a_time() {
+fn a_locked_attribute_goes_to_one_call_at_a_time() {
     let mut sim = Sim::of(one_row(json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}})));
     start_with_row(&mut sim, "p", json!({}));
     start_with_row(&mut sim, "q", json!({"global_attributes": {}}));
@@ -328,7 +328,7 @@ fn global_queues_serve_in_order_of_waiting() {
         sim.ask("publish_global", json!({"queue_name": "g", "message": message, "key": key}));
     };
     publish(&mut sim, 1, "USD");
-    assert_eq!(sim.call()["process_id"], "any", "who wants three gets nothing of one");
+    assert_eq!(sim.call()["process_id"], "any", "a wait for three messages gets nothing of one");
     publish(&mut sim, 2, "EUR");
     let call = sim.call();
     assert_eq!(call["process_id"], "eur");
@@ -365,7 +365,7 @@ fn global_messages_go_back_and_their_time_stands_still() {
 }
 
 #[test]
-fn a_message_whose_time_is_over_is_not_there() {
+fn an_expired_message_is_not_delivered() {
     let mut sim = Sim::of(waiting());
     sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "ttl": 10}));
     sim.advance(10.0);
@@ -409,7 +409,7 @@ fn rpcs_write_and_their_errors_are_the_callers() {
 }
 
 #[test]
-fn odd_answers_are_told_or_refused() {
+fn odd_answers_cause_warnings_or_are_refused() {
     let mut odd = done(json!(1));
     odd["wirteToLocalAttributes"] = json!({"a": 1});
     let mut sim = Sim::of(one_state(json!({})));
@@ -423,15 +423,15 @@ fn odd_answers_are_told_or_refused() {
     sim.start("q");
     assert_eq!(sim.answered(odd)["failure"]["detail"], "unknown key wirteToLocalAttributes");
     sim.next();
-    let told = sim.answered(go("C"));
+    let outcome = sim.answered(go("C"));
     assert_eq!(
-        (&told["failure"]["errorType"], &told["failure"]["detail"]),
+        (&outcome["failure"]["errorType"], &outcome["failure"]["detail"]),
         (&json!("NotRegistered"), &json!("unknown state \"C\": known are A, B"))
     );
     sim.next();
     let call = sim.call();
-    let told = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
-    assert_eq!(told["failure"]["errorType"], "InvalidAnswer");
+    let outcome = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
+    assert_eq!(outcome["failure"]["errorType"], "InvalidAnswer");
     sim.is_sound();
 }
 
@@ -494,7 +494,7 @@ fn calls_of_functions_are_kept_and_handlers_are_refused() {
 }
 
 #[test]
-fn a_paused_process_makes_no_call_and_takes_all_else() {
+fn a_paused_process_makes_no_call_and_accepts_everything_else() {
     let mut sim = Sim::of(waiting());
     sim.start("p");
     sim.answered(wait(json!({"localQueueCommands": [{"queueName": "q"}], "timerCommands": [{"delayInSeconds": 600}]})));
@@ -628,13 +628,13 @@ fn an_idempotency_key_stands_for_one_rpc_and_one_input() {
         ("deposit", "null", "XD030"),
         ("withdraw", r#"{"a": 1, "b": [1]}"#, "XD030"),
     ] {
-        let said = sim.simulator.line(&ask(rpc, input));
-        assert!(said.contains(expected), "{rpc} {input}: {said}");
+        let reply = sim.simulator.line(&ask(rpc, input));
+        assert!(reply.contains(expected), "{rpc} {input}: {reply}");
     }
 }
 
 #[test]
-fn what_an_answer_names_that_is_not_registered_waits_for_the_registration() {
+fn an_answer_with_an_unregistered_name_waits_for_the_registration() {
     let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
     let mut sim = Sim::of(one_state(once.clone()));
     sim.start("p");

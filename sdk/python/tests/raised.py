@@ -22,7 +22,7 @@ class NoText(BaseException):
         raise GeneratorExit("no text")
 
 
-async def waits_for_what_is_cancelled() -> None:
+async def waits_for_a_cancelled_task() -> None:
     task = asyncio.ensure_future(asyncio.sleep(3600))
     task.cancel()
     await task
@@ -33,7 +33,7 @@ def raises(error: BaseException) -> None:
 
 
 RAISED: dict[str, Callable[[], object]] = {
-    "CancelledError": lambda: asyncio.run(waits_for_what_is_cancelled()),
+    "CancelledError": lambda: asyncio.run(waits_for_a_cancelled_task()),
     "SystemExit": lambda: sys.exit("for good"),
     "KeyboardInterrupt": lambda: raises(KeyboardInterrupt()),
     "GeneratorExit": lambda: raises(GeneratorExit()),
@@ -47,5 +47,5 @@ RAISED: dict[str, Callable[[], object]] = {
 
 async def raise_in_coroutine(what: str) -> None:
     if what == "CancelledError":
-        await waits_for_what_is_cancelled()
+        await waits_for_a_cancelled_task()
     RAISED[what]()

@@ -80,7 +80,7 @@ def test_an_attribute_does_not_hide_the_type_that_it_is_named_after() -> None:
     assert local["date"].default is None and local["other"].default is MISSING
 
 
-def test_what_only_type_checkers_import_is_not_there() -> None:
+def test_names_that_only_type_checkers_import_are_missing() -> None:
     with pytest.raises(xdb.DefinitionError) as raised:
 
         class Priced(xdb.Process):

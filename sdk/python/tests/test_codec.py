@@ -155,7 +155,7 @@ def test_values_go_there_and_back(value: Any, annotation: Any, raw: Any) -> None
         (object(), Any, "object can't become JSON"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_it_is_written(value: Any, annotation: Any, message: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused_when_it_is_written(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(CodecError) as raised:
         encode(value, annotation)
     assert message in str(raised.value)
@@ -212,11 +212,11 @@ def test_numbers_keep_their_digits() -> None:
         ("2026-07-01T12:00:00", MOMENT.replace(microsecond=0, tzinfo=None)),
     ],
 )
-def test_times_are_read_as_postgres_and_others_write_them(raw: str, value: datetime) -> None:
+def test_times_are_read_as_postgres_and_other_programs_write_them(raw: str, value: datetime) -> None:
     assert decode(raw, datetime) == value
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_invalid_json_is_refused() -> None:
     for text in ("NaN", "[1, -Infinity]", "{"):
         with pytest.raises(ValueError):
             loads(text)
@@ -303,11 +303,11 @@ if sys.version_info >= (3, 11):
     ],
     ids=["zero", "surrogate", "key", "keys"],
 )
-def test_what_the_server_could_not_keep_is_refused_with_its_place(value: Any, annotation: Any, message: str) -> None:
+def test_a_value_that_the_server_could_not_store_is_refused_with_its_place(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(CodecError, match=message):
         encode(value, annotation, "at")
 
 
-def test_what_a_set_can_not_hold() -> None:
+def test_a_set_refuses_unhashable_items() -> None:
     with pytest.raises(CodecError, match=r"at: not a set\[list\[int\]\]: unhashable type"):
         decode([[1]], set[list[int]], "at")

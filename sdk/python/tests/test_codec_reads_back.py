@@ -215,7 +215,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize("value, annotation, message", REFUSED, ids=range(len(REFUSED)))
-def test_what_would_be_read_back_as_something_else_is_refused(value: Any, annotation: Any, message: str) -> None:
+def test_a_value_that_would_be_read_back_differently_is_refused(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(CodecError) as raised:
         encode(value, annotation, "at")
     assert message in str(raised.value)
@@ -263,7 +263,7 @@ TAKEN: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("value, annotation", TAKEN, ids=range(len(TAKEN)))
-def test_what_is_read_back_as_it_was_is_written(value: Any, annotation: Any) -> None:
+def test_a_value_that_is_read_back_unchanged_is_written(value: Any, annotation: Any) -> None:
     back = decode(loads(dumps(encode(value, annotation))), annotation)
     assert repr(back) == repr(value) or back == value or back.isoformat() == value.isoformat()
 
@@ -296,7 +296,7 @@ def test_members_with_one_json_are_refused_by_the_class() -> None:
             which: Twice | None
 
 
-def test_what_is_read_fails_with_the_codecs_own_error() -> None:
+def test_a_read_fails_with_the_codecs_own_error() -> None:
     @dataclasses.dataclass
     class Strict:
         name: str

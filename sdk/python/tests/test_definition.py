@@ -68,7 +68,7 @@ class Everything(xdb.Process, name="all", timeout=timedelta(days=3), history=50,
         return self.seen
 
 
-def test_a_definition_has_everything_that_the_class_says() -> None:
+def test_a_definition_has_everything_of_its_class() -> None:
     exclusive = {"policy": "PARTIAL", "names": ["status"], "lockType": "EXCLUSIVE_LOCK"}
     assert Everything.definition() == {
         "startingState": "Begin",
@@ -142,7 +142,7 @@ def test_closed_executions_are_kept_for_a_time_or_for_ever() -> None:
             type("Wrong", (xdb.Process,), {}, retention=wrong)
 
 
-def test_calls_of_a_class_may_come_before_others() -> None:
+def test_calls_of_a_class_may_come_before_other_calls() -> None:
     class Urgent(xdb.Process, priority=7):
         pass
 
@@ -155,7 +155,7 @@ def test_calls_of_a_class_may_come_before_others() -> None:
             type("Wrong", (xdb.Process,), {}, priority=wrong)
 
 
-def test_what_the_calling_side_asks_of_a_class() -> None:
+def test_a_class_describes_itself_to_clients() -> None:
     described = Everything._xdb
     assert described.name == "all"
     assert described.local["seen"].default == [] and described.local["note"].default is MISSING

@@ -26,7 +26,7 @@ class Served(xdb.Process):
 
 @pytest.mark.parametrize("what", RAISED)
 @pytest.mark.parametrize("state", ["only", "other"])
-def test_the_answer_over_http_says_what_was_raised(what: str, state: str) -> None:
+def test_the_answer_over_http_names_the_raised_exception(what: str, state: str) -> None:
     answers: list[Any] = []
     # In a thread, where no Ctrl-C comes.
     thread = threading.Thread(target=lambda: answers.append(post(xdb.Worker(Served), "Served", state, input=what)))

@@ -105,7 +105,7 @@ def changed(value: Any, n: Any) -> Any:
     ids=["pydantic", "msgspec", "post_init", "pydantic's dataclass", "inside"],
 )
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_what_could_not_be_read_again_is_not_written(value: Any, annotation: Any, message: str) -> None:
+def test_a_value_that_could_not_be_read_again_is_not_written(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(CodecError, match=message) as raised:
         encode(value, annotation, "at")
     assert raised.value.path.startswith("at")
@@ -125,7 +125,7 @@ def test_what_could_not_be_read_again_is_not_written(value: Any, annotation: Any
     ids=lambda each: type(each).__name__,
 )
 @pytest.mark.parametrize("typed", [True, False])
-def test_what_the_server_could_not_keep_is_refused_with_its_place(value: Any, message: str, typed: bool) -> None:
+def test_a_value_that_the_server_could_not_store_is_refused_with_its_place(value: Any, message: str, typed: bool) -> None:
     with pytest.raises(CodecError, match=message):
         encode(value, type(value) if typed else Any, "at")
 
@@ -157,7 +157,7 @@ def test_why_a_class_refuses_a_value(raw: Any, cls: Any, message: str, optional:
     assert "secret" not in text and "77" not in text
 
 
-def test_what_is_of_another_type_altogether() -> None:
+def test_a_value_of_another_type_is_refused() -> None:
     with pytest.raises(CodecError, match=r"^P.card: str 'x' is not Optional\[test_models.Struct\]$"):
         encode("x", Optional[Struct], "P.card")
 
@@ -204,7 +204,7 @@ class Reader(xdb.Process):
 WORKER = xdb.Worker(Reader)
 
 
-def test_what_can_be_read_and_not_written_may_be_read() -> None:
+def test_a_value_that_can_be_read_but_not_written_may_be_read() -> None:
     local = {"kept": {"theNames": ["a", "b"]}}
     status, answer = post(WORKER, "Reader", "reads", local=local)
     close = {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": {"names": ["a", "b"]}}

@@ -103,7 +103,7 @@ def test_movements_that_are_returned(how: str, movements: int) -> None:
     assert status == 200 and len(answer["stateDecision"]["nextStates"]) == movements
 
 
-def test_a_failure_is_what_it_says() -> None:
+def test_a_failure_has_the_given_fields() -> None:
     assert post(WORKER, "Shop", "pack", input="fails")[1]["errorType"] == "NoShip"
 
 

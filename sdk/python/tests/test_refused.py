@@ -1,4 +1,4 @@
-"""Calls that reach no handler: what is none, is for somebody else, or that nobody who knows the secret has sent."""
+"""Calls that reach no handler: invalid ones, calls for another worker, and calls without the right signature."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from xdb import codec
         ("Order", "nowhere", "execute", "UnknownState"),
         ("Order", "nowhere", "wait-until", "UnknownState"),
         ("Order", "nowhere", "rpc", "UnknownRpc"),
-        ("Nobody", "x", "execute", "UnknownProcessType"),
-        ("Nobody", "x", "rpc", "UnknownProcessType"),
+        ("Unknown", "x", "execute", "UnknownProcessType"),
+        ("Unknown", "x", "rpc", "UnknownProcessType"),
     ],
 )
-def test_what_another_version_of_the_worker_may_have_is_no_attempt(process: str, name: str, api: str, error_type: str) -> None:
+def test_a_name_that_another_version_of_the_worker_may_have_costs_no_attempt(process: str, name: str, api: str, error_type: str) -> None:
     """For ten minutes. What is still missing then is a failed attempt, which people see."""
 
     def answered(after: float) -> xdb.Reply:
@@ -43,7 +43,7 @@ def test_what_another_version_of_the_worker_may_have_is_no_attempt(process: str,
     assert codec.loads(late.body)["errorType"] == error_type  # type: ignore[index]
 
 
-def test_what_is_not_here_names_what_is() -> None:
+def test_the_error_of_an_unknown_name_lists_the_known_ones() -> None:
     _, answer = post(WORKER, "Order", "nowhere", context={"firstAttemptTimestamp": time.time()})
     assert answer["detail"].startswith("Order has no state 'nowhere' here, only nothing, foreign")
 
@@ -77,7 +77,7 @@ def test_a_body_that_is_no_call(body: bytes, detail: str) -> None:
     assert reply.status == 400 and detail in answer["detail"]
 
 
-def test_a_body_that_somebody_has_eaten() -> None:
+def test_a_body_that_other_code_has_read() -> None:
     body = request("Order", "reads")
     worker = xdb.Worker(Order, secret=SECRET)
     reply = worker.handle("POST", PATHS["execute"], headers(body, SECRET), b"")

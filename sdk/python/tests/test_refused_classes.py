@@ -196,7 +196,7 @@ def test_a_queue_that_a_handler_misspells_is_refused_before_the_engine_is_asked(
         assert (status, answer["errorType"], answer["detail"]) == (500, "LookupError", detail)
 
 
-def test_an_rpc_that_returns_a_decision_is_told_of_then() -> None:
+def test_an_rpc_that_returns_a_decision_gets_a_hint_about_then() -> None:
     status, answer = post(xdb.Worker(Orders), "Orders", "decides", "rpc", input=True)
     assert status == 500 and "Orders.decides returned a decision, but an RPC returns its output: " in answer["detail"]
     assert "xdb.then(...)" in answer["detail"]

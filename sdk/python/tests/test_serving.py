@@ -31,12 +31,12 @@ import xdb.asgi
 SOURCES = Path(__file__).parents[1] / "src"
 
 
-# Real seconds, for what a loaded machine has to do. Nothing waits for so long unless it is broken.
+# Real seconds, for the work of a loaded machine. Nothing waits that long unless it is broken.
 WITHIN = 60.0
 
 
 class Gate:
-    """Where handlers stop until a test lets them go on. Each test has its own, and ends when nobody stands in it."""
+    """Where handlers wait until a test releases them. Each test has its own, and ends when no handler waits in it."""
 
     def __init__(self) -> None:
         self.started, self.release = threading.Event(), threading.Event()
@@ -173,7 +173,7 @@ def test_serve_keeps_connections_and_answers_both_kinds_of_handlers() -> None:
         ask(port, "quick", SECRET, connection=connection)
 
 
-def test_serve_answers_what_runs_when_it_is_stopped(gate: Gate) -> None:
+def test_serve_answers_running_calls_when_it_is_stopped(gate: Gate) -> None:
     server = xdb.Server(xdb.Worker(Steps), port=0).start()
     port = int(server.url.rpartition(":")[2])
     body, connection = request("Steps", "held"), http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN)
@@ -190,7 +190,7 @@ def test_serve_answers_what_runs_when_it_is_stopped(gate: Gate) -> None:
     assert stopped == [True]
 
 
-def test_serve_answers_what_waits_to_be_accepted_when_it_is_stopped() -> None:
+def test_serve_answers_unaccepted_connections_when_it_is_stopped() -> None:
     server = xdb.Server(xdb.Worker(Steps), port=0).start()
     server._http.shutdown()  # what comes now stays with the kernel
     port = int(server.url.rpartition(":")[2])
@@ -201,7 +201,7 @@ def test_serve_answers_what_waits_to_be_accepted_when_it_is_stopped() -> None:
     assert (reply.status, reply.getheader("connection"), json.loads(reply.read())) == (200, "close", DONE)
 
 
-def test_serve_is_stopped_beside_connections_that_say_nothing() -> None:
+def test_serve_stops_despite_silent_connections() -> None:
     server = xdb.Server(xdb.Worker(Steps), port=0).start()
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     with socket.create_connection(address, WITHIN) as silent:
@@ -255,7 +255,7 @@ def test_sigterm_ends_serve_with_success(tmp_path: Path) -> None:
     assert (running.returncode, out) == (0, "stopping\nafter\n")
 
 
-def test_serve_refuses_what_is_no_call() -> None:
+def test_serve_refuses_other_requests_than_calls() -> None:
     with xdb.Server(xdb.Worker(Steps, max_body=100), port=0) as server:
         port = int(server.url.rpartition(":")[2])
         assert ask(port, "quick")[0] == 413
@@ -275,7 +275,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def refuses(port: int) -> bool:
-    """Whether nobody listens any more. Who connects just before that, behind the last who is accepted, is reset instead."""
+    """Whether no server listens any more. A connection just before that, behind the last accepted one, is reset instead."""
     try:
         socket.create_connection(("127.0.0.1", port), WITHIN).close()
     except ConnectionResetError:
@@ -376,7 +376,7 @@ def wsgi_server(app: Any) -> Iterator[int]:
             running.join(WITHIN)
 
 
-def test_wsgi_and_a_body_that_is_gone() -> None:
+def test_wsgi_and_a_body_that_was_read_already() -> None:
     app = xdb.Worker(Steps, secret=SECRET).wsgi("/jobs")
 
     def eats(environ: Any, start_response: Any) -> Any:
@@ -479,7 +479,7 @@ def test_django_under_asgi(django: Any) -> None:
         assert ask(port, "quick", SECRET, prefix="/xdb", process="AsyncSteps") == (200, DONE)
 
 
-def test_lines_of_a_worker_served_by_the_command_line_say_whose_they_are(tmp_path: Path) -> None:
+def test_lines_of_a_worker_served_by_the_command_line_name_the_worker(tmp_path: Path) -> None:
     (tmp_path / "served.py").write_text(
         "import xdb\nclass P(xdb.Process):\n    @xdb.state\n    def a(self) -> xdb.Decision: raise ValueError('no such card')\n"
         "worker = xdb.Worker(P)\n"

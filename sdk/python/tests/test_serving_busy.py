@@ -63,7 +63,7 @@ def sent(port: int, state: str, process: str = "Steps") -> http.client.HTTPConne
 
 
 @pytest.mark.parametrize("served", KINDS)
-def test_a_worker_that_is_full_says_so_at_once(served: Any, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_is_full_answers_at_once(served: Any, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     with served(xdb.Worker(Steps, threads=2)) as port:
         held = [sent(port, "held") for _ in range(2)]
         wait_for(lambda: gate.count() == 2)
@@ -119,7 +119,7 @@ def test_no_handler_begins_whose_time_is_over(state: str, process: str, caplog: 
     assert "took longer" not in caplog.text
 
 
-def test_no_handler_begins_whose_caller_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_handler_begins_after_its_caller_has_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     body = request("Steps", "quick")
     job = xdb.Worker(Steps).open("POST", PATHS["execute"], headers(body), body)
     assert not isinstance(job, xdb.Reply)
@@ -129,7 +129,7 @@ def test_no_handler_begins_whose_caller_is_gone(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("served", [served_by_serve, served_by_asgi])
 @pytest.mark.parametrize("state, process", [("asks", "Steps"), ("held", "AsyncSteps")])
-def test_a_handler_is_told_that_its_caller_has_gone(served: Any, state: str, process: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_learns_that_its_caller_has_left(served: Any, state: str, process: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     """An ordinary one asks, an async one is cancelled."""
     caplog.set_level(logging.INFO, "xdb.worker")
     with served(xdb.Worker(Steps, AsyncSteps)) as port:
@@ -221,7 +221,7 @@ def test_an_engine_that_closes_its_connection_at_the_end_has_waited_in_vain(
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_no_call_is_told_of_a_connection_that_was_closed_after_its_answer(follows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_learns_of_a_connection_that_was_closed_after_its_answer(follows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     server = xdb.Server(xdb.Worker(Steps), port=0)._http
 

@@ -189,7 +189,7 @@ def test_a_transfer_is_approved(sim: Simulator) -> None:
     assert p.outcome.result == "done"
 
 
-def test_nobody_approves(sim: Simulator) -> None:
+def test_the_approval_times_out(sim: Simulator) -> None:
     p = transfer(sim)
     outcome = sim.run_until_closed("transfer-7")
     assert (outcome.status, outcome.output) == ("FAILED", "not approved")
@@ -242,7 +242,7 @@ def test_errors_are_those_of_the_client(sim: Simulator) -> None:
         alice(sim)
     assert alice(sim, id_reuse="terminate_if_running").status == "RUNNING" and p.status == "TERMINATED"
     with pytest.raises(errors.ProcessNotFound):
-        sim.publish(SignUp.verified, "nobody", "x")
+        sim.publish(SignUp.verified, "missing", "x")
     with pytest.raises(errors.NotRunning):
         p.stop()
     with pytest.raises(errors.NoSuchTimer):
@@ -324,7 +324,7 @@ def times(handle: Any) -> list[datetime]:
     return [datetime.fromisoformat(thread["nextAttemptAt"]) for thread in handle.description.threads]
 
 
-def test_movements_begin_later_and_failures_say_when_they_are_repeated(later: Simulator) -> None:
+def test_movements_begin_later_and_failures_set_the_time_of_their_repeat(later: Simulator) -> None:
     p = later.start(Later, None, "me")
     assert p.process_id == str(p.execution_id)
     assert times(p) == [NOW + timedelta(seconds=90), NOW + timedelta(hours=1)]
@@ -432,7 +432,7 @@ def test_a_movement_has_one_time_that_can_be_meant() -> None:
             wait(after=timedelta(days=3652.5, seconds=1))
 
 
-def test_what_retry_says_can_be_stored() -> None:
+def test_the_fields_of_retry_can_be_stored() -> None:
     assert xdb.retry("a\0b", "c\0d\ud800").body == {"retry": {"errorType": "a\ufffdb", "detail": "c\ufffdd?"}}
 
 
@@ -461,7 +461,7 @@ def test_it_is_a_client_and_a_clock(sim: Simulator) -> None:
     assert sim.client.describe("signup-alice").process_type == "UserSignup"
 
 
-def test_a_simulator_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_simulator_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDB_SIM", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("sysconfig.get_path", lambda *_: "/nowhere")
@@ -469,7 +469,7 @@ def test_a_simulator_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) 
         Simulator(SignUp)
 
 
-def test_a_simulator_that_has_ended_is_told(sim: Simulator) -> None:
+def test_a_simulator_that_has_ended_is_reported(sim: Simulator) -> None:
     other = Simulator(SignUp)
     other._program._process.kill()
     other._program._process.wait()

@@ -81,7 +81,7 @@ def test_all_that_a_handler_can_do() -> None:
     assert call(Order.quick_async, 1).decision == xdb.complete(2)
 
 
-def test_what_a_handler_raises_is_raised() -> None:
+def test_an_exception_of_a_handler_is_raised() -> None:
     with pytest.raises(LookupError, match="not in stock"):
         call(Order.raises)
     with pytest.raises(xdb.Fatal) as fatal:
@@ -156,7 +156,7 @@ def test_a_movement_that_was_not_called() -> None:
         call(Moves.configured)
 
 
-def test_the_simulator_is_a_client_except_what_the_page_says() -> None:
+def test_the_simulator_is_a_client_except_as_documented() -> None:
     def methods(cls: type) -> dict[str, inspect.Signature]:
         return {name: inspect.signature(fn) for name, fn in vars(cls).items() if inspect.isfunction(fn) and name[0] != "_"}
 

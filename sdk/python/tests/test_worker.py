@@ -214,14 +214,14 @@ def test_decimals_have_all_their_digits() -> None:
     assert written["writeToGlobalAttributes"]["balance"] == "100000000000000000000.10"
 
 
-def test_what_is_only_read_is_not_written() -> None:
+def test_an_attribute_that_is_only_read_is_not_written() -> None:
     # Another spelling of the same value: 1.0 for 1, a missing default.
     rows = {"lines": [{"sku": "a", "amount": 1.0}], "total": 1, "note": None}
     status, answer = execute("reads", rows=rows, local={"tags": ["x"]})
     assert status == 200 and set(answer) == {"stateDecision"}
 
 
-def test_what_is_assigned_or_has_changed_is_written() -> None:
+def test_an_assigned_or_changed_attribute_is_written() -> None:
     status, answer = execute("changes", rows={"lines": [], "total": "1", "note": "n"})
     assert status == 200
     assert answer["writeToGlobalAttributes"] == {"lines": [{"sku": "b", "amount": 2}], "total": "2.50"}
@@ -320,7 +320,7 @@ def test_rpcs() -> None:
     assert answer["detail"] == "Order.ask(amount): str 'three' is not int"
 
 
-def test_recovery_and_what_the_database_said() -> None:
+def test_recovery_and_errors_of_the_database() -> None:
     context = {
         "recoverFromStateExecutionId": "credit-card-2",
         "recoverFromApi": "EXECUTE_API",
@@ -353,7 +353,7 @@ def test_an_async_handler_has_a_loop_in_the_pure_core() -> None:
         ("line", "CodecError", "Order.line(line): null is not Line"),
     ],
 )
-def test_a_failed_handler_says_why(name: str, error_type: str, detail: str) -> None:
+def test_a_failed_handler_reports_the_reason(name: str, error_type: str, detail: str) -> None:
     status, answer = execute(name)
     assert (status, answer["errorType"]) == (500, error_type)
     assert answer["detail"].startswith(detail)
@@ -410,7 +410,7 @@ def test_a_column_and_a_local_attribute_may_have_one_name() -> None:
     assert answer["writeToLocalAttributes"] == {"note": "global"}
 
 
-def test_the_deadline_is_that_of_the_request_where_it_says_it() -> None:
+def test_the_deadline_is_that_of_the_request_if_it_has_one() -> None:
     assert execute("sleeps", context={"timeoutSeconds": 5})[0] == 200
 
 
@@ -423,7 +423,7 @@ def test_payloads_that_do_not_fit_name_the_place() -> None:
     assert execute("waits_by_function", commandResults=commands)[1]["detail"] == "parts[0]: int 1 is not Line"
 
 
-def test_what_was_not_loaded_can_not_be_read() -> None:
+def test_an_attribute_that_was_not_loaded_can_not_be_read() -> None:
     status, answer = execute("partial", rows={"note": None})
     assert answer["detail"] == "Order.tries was not loaded for this call: add it to load="
     status, answer = post(WORKER, "UserSignup", "submit", rows={})
@@ -450,7 +450,7 @@ def test_after_the_handler_has_returned_nothing_is_lost_in_silence() -> None:
 
 
 def test_nothing_is_lost_while_the_answer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that goes on publishes while what the handler has left is encoded: it is told."""
+    """A thread that goes on publishes while what the handler has left is encoded: it gets an error."""
     job = opened("publishes")
     order: Any = job.instance
     refused: list[BaseException] = []
@@ -467,7 +467,7 @@ def test_nothing_is_lost_while_the_answer_is_made(monkeypatch: pytest.MonkeyPatc
     assert job.run().status == 200 and len(refused) == 1
 
 
-def test_what_can_not_be_kept_can_not_be_assigned() -> None:
+def test_a_value_that_can_not_be_stored_can_not_be_assigned() -> None:
     order: Any = opened("reads").instance
     with pytest.raises(AttributeError, match="Order has no attribute 'tires' that can be assigned: annotate it"):
         order.tires = 1
@@ -533,7 +533,7 @@ def test_lines_have_the_ids_of_the_call(caplog: pytest.LogCaptureFixture) -> Non
     assert getattr(outside, "process_id") == "-"
 
 
-def test_an_open_worker_without_a_secret_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_worker_without_a_secret_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     worker = xdb.Worker(Order)
     for host in ("127.0.0.1", "localhost", "::1", "/tmp/socket", None):
         worker.warn_if_open(host)

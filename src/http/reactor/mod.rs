@@ -238,10 +238,10 @@ impl Reactor {
     /// it.
     pub fn set_authorities(&self, authorities: Result<Authorities, String>) -> Result<(), String> {
         let client = authorities.and_then(|authorities| authorities.client(&self.shared.roots));
-        let told = client.as_ref().map(drop).map_err(String::clone);
+        let result = client.as_ref().map(drop).map_err(String::clone);
         let mut trust = self.shared.trust.write().unwrap_or_else(PoisonError::into_inner);
         *trust = Trust { number: trust.number + 1, client };
-        told
+        result
     }
 
     /// Sets the largest answer. Applies to answers that begin from now on.

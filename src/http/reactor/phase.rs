@@ -59,7 +59,7 @@ impl Problem {
     }
 
     /// The failure with its message.
-    pub fn tell(self, phase: AttemptPhase, target: &str, url: &WorkerUrl) -> HttpFailure {
+    pub fn failure(self, phase: AttemptPhase, target: &str, url: &WorkerUrl) -> HttpFailure {
         use FailureKind::{TooLarge, Transport};
         let is_lost = self.is_lost();
         let (kind, message) = match self {

@@ -531,7 +531,7 @@ impl<'a> ReactorRound<'a> {
             connection.into_iter().for_each(|index| self.connections.close(index));
             return;
         }
-        let failure = problem.tell(phase, &target, &call.url);
+        let failure = problem.failure(phase, &target, &call.url);
         self.end(index, failure.into());
     }
 

@@ -57,9 +57,9 @@ pub fn replace(slot: Slot, before: &[LockMark], marks: &[LockMark]) {
     let Some(shared) = shared() else { return };
     let words = marks.iter().map(word).chain(std::iter::repeat(0));
     shared.marks[slot.index()].iter().zip(words).for_each(|(mark, word)| mark.store(word, Ordering::SeqCst));
-    let gone: BTreeSet<_> = before.iter().filter(|mark| !marks.contains(mark)).map(|(object, _)| *object).collect();
-    if !gone.is_empty() {
-        waiter::wake(slot.database(), Some(&gone));
+    let removed: BTreeSet<_> = before.iter().filter(|mark| !marks.contains(mark)).map(|(object, _)| *object).collect();
+    if !removed.is_empty() {
+        waiter::wake(slot.database(), Some(&removed));
     }
 }
 

@@ -126,7 +126,7 @@ pub enum ExitReason {
     /// An error, or a change: start again.
     Restart = 0,
     /// The extension does not exist. The process is not started again until it is asked for.
-    Gone = 1,
+    Dropped = 1,
     /// The process was asked to leave, or is a runner without work.
     Left = 2,
 }
@@ -398,7 +398,7 @@ impl Slot {
     /// Why the process of this slot ended, or will have ended if it exits now.
     pub fn exit_reason(self) -> ExitReason {
         match self.cell().exit_reason.load(Ordering::SeqCst) {
-            1 => ExitReason::Gone,
+            1 => ExitReason::Dropped,
             2 => ExitReason::Left,
             _ => ExitReason::Restart,
         }

@@ -35,7 +35,7 @@ const LONG_TRANSACTION: Duration = Duration::from_millis(500);
 /// While other calls wait, more functions are called in a transaction only until this time after its begin. That saves
 /// more time than it costs the waiting calls. A function of another process than the first one's may wait for locks no
 /// longer than this. Else it is called alone. So its waits do not prolong the locks of the functions before it.
-const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
+const WHILE_CALLS_WAIT: Duration = Duration::from_millis(5);
 
 /// Why a call is undone: its attempt failed, or it is made again later, or nothing is left to call.
 type Undone = Outcome<ItemOutcome>;
@@ -47,7 +47,7 @@ const OVER: Undone = Undone::Over(Rejection::Stale);
 fn raised(error: &PgError) -> Failure {
     let context = error.functions();
     let error = crate::error::explained(error.clone());
-    let why = error.detail_for_others().map(|detail| format!(": {detail}")).unwrap_or_default();
+    let why = error.public_detail().map(|detail| format!(": {detail}")).unwrap_or_default();
     Failure { context, ..Failure::of(error.sqlstate(), format!("{}{why}", error.message)) }
 }
 
@@ -58,7 +58,7 @@ impl Decider<'_, '_, '_> {
             self.give_back(number, record.key);
             return Ok(());
         }
-        if self.is_beside_others(record.key.0) && self.turn.began_at.elapsed() >= WHILE_OTHERS_WAIT {
+        if self.shares_transaction(record.key.0) && self.turn.began_at.elapsed() >= WHILE_CALLS_WAIT {
             // The call keeps its lease, and its function is called in the next transaction.
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
@@ -94,7 +94,7 @@ impl Decider<'_, '_, '_> {
     }
 
     /// Whether a function of another process was called in this transaction. Its locks are held until the commit.
-    fn is_beside_others(&self, id: ExecutionId) -> bool {
+    fn shares_transaction(&self, id: ExecutionId) -> bool {
         self.called_first.is_some_and(|first| first != id)
     }
 
@@ -116,7 +116,7 @@ impl Decider<'_, '_, '_> {
     /// Calls the functions of the next states, for a bounded time.
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
-            let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
+            let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_CALLS_WAIT };
             let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful;
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if !self.may_be_called(&next)? || self.make(&next)?.is_some() {
@@ -182,15 +182,15 @@ impl Decider<'_, '_, '_> {
             Ok(request) => request,
             Err(undone) => return Ok(Some(undone)),
         };
-        let beside_others = self.is_beside_others(id);
-        let lock_timeout = if beside_others { WHILE_OTHERS_WAIT.min(timeout) } else { timeout };
+        let shares = self.shares_transaction(id);
+        let lock_timeout = if shares { WHILE_CALLS_WAIT.min(timeout) } else { timeout };
         let began = Instant::now();
         let called = self.app.in_function(id, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
         // The function may have met the shorter limit, handled the error and gone on.
-        if beside_others && began.elapsed() >= lock_timeout {
+        if shares && began.elapsed() >= lock_timeout {
             return Ok(Some(Undone::Later(ItemOutcome::RowLocked(function))));
         }
         let answered = match called {
@@ -252,7 +252,7 @@ impl Decider<'_, '_, '_> {
         // Several calls of one transaction take from the same queues: each needs what the calls before it have left.
         let of = self.decided.executions.get(&id);
         for (queue, wanted) in queue::demand(answered.queues(), answered.publishes()) {
-            let before = of.map_or(0, |loaded| loaded.looked_into(&queue));
+            let before = of.map_or(0, |loaded| loaded.inspected(&queue));
             *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
         let with_id: Vec<_> = inbox::ids_of(id, answered.publishes()).collect();

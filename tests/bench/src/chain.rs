@@ -123,15 +123,15 @@ pub fn state_number(request: &Request<'_>) -> u64 {
 /// further fields of the answer.
 pub fn go_on(number: u64, states: u64, more: &str, reply: &mut Reply) {
     if number < states {
-        reply.say(r#"{"stateDecision":{"nextStates":[{"stateId":"S"#);
+        reply.push(r#"{"stateDecision":{"nextStates":[{"stateId":"S"#);
         // There are fewer than ten states.
         reply.body.push(b'1' + (number % 10) as u8);
-        reply.say(r#""}]}"#);
+        reply.push(r#""}]}"#);
     } else {
-        reply.say(DONE_BUT_FOR_ITS_END);
+        reply.push(DONE_BUT_FOR_ITS_END);
     }
-    reply.say(more);
-    reply.say("}");
+    reply.push(more);
+    reply.push("}");
 }
 
 /// The answer of the state with this number, for tests that answer without HTTP.

@@ -81,7 +81,7 @@ impl Lab {
 
     /// A session that belongs to no run.
     pub fn observe<T>(&self, look: impl FnOnce(&mut Db) -> T) -> T {
-        // A look that panicked is the end of its workload, and the session is as good as before.
+        // A measurement that panicked is the end of its workload, and the session is as good as before.
         look(&mut self.observer.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let mut about = about(&lab);
     println!("{about:#}");
     let mut violations = Vec::new();
-    match alone(&lab.options) {
+    match measure_ceiling(&lab.options) {
         Ok(ceiling) => {
             println!(
                 "The worker alone, with {} connections that ask in a closed loop: {:.0} requests/s, {:.4} CPU s/1000",
@@ -110,7 +110,7 @@ fn measure(lab: &Lab, workload: &Workload) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn alone(options: &Options) -> Result<ceiling::Ceiling, String> {
+fn measure_ceiling(options: &Options) -> Result<ceiling::Ceiling, String> {
     let worker = Worker::start(options.worker_threads, |_, reply| chain::end(reply));
     let length = options.scaled_time(Duration::from_secs(5), Duration::from_secs(1));
     ceiling::measure(&worker, options.concurrency as usize, length)

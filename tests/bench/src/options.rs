@@ -20,7 +20,7 @@ pub struct Options {
     /// The worker's `max_concurrency`.
     pub concurrency: u32,
     pub worker_threads: usize,
-    /// How many processes of each run `check_process` looks at.
+    /// How many processes of each run `check_process` checks.
     pub sample: u64,
     /// Lines for `postgresql.conf` besides the benchmark's own.
     pub settings: Vec<(String, String)>,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_option_is_refused() {
+    fn an_unknown_option_is_refused() {
         for wrong in [("RUNS", "0"), ("RUNS", "x"), ("SCALE", "0"), ("SCALE", "2"), ("SCALE", "nan"), ("SETTINGS", "a")]
         {
             assert!(read(&[wrong]).is_err(), "{wrong:?}");

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_meets_no_target() {
+    fn a_missing_measurement_meets_no_target() {
         let unmeasured = Row { runs: Vec::new(), ..row() };
         assert_eq!(table(&[unmeasured]).matches("MISSED").count(), 2);
         assert!(!Target::at_most("x", 1.0).is_met(Some(f64::NAN)));

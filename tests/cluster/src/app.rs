@@ -262,10 +262,10 @@ impl App {
         self.cluster().scheduler(&self.database)
     }
 
-    /// Does work during which the server dies at the crash point.
+    /// Does work during which the server crashes at the crash point.
     pub fn crash_at(&self, point: &str, work: impl FnOnce() -> Result<(), SqlError>) {
         self.cluster().arm(point);
-        let error = work().expect_err("the server dies under it");
+        let error = work().expect_err("the server crashes under it");
         assert!(matches!(&*error.code, "08006" | "57P02" | "57P01"), "{error:?}");
         self.cluster().wait_for_crash(point);
     }

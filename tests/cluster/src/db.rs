@@ -77,7 +77,10 @@ impl Db {
             .notice_callback(move |notice| {
                 let text =
                     [Some(notice.message()), notice.detail()].into_iter().flatten().collect::<Vec<_>>().join("; ");
-                heard.lock().expect("nobody panics here").push(format!("{}: {text}", notice.severity()));
+                heard
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .push(format!("{}: {text}", notice.severity()));
             })
             .connect(NoTls)?;
         Ok(Db { client, notices })
@@ -85,7 +88,7 @@ impl Db {
 
     /// The notices since the last call: severity, message and detail of each.
     pub fn notices(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notices.lock().expect("nobody panics here"))
+        std::mem::take(&mut *self.notices.lock().expect("no thread panics while it holds this"))
     }
 
     /// Runs one or more statements.
@@ -100,12 +103,12 @@ impl Db {
 
     /// Runs a function again while it fails to serialize, as an application with serializable transactions does.
     pub fn again<T>(&mut self, statement: impl Fn(&mut Db) -> Result<T, SqlError>) -> Result<T, SqlError> {
-        let mut told = None;
+        let mut result = None;
         wait_until("a statement serializes", 20, || {
-            told = Some(statement(self));
-            !matches!(&told, Some(Err(error)) if error.code == "40001")
+            result = Some(statement(self));
+            !matches!(&result, Some(Err(error)) if error.code == "40001")
         });
-        told.expect("it was run")
+        result.expect("it was run")
     }
 
     /// Runs a statement, and runs it again while it fails to serialize.

@@ -157,7 +157,7 @@ fn handle(call: &Call, healed: bool) -> Reply {
         (_, "Share") => graceful_complete(call.messages("m").remove(0)).into(),
         (_, "Join") => graceful_complete(json!(call.messages("m"))).into(),
         (_, "Sleep") => graceful_complete(json!("awake")).into(),
-        (api, target) => panic!("nobody asked for {api:?} of {target}"),
+        (api, target) => panic!("unexpected call: {api:?} of {target}"),
     }
 }
 

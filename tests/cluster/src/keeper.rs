@@ -30,7 +30,7 @@ pub fn spawn(mut command: Command) -> std::io::Result<Child> {
         let body = move || {
             for (mut command, answer) in inbox {
                 // The caller waits for the answer, so the channel is open.
-                answer.send(command.spawn()).expect("whoever asked is waiting");
+                answer.send(command.spawn()).expect("the asking thread is waiting");
             }
         };
         thread::Builder::new().name("keeper".into()).spawn(body).expect("a thread can be started");
@@ -70,10 +70,10 @@ pub fn sweep(base: &Path, prefix: &str) {
             continue;
         };
         // SAFETY: signal 0 only asks whether the process exists.
-        let gone =
+        let ended =
             unsafe { libc::kill(pid, 0) } == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         // A directory that was kept for a reader has this mark, see `Cluster`.
-        if gone
+        if ended
             && !entry.path().join("kept").exists()
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_choices_again_and_another_seed_others() {
+    fn a_seed_repeats_its_choices_and_another_seed_makes_different_ones() {
         let numbers = |seed, label| {
             let mut random = Random::new(seed, label);
             (0..20).map(|_| random.below(1000)).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Operators look after processes with psql: they pause, stop, wait, retry and purge. Real processes and a worker.
+//! Operators manage processes with psql: they pause, stop, wait, retry and purge. Real processes and a worker.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -18,14 +18,14 @@ fn application(name: &str) -> (App, Worker) {
 }
 
 #[test]
-fn a_paused_engine_calls_nobody() {
+fn a_paused_engine_makes_no_call() {
     let (app, worker) = application("admin_pause");
     let mut db = app.db();
     db.start("before", "one").go();
     db.completes("before");
     app.superuser().run("SELECT xdb.pause_engine()");
     let mut superuser = app.superuser();
-    wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
+    wait_until("the status shows it", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
     db.start("p", "one").go();
     let waited = db.json("SELECT xdb.wait_for_process('p', '2 seconds')");
     assert_eq!(waited["timedOut"], true, "{waited}");
@@ -39,7 +39,7 @@ fn a_paused_engine_calls_nobody() {
 #[test]
 #[ignore = "needs the build for tests"]
 fn no_start_is_missed_by_an_engine_that_is_resumed() {
-    // A paused engine isn't woken for a start, and doesn't look by itself soon enough.
+    // A paused engine isn't woken for a start, and doesn't poll by itself soon enough.
     let app = App::alone("admin_resume", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step());
@@ -53,7 +53,7 @@ fn no_start_is_missed_by_an_engine_that_is_resumed() {
     for id in ["p", "q"] {
         db.start(id, "one").go();
     }
-    assert_eq!(superuser.text(last_turn), before, "the engine has looked");
+    assert_eq!(superuser.text(last_turn), before, "the engine has polled");
     superuser.run("SELECT xdb.resume_engine()");
     for id in ["p", "q"] {
         db.completes(id);
@@ -145,7 +145,7 @@ fn a_pause_lets_answers_in_flight_be_applied() {
 }
 
 #[test]
-fn who_waits_is_woken_by_the_end_whatever_brings_it() {
+fn any_end_of_a_process_wakes_waiting_sessions() {
     let (app, _worker) = application("admin_wait");
     let mut db = app.db();
     for (id, ending) in [
@@ -163,7 +163,7 @@ fn who_waits_is_woken_by_the_end_whatever_brings_it() {
                 (outcome.status().to_owned(), Instant::now())
             });
             let mut superuser = app.superuser();
-            wait_until(&format!("somebody waits for {id}"), 10, || {
+            wait_until(&format!("a session waits for {id}"), 10, || {
                 superuser.count("pg_stat_activity WHERE query LIKE '%wait_for_process%' AND pid <> pg_backend_pid() AND state = 'active'") == 1
             });
             db.run(ending);
@@ -235,7 +235,7 @@ fn a_type_registered_again_is_the_new_one_from_the_next_call() {
 }
 
 #[test]
-fn a_disabled_engine_stands_still_and_goes_on() {
+fn a_disabled_engine_does_nothing_and_continues_when_enabled() {
     let app = App::alone("admin_enabled", ClusterOptions::default());
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());
@@ -281,7 +281,7 @@ fn attributes_are_found_among_a_million_keys() {
 }
 
 #[test]
-fn history_is_kept_as_the_start_says() {
+fn history_is_kept_according_to_the_start() {
     let (app, _worker) = application("admin_history");
     let mut db = app.db();
     for history in ["full", "none"] {
@@ -305,6 +305,6 @@ fn an_installed_build_has_none_of_the_hooks_of_tests() {
     app.cluster().arm("start");
     app.db().start("p", "one").go();
     app.db().completes("p");
-    assert!(app.cluster().is_armed(), "nobody looks for crash points");
+    assert!(app.cluster().is_armed(), "no process checks for crash points");
     app.done(&[]);
 }

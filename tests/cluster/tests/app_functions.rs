@@ -81,19 +81,19 @@ fn a_function_that_raises_refuses_the_whole_answer() {
             .locals(json!({"left": "behind"}))
             .publish("q", json!(1))
             .calls(&[("note", json!("x")), ("reserve", json!({"sku": call.input(), "quantity": 3}))]),
-        ("Take", refused) => force_complete(json!({"told": refused, "left": call.local("left")})),
+        ("Take", refused) => force_complete(json!({"outcome": refused, "left": call.local("left")})),
         _ => force_complete(json!(null)),
     });
     app.register("shop", &definition());
     db.start("of-no-sku", "shop").key("a1").input(json!("zz")).go();
     db.start("of-a-constraint", "shop").key("a1").input(json!("b2")).go();
-    let told = db.completes("of-no-sku").result().clone();
-    assert_eq!(told["told"]["sqlState"], "SH404", "{told}");
-    assert_eq!(told["told"]["message"], "there is no zz");
-    let told = db.completes("of-a-constraint").result().clone();
-    assert_eq!(told["told"]["sqlState"], codes::CHECK_VIOLATION, "{told}");
-    assert_eq!(told["told"]["constraint"], "enough");
-    assert_eq!(told["left"], json!(null));
+    let outcome = db.completes("of-no-sku").result().clone();
+    assert_eq!(outcome["outcome"]["sqlState"], "SH404", "{outcome}");
+    assert_eq!(outcome["outcome"]["message"], "there is no zz");
+    let outcome = db.completes("of-a-constraint").result().clone();
+    assert_eq!(outcome["outcome"]["sqlState"], codes::CHECK_VIOLATION, "{outcome}");
+    assert_eq!(outcome["outcome"]["constraint"], "enough");
+    assert_eq!(outcome["left"], json!(null));
     assert_eq!(db.count("noted"), 0, "the call before it is undone too");
     assert_eq!(db.count("stock WHERE note = 'sold'"), 0, "and what was written");
     assert_eq!((left(&app, "a1"), left(&app, "b2")), (10, 1));
@@ -102,13 +102,13 @@ fn a_function_that_raises_refuses_the_whole_answer() {
 }
 
 #[test]
-fn an_answer_that_calls_too_much_is_invalid_and_what_is_not_listed_waits_for_it() {
+fn an_answer_with_too_many_calls_is_invalid_and_an_unlisted_function_waits_for_its_registration() {
     let app = shop("functions_unknown");
     let mut db = app.db();
     let _worker = app.worker(|call: &Call| match (call.process_id(), call.attempt()) {
         ("unlisted", 1) => force_complete(json!(null)).calls(&[("other", json!(1))]),
         ("many", 1) => force_complete(json!(null)).calls(&vec![("note", json!(1)); 101]),
-        _ => force_complete(json!("told")),
+        _ => force_complete(json!("outcome")),
     });
     app.register("shop", &definition());
     db.start("many", "shop").key("a1").go();
@@ -118,7 +118,7 @@ fn an_answer_that_calls_too_much_is_invalid_and_what_is_not_listed_waits_for_it(
     assert_eq!(failed["errorType"], "InvalidAnswer", "{failed}");
     assert!(failed["detail"].as_str().is_some_and(|detail| detail.contains("at most 100 are allowed")), "{failed}");
     db.start("unlisted", "shop").key("a1").go();
-    wait_until("it is told", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function \"other\""#]));
+    wait_until("it is reported", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function \"other\""#]));
     assert_eq!(db.text("SELECT error_type FROM xdb.failures WHERE process_id = 'unlisted'"), "NotRegistered");
     db.run("SELECT xdb.stop_process('unlisted')");
     assert_eq!(db.count("noted"), 0);

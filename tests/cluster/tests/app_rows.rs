@@ -17,7 +17,7 @@ const WAYS: [Way; 4] = [Way::Http, Way::Function, Way::Rpc, Way::Claimed];
 const LOCKS: [&str; 3] = ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
 
 /// The values that a call has loaded. Or the SQLSTATE and the message of the error.
-type Told = Result<Value, (String, String)>;
+type CallResult = Result<Value, (String, String)>;
 
 /// An application whose processes write their input and return what they have loaded.
 struct Rows {
@@ -65,15 +65,15 @@ impl Rows {
     }
 
     /// Makes a process load the row with this key under the lock, and write these values.
-    fn go(&mut self, way: Way, lock: &str, table: &str, key: &str, written: Value) -> Told {
+    fn go(&mut self, way: Way, lock: &str, table: &str, key: &str, written: Value) -> CallResult {
         self.processes += 1;
         let (mut db, process) = (self.app.db(), format!("p{}", self.processes));
         let process_type = format!("{way:?} {lock} {table}");
         if way == Way::Rpc {
             db.start(&process, &process_type).key(key).go();
             let call = format!("SELECT xdb.invoke_rpc('{process}', 'Write', {})::text", jsonb(&written));
-            let told = db.try_one::<String>(&call).map_err(|error| (error.code.clone(), error.message.clone()));
-            return told.map(|text| serde_json::from_str(&text).expect("it is JSON"));
+            let result = db.try_one::<String>(&call).map_err(|error| (error.code.clone(), error.message.clone()));
+            return result.map(|text| serde_json::from_str(&text).expect("it is JSON"));
         }
         db.start(&process, &process_type).key(key).input(written).go();
         while way == Way::Claimed && db.status(&process) == "RUNNING" {
@@ -94,7 +94,14 @@ impl Rows {
     }
 
     /// Checks that every way gives this result, under each of these locks.
-    fn all_give(&mut self, what: &str, locks: &[&str], (table, key): (&str, &str), written: &Value, expected: &Told) {
+    fn all_give(
+        &mut self,
+        what: &str,
+        locks: &[&str],
+        (table, key): (&str, &str),
+        written: &Value,
+        expected: &CallResult,
+    ) {
         for (way, lock) in WAYS.iter().flat_map(|way| locks.iter().map(|lock| (*way, *lock))) {
             assert_eq!(self.go(way, lock, table, key, written.clone()), *expected, "{what}: {way:?} {lock}");
         }
@@ -126,7 +133,7 @@ fn trigger(name: &str, body: &str) -> String {
     )
 }
 
-fn refused(code: &str, message: &str) -> Told {
+fn refused(code: &str, message: &str) -> CallResult {
     Err((code.to_owned(), message.to_owned()))
 }
 
@@ -163,14 +170,14 @@ fn a_change_that_changes_nothing_and_is_left_out_is_written() {
         ));
         rows.map(table, &["status", "amount", "more", "note"]);
         rows.all_give(table, &["NO_LOCKING", "EXCLUSIVE_LOCK"], (table, "r"), &values, &Ok(values.clone()));
-        let gone = refused("02000", &format!("table public.{table} has no row with id = gone"));
-        rows.all_give(table, &["NO_LOCKING"], (table, "gone"), &json!({"status": "new"}), &gone);
+        let missing = refused("02000", &format!("table public.{table} has no row with id = missing"));
+        rows.all_give(table, &["NO_LOCKING"], (table, "missing"), &json!({"status": "new"}), &missing);
     }
     rows.app.done(&[]);
 }
 
 #[test]
-fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_that_says_so() {
+fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_about_it() {
     let mut rows = Rows::new("rows_vetoed");
     let log = "CREATE TABLE log (what text)";
     rows.app.db().run(log);
@@ -203,8 +210,8 @@ fn a_change_that_a_trigger_or_a_rule_vetoes_is_refused_with_a_message_that_says_
     rows.map("moved", &["status"]);
     for way in WAYS {
         rows.app.db().run("INSERT INTO moved VALUES ('r', 'old') ON CONFLICT DO NOTHING");
-        let told = rows.go(way, "NO_LOCKING", "moved", "r", json!({"status": "new"}));
-        assert_eq!(told, refused("02000", "table public.moved has no row with id = r"), "{way:?}");
+        let result = rows.go(way, "NO_LOCKING", "moved", "r", json!({"status": "new"}));
+        assert_eq!(result, refused("02000", "table public.moved has no row with id = r"), "{way:?}");
     }
     rows.app.done(&[]);
 }
@@ -221,13 +228,13 @@ fn privileges_on_columns_are_enough_for_every_lock() {
     );
     for table in ["people", "parts"] {
         rows.map(table, &["status"]);
-        let told = Ok(json!({"status": "old"}));
-        rows.all_give(table, &LOCKS, (table, "r"), &json!({"status": "old"}), &told);
-        rows.all_give(table, &LOCKS, (table, "r"), &Value::Null, &told);
-        rows.all_give(table, &LOCKS, (table, "gone"), &Value::Null, &Ok(json!({"status": null})));
+        let result = Ok(json!({"status": "old"}));
+        rows.all_give(table, &LOCKS, (table, "r"), &json!({"status": "old"}), &result);
+        rows.all_give(table, &LOCKS, (table, "r"), &Value::Null, &result);
+        rows.all_give(table, &LOCKS, (table, "missing"), &Value::Null, &Ok(json!({"status": null})));
     }
     let mut superuser = rows.app.superuser();
-    // A change of what is loaded is found without a look at the row's version.
+    // A change of loaded columns is found without the row's version.
     superuser.run("UPDATE people SET status = 'new'");
     rows.all_give("changed", &LOCKS, ("people", "r"), &Value::Null, &Ok(json!({"status": "new"})));
     // Without UPDATE nothing can be locked, and that is no null either.
@@ -270,7 +277,7 @@ fn a_policy_for_update_hides_no_value_and_its_refusal_counts_as_an_attempt() {
         rows.all_give("written", &LOCKS[..1], (name, "hers"), &written, &hidden);
         rows.all_give("own", &LOCKS, (name, "own"), &written, &seen);
         // Not there, as far as its owner can see.
-        rows.all_give("gone", &LOCKS, (name, "gone"), &Value::Null, &Ok(json!({"title": null})));
+        rows.all_give("missing", &LOCKS, (name, "missing"), &Value::Null, &Ok(json!({"title": null})));
         rows.app.superuser().run(&format!("INSERT INTO {name} VALUES ('secret', 'secret', 'app')"));
         rows.all_give("secret", &LOCKS, (name, "secret"), &Value::Null, &Ok(json!({"title": null})));
     }
@@ -301,7 +308,7 @@ fn hanging(name: &str, setup: &str, columns: &[&str], lock: &str) -> (App, Worke
 }
 
 #[test]
-fn a_column_that_others_write_all_the_time_repeats_no_call() {
+fn a_column_that_other_sessions_write_all_the_time_repeats_no_call() {
     let setup = "CREATE TABLE parent (id text PRIMARY KEY, n int, m text, beat int DEFAULT 0);
         CREATE FUNCTION beats() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.beat := OLD.beat + 1; RETURN NEW; END $$;
         CREATE TRIGGER beats BEFORE UPDATE ON parent FOR EACH ROW EXECUTE FUNCTION beats();
@@ -409,7 +416,7 @@ fn a_row_whose_key_can_not_be_written_is_shown() {
     child.run("BEGIN; INSERT INTO child VALUES ('r', 'c')");
     db.start("n", "write").key("r").input(json!({"n": 1})).go();
     db.completes("n");
-    // `code` is a key that others may refer to.
+    // `code` is a key that other tables may refer to.
     db.start("code", "write").key("r").input(json!({"code": "d"})).go();
     wait_until("the row is shown", 20, || {
         let held = db.json("SELECT xdb.describe_process('code') -> 'heldUpBy' -> 0");

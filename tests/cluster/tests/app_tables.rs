@@ -21,7 +21,7 @@ impl Refusing {
                 let go_on = next("After", json!(null)).globals(write.clone());
                 Reply::hang(go_on.locals(json!({"left": "behind"})).publish("q", json!(1)))
             }
-            ("Write", refused) => force_complete(json!({"told": refused, "left": call.local("left")})).into(),
+            ("Write", refused) => force_complete(json!({"write_error": refused, "left": call.local("left")})).into(),
             _ => Reply::from(force_complete(json!("written"))),
         });
         // Nothing is loaded, so that it is the write and nothing else that the table refuses.
@@ -44,7 +44,7 @@ impl Refusing {
     }
 
     /// Runs the process like [`Refusing::result`], if the write is refused. Returns the error that the worker got.
-    fn told(&self, meanwhile: &str) -> Value {
+    fn write_error(&self, meanwhile: &str) -> Value {
         let result = self.result(meanwhile);
         let mut db = self.app.db();
         assert_eq!(result["left"], json!(null), "a refused answer left a local attribute behind");
@@ -53,18 +53,18 @@ impl Refusing {
         let keys: Vec<String> = self.worker.calls().iter().map(|call| call.idempotency_key().to_owned()).collect();
         assert_eq!(keys.len(), 2);
         assert_ne!(keys[0], keys[1], "the request has changed, so the key has to");
-        result["told"].clone()
+        result["write_error"].clone()
     }
 }
 
 #[test]
 fn a_constraint_refuses() {
     let test = Refusing::new("table_check", json!({"n": 99}));
-    let told = test.told("");
-    assert_eq!(told["sqlState"], codes::CHECK_VIOLATION);
-    assert_eq!(told["constraint"], "not_too_much");
-    assert!(told["table"].as_str().is_some_and(|table| table.contains("account")), "{told}");
-    assert!(told["message"].as_str().is_some_and(|message| message.contains("not_too_much")), "{told}");
+    let write_error = test.write_error("");
+    assert_eq!(write_error["sqlState"], codes::CHECK_VIOLATION);
+    assert_eq!(write_error["constraint"], "not_too_much");
+    assert!(write_error["table"].as_str().is_some_and(|table| table.contains("account")), "{write_error}");
+    assert!(write_error["message"].as_str().is_some_and(|message| message.contains("not_too_much")), "{write_error}");
     assert_eq!(test.app.db().one::<i32>("SELECT n FROM account WHERE id = 'r'"), 1);
     test.app.done(&[]);
 }
@@ -72,15 +72,15 @@ fn a_constraint_refuses() {
 #[test]
 fn a_unique_index_refuses() {
     let test = Refusing::new("table_unique", json!({"email": "taken@example.org"}));
-    assert_eq!(test.told("")["sqlState"], codes::UNIQUE_VIOLATION);
+    assert_eq!(test.write_error("")["sqlState"], codes::UNIQUE_VIOLATION);
     test.app.done(&[]);
 }
 
 #[test]
 fn a_type_refuses() {
     let test = Refusing::new("table_type", json!({"n": "many"}));
-    let told = test.told("");
-    assert_eq!(told["sqlState"], "22P02", "{told}");
+    let write_error = test.write_error("");
+    assert_eq!(write_error["sqlState"], "22P02", "{write_error}");
     test.app.done(&[]);
 }
 
@@ -88,14 +88,14 @@ fn a_type_refuses() {
 fn a_privilege_is_missing() {
     let test = Refusing::new("table_privilege", json!({"n": 2}));
     test.app.superuser().run("REVOKE UPDATE ON account FROM app");
-    assert_eq!(test.told("")["sqlState"], codes::INSUFFICIENT_PRIVILEGE);
+    assert_eq!(test.write_error("")["sqlState"], codes::INSUFFICIENT_PRIVILEGE);
     test.app.done(&[]);
 }
 
 #[test]
-fn the_table_is_gone() {
+fn the_table_was_dropped() {
     let test = Refusing::new("table_dropped", json!({"n": 2}));
-    assert_eq!(test.told("DROP TABLE account")["sqlState"], codes::UNDEFINED_TABLE);
+    assert_eq!(test.write_error("DROP TABLE account")["sqlState"], codes::UNDEFINED_TABLE);
     test.app.done(&[]);
 }
 
@@ -108,15 +108,15 @@ fn a_renamed_table_is_followed() {
 }
 
 #[test]
-fn a_row_that_is_gone_is_not_made_again() {
+fn a_deleted_row_is_not_created_again() {
     let test = Refusing::new("table_row_gone", json!({"n": 2}));
-    assert_eq!(test.told("DELETE FROM account WHERE id = 'r'")["sqlState"], codes::NO_DATA);
+    assert_eq!(test.write_error("DELETE FROM account WHERE id = 'r'")["sqlState"], codes::NO_DATA);
     assert_eq!(test.app.db().count("account WHERE id = 'r'"), 0);
     test.app.done(&[]);
 }
 
 #[test]
-fn a_table_that_cannot_even_be_read_does_not_stop_the_others() {
+fn an_unreadable_table_does_not_stop_the_processes_of_other_tables() {
     let app = App::new("table_unreadable");
     let mut db = app.db();
     db.run("CREATE TABLE doomed (id text PRIMARY KEY, n int); INSERT INTO doomed VALUES ('r', 1)");
@@ -134,7 +134,7 @@ fn a_table_that_cannot_even_be_read_does_not_stop_the_others() {
     db.start("bystander", "other").go();
     db.completes("bystander");
     // The worker gets the error, or the failure is shown. Both say what happened.
-    wait_until("somebody learns of it", 20, || {
+    wait_until("the worker or a view shows it", 20, || {
         worker.count(|call| call.refused_write()["sqlState"] == codes::UNDEFINED_TABLE) > 0
             || views::fails_saying(&mut db, "p", &["42P01", "doomed"])
     });

@@ -10,7 +10,7 @@ fn loading(policy: &str, names: &[&str]) -> Value {
 }
 
 #[test]
-fn a_call_gets_what_its_loading_policy_asks_for() {
+fn a_call_gets_the_attributes_of_its_loading_policy() {
     let app = App::new("attributes_loading");
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!(null)),
@@ -160,6 +160,6 @@ fn processes_that_share_a_row_write_it_one_after_another_also_in_one_batch() {
     assert_eq!(db.count(lost), 0, "a write undid another one");
     let last = "SELECT (u.status, u.source) = (a.status, a.source) FROM users u, audit a ORDER BY a.n DESC LIMIT 1";
     assert!(db.one::<bool>(last));
-    assert_eq!(worker.count(|_| true), 10, "nobody is called again without a lock");
+    assert_eq!(worker.count(|_| true), 10, "no call is repeated without a lock");
     app.done(&[]);
 }

@@ -107,8 +107,8 @@ fn of_execute() -> Vec<(String, &'static str)> {
         ),
         (options(r#"{"loadLocalAttributes":{"policy":"SOME"}}"#), "loadLocalAttributes.policy \"SOME\" is unknown"),
         (
-            options(r#"{"executeLoadLocalAttributes":{"policy":"PARTIAL","names":["nobody"]}}"#),
-            r#"executeLoadLocalAttributes names the unknown attribute "nobody""#,
+            options(r#"{"executeLoadLocalAttributes":{"policy":"PARTIAL","names":["missing"]}}"#),
+            r#"executeLoadLocalAttributes names the unknown attribute "missing""#,
         ),
         (close("{}"), "threadCloseDecision.closeType is missing"),
         (
@@ -116,11 +116,11 @@ fn of_execute() -> Vec<(String, &'static str)> {
             r#"closeType "COMPLETE" is unknown; known are GRACEFUL_COMPLETE_PROCESS"#,
         ),
         (close(r#"{"closeType":"DEAD_END","closeInput":1e-16384}"#), "closeInput has a number"),
-        (effect(r#""writeToLocalAttributes":{"nobody":1}"#), r#"unknown local attribute "nobody""#),
+        (effect(r#""writeToLocalAttributes":{"missing":1}"#), r#"unknown local attribute "missing""#),
         (effect(r#""writeToLocalAttributes":{"":1}"#), "writeToLocalAttributes has a key that is empty"),
         (effect(r#""writeToLocalAttributes":{"a\u0000":1}"#), "writeToLocalAttributes has a key that contains a NUL"),
         (effect(r#""writeToLocalAttributes":{"\ud800":1}"#), "writeToLocalAttributes is not valid"),
-        (effect(r#""writeToGlobalAttributes":{"nobody":1}"#), r#"unknown global attribute "nobody""#),
+        (effect(r#""writeToGlobalAttributes":{"missing":1}"#), r#"unknown global attribute "missing""#),
         (effect(r#""writeToGlobalAttributes":[]"#), "writeToGlobalAttributes must be an object"),
         (effect(r#""writeToGlobalAttributes":{"n":"many"}"#), r#"(22P02): It is for table public.counters, key "id""#),
         (effect(r#""writeToGlobalAttributes":{"n":2147483648}"#), r#"key "id" or column "n"."#),
@@ -210,12 +210,12 @@ fn an_answer_of_an_rpc_with_a_fault_is_the_callers_error() {
         (r#"{"stateDecision": {"nextStates": [{"stateId": "Nowhere"}]}}"#, "unknown state \"Nowhere\""),
         (
             r#"{"stateDecision": {"nextStates": [{"stateId": "Only", "stateConfig":
-                {"loadLocalAttributes": {"policy": "PARTIAL", "names": ["nobody"]}}}]}}"#,
+                {"loadLocalAttributes": {"policy": "PARTIAL", "names": ["missing"]}}}]}}"#,
             "loadLocalAttributes names the unknown attribute",
         ),
         (r#"{"publishToLocalQueue": [{"queueName": "nowhere"}]}"#, "unknown local queue \"nowhere\""),
-        (r#"{"writeToLocalAttributes": {"nobody": 1}}"#, "unknown local attribute \"nobody\""),
-        (r#"{"writeToGlobalAttributes": {"nobody": 1}}"#, "unknown global attribute \"nobody\""),
+        (r#"{"writeToLocalAttributes": {"missing": 1}}"#, "unknown local attribute \"missing\""),
+        (r#"{"writeToGlobalAttributes": {"missing": 1}}"#, "unknown global attribute \"missing\""),
     ] {
         let input = xdb_cluster_tests::db::jsonb(&json!(answer));
         let error = db.refused(codes::WORKER_FAILED, &format!("SELECT xdb.invoke_rpc('p', 'answer', {input})"));

@@ -32,7 +32,7 @@ fn one_that_refuses_connections() {
     worker.go_away();
     let mut db = app.db();
     db.start("p", "one").go();
-    wait_until("the failure says so", 10, || views::fails_saying(&mut db, "p", &["refused", "connect"]));
+    wait_until("the failure shows it", 10, || views::fails_saying(&mut db, "p", &["refused", "connect"]));
     worker.come_back();
     assert_eq!(db.completes("p").result(), "healed");
     app.done(&[]);
@@ -54,7 +54,7 @@ fn one_that_answers_500() {
 }
 
 #[test]
-fn one_that_answers_500_without_a_word() {
+fn a_worker_answers_500_without_a_body() {
     survives("bad_mute", &["500"], |_| Reply::Raw(500, Vec::new()));
 }
 
@@ -100,7 +100,7 @@ fn one_that_closes_in_the_middle() {
 }
 
 #[test]
-fn one_whose_answer_no_database_can_hold() {
+fn a_workers_answer_does_not_fit_into_any_database() {
     survives("bad_nul", &["nul", "u0000", "jsonb", "character"], |_| force_complete(json!("a\u{0}b")));
 }
 
@@ -199,7 +199,7 @@ fn a_process_times_out_and_a_late_answer_changes_nothing() {
 }
 
 #[test]
-fn a_dead_worker_costs_the_others_nothing() {
+fn a_dead_worker_costs_the_other_workers_nothing() {
     let app = App::new("bad_neighbour");
     let dead = app.worker_named("dead", |_| Reply::hang(dead_end()));
     let lively = app.worker_named("lively", |_| force_complete(json!(null)));

@@ -35,7 +35,7 @@ fn stuck(app: &App, count: u32) -> Worker {
 }
 
 #[test]
-fn a_worker_that_is_gone_is_probed_and_costs_neither_the_others_nor_its_calls_anything() {
+fn an_unreachable_worker_is_probed_and_costs_neither_the_other_workers_nor_its_calls_anything() {
     let app = App::new("breaker_dead");
     let lively = app.worker_named("lively", |_| force_complete(json!(null)));
     app.register_with("lively", "quick", &one_step());
@@ -64,7 +64,7 @@ fn a_worker_that_is_gone_is_probed_and_costs_neither_the_others_nor_its_calls_an
     let worker = row(&app, "dead");
     assert!(worker["breaker"] == "open" || worker["breaker"] == "half-open", "{worker}");
     assert!(worker["breaker_open_since"].is_string(), "{worker}");
-    wait_until("the next probe is told", 5, || row(&app, "dead")["next_probe_at"].is_string());
+    wait_until("the next probe is shown", 5, || row(&app, "dead")["next_probe_at"].is_string());
     assert_eq!(breaker(&app, "lively"), "closed");
     let attempts = db.one::<i64>("SELECT coalesce(sum(attempt), 0)::int8 FROM xdb.failures");
     assert!(attempts <= calls(&app, "dead"), "{attempts} attempts were counted");
@@ -96,7 +96,7 @@ fn a_worker_that_is_registered_again_gets_a_new_chance_at_once() {
 }
 
 #[test]
-fn calls_whose_type_moves_to_another_worker_go_there_though_the_old_one_is_gone() {
+fn calls_follow_their_type_to_another_worker_even_if_the_old_one_is_unreachable() {
     let app = App::new("breaker_moved");
     let dead = stuck(&app, 1500);
     let definition = Definition::starting_with("Only").step("Only");
@@ -110,12 +110,12 @@ fn calls_whose_type_moves_to_another_worker_go_there_though_the_old_one_is_gone(
     assert_eq!(views::with_status(&mut db, "stuck-%", "RUNNING"), 1500);
     assert_ne!(breaker(&app, "dead"), "closed");
     dead.come_back();
-    wait_until("the others complete", 60, || views::with_status(&mut db, "stuck-%", "COMPLETED") == 1500);
+    wait_until("the other processes complete", 60, || views::with_status(&mut db, "stuck-%", "COMPLETED") == 1500);
     app.done(&[]);
 }
 
 #[test]
-fn calls_that_move_to_a_worker_that_is_gone_do_not_stand_in_the_way_of_others() {
+fn calls_that_move_to_an_unreachable_worker_do_not_block_other_calls() {
     let app = App::new("breaker_in_the_way");
     let lively = app.worker_named("lively", |_| force_complete(json!(null)));
     app.register_with("lively", "quick", &one_step());
@@ -136,7 +136,7 @@ fn calls_that_move_to_a_worker_that_is_gone_do_not_stand_in_the_way_of_others() 
 }
 
 #[test]
-fn a_worker_that_answers_errors_is_there() {
+fn a_worker_that_answers_errors_is_reachable() {
     let app = App::new("breaker_errors");
     let worker = app.worker_named("grumpy", |call: &Call| match call.attempt() {
         1..=3 => error(500, "Grumpy", "not yet"),
@@ -154,14 +154,14 @@ fn a_worker_that_answers_errors_is_there() {
 #[test]
 fn one_process_with_quick_retries_spends_its_attempts() {
     let app = App::new("breaker_alone");
-    let gone = app.worker_named("gone", |_| force_complete(json!(null)));
+    let unreachable = app.worker_named("unreachable", |_| force_complete(json!(null)));
     let policy = json!({"executeApiRetryPolicy": attempts(12)});
-    app.register_with("gone", "one", &Definition::starting_with("Only").step_with("Only", policy));
-    gone.go_away();
+    app.register_with("unreachable", "one", &Definition::starting_with("Only").step_with("Only", policy));
+    unreachable.go_away();
     let mut db = app.db();
     db.start("p", "one").go();
     assert_eq!(db.outcome("p").status(), "FAILED");
-    assert_eq!(calls(&app, "gone"), 12);
-    assert_eq!(breaker(&app, "gone"), "closed");
+    assert_eq!(calls(&app, "unreachable"), 12);
+    assert_eq!(breaker(&app, "unreachable"), "closed");
     app.done(&[]);
 }

@@ -10,7 +10,7 @@ fn header<'a>(call: &'a Call, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_call_says_who_makes_it_and_for_whom() {
+fn a_call_names_its_engine_and_its_process() {
     let app = App::new("calling_context");
     let worker = app.worker(|call: &Call| match (call.api, call.attempt()) {
         (Api::Rpc, _) => output(json!("told")).into(),
@@ -72,7 +72,7 @@ fn a_call_says_who_makes_it_and_for_whom() {
 }
 
 #[test]
-fn a_session_says_to_which_trace_its_calls_belong() {
+fn a_session_sets_the_trace_of_its_calls() {
     let app = App::new("calling_trace");
     let worker = app.worker(|call: &Call| match call.api {
         Api::Rpc => output(json!(null)),
@@ -105,7 +105,7 @@ fn a_session_says_to_which_trace_its_calls_belong() {
     }
     assert_eq!((sent("none", Api::Execute).as_deref(), sent("none", Api::Rpc).as_deref()), (Some(""), Some("")));
 
-    set(&mut db, "of nobody");
+    set(&mut db, "unrelated");
     let refused = db.start("p", "traced").refused(codes::INVALID_ARGUMENT);
     assert!(refused.message.contains("xdb.traceparent"), "{refused:?}");
     db.refused(codes::INVALID_ARGUMENT, "SELECT xdb.invoke_rpc('own', 'ask')");
@@ -113,7 +113,7 @@ fn a_session_says_to_which_trace_its_calls_belong() {
 }
 
 #[test]
-fn what_nobody_knows_is_ignored_in_answers() {
+fn unknown_keys_of_answers_are_ignored() {
     let app = App::new("calling_unknown");
     let extra = json!({"of": ["a", {"later": "version"}]});
     let worker = app.worker(move |call: &Call| {
@@ -205,7 +205,7 @@ fn a_timer_for_a_moment_fires_at_that_moment() {
 }
 
 #[test]
-fn what_a_process_waits_for_and_what_failed_last_can_be_seen() {
+fn views_show_the_waits_and_the_last_failure_of_a_process() {
     let app = App::new("calling_seen");
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (_, "Fork") => next_all(&[("Wait", json!(null)), ("Fail", json!(null))]).into(),

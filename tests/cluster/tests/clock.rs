@@ -38,7 +38,7 @@ fn a_turn_is_made(db: &mut Db, id: &str) {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn what_takes_days_happens_when_the_clock_gets_there() {
+fn a_timer_of_days_fires_when_the_clock_gets_there() {
     let (app, worker) = application("clock_days");
     let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": HOUR}});
     app.register("patient", &Definition::starting_with("Only").step_with("Only", patient));
@@ -77,7 +77,7 @@ fn what_takes_days_happens_when_the_clock_gets_there() {
     let kept = db.count("xdb.processes");
     db.run("SELECT xdb.publish_global('box', '1', ttl => '1 hour')");
     set_clock_offset(&app, "20 days");
-    wait_until("the engine has looked for what is old", 10, || db.count("xdb.queue_messages") == 0);
+    wait_until("the engine has scanned for expired rows", 10, || db.count("xdb.queue_messages") == 0);
     assert_eq!(app.superuser().one::<i64>("SELECT xdb.purge('7 days')"), 0);
     a_turn_is_made(&mut db, "turn-3");
     assert_eq!(db.count("xdb.processes"), kept + 1);
@@ -87,7 +87,7 @@ fn what_takes_days_happens_when_the_clock_gets_there() {
     db.completes("old");
     assert_eq!(app.superuser().one::<i64>("SELECT xdb.purge('7 days')"), 0);
     set_clock_offset(&app, "-12 days");
-    wait_until("what is older than the retention is gone", 10, || db.count("xdb.processes") == kept + 1);
+    wait_until("processes older than the retention are purged", 10, || db.count("xdb.processes") == kept + 1);
     assert_eq!(db.count("xdb.processes WHERE process_id = 'old'"), 0);
     app.done(&[]);
 }
@@ -169,7 +169,7 @@ fn calls_that_are_under_way_keep_their_leases_and_timeouts() {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn a_bad_value_changes_nothing_and_stops_nobody() {
+fn a_bad_value_changes_nothing_and_stops_no_process() {
     let (app, _worker) = application("clock_bad");
     let mut db = app.db();
     let mut superuser = app.superuser();
@@ -192,7 +192,7 @@ fn a_bad_value_changes_nothing_and_stops_nobody() {
     let ahead = "SELECT round(extract(epoch FROM started_at - now()) / 86400)::int4 FROM xdb.processes";
     assert_eq!(db.one::<i32>(ahead), 5, "what was there goes on");
 
-    // A server that starts with it says so, and runs at the real time.
+    // A server that starts with it logs a warning, and runs at the real time.
     app.cluster().crash();
     app.cluster().launch();
     let mut db = app.db();
@@ -203,7 +203,7 @@ fn a_bad_value_changes_nothing_and_stops_nobody() {
 }
 
 #[test]
-fn what_began_in_another_time_is_sound() {
+fn processes_that_began_at_another_time_are_sound() {
     let app = App::alone("clock_sound", ClusterOptions::default());
     let _worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
         (Api::Rpc, _) => output(json!("asked")),

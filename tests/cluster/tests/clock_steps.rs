@@ -50,7 +50,7 @@ fn fired(app: &App, count: usize) {
 }
 
 #[test]
-fn a_clock_that_is_set_back_delays_what_was_due_by_no_more_and_stops_nothing() {
+fn a_clock_that_is_set_back_delays_due_work_by_no_more_than_that() {
     let (app, worker, narrow) = application("steps_back");
     let mut db = app.db();
     db.start("flying", "flying").go();
@@ -131,7 +131,7 @@ fn a_timer_is_early_by_no_more_than_the_clock_was_set() {
 /// applying an answer takes longer than that moment.
 #[test]
 #[ignore = "needs the build for tests"]
-fn a_timer_that_comes_due_by_a_step_is_not_missed_by_a_turn_that_looks_for_calls_alone() {
+fn a_timer_that_comes_due_by_a_clock_step_is_not_missed_by_a_turn_that_scans_only_for_calls() {
     // The engine does not poll.
     let options =
         ClusterOptions::default().own_clock().set("xdb.test_poll_interval", "1h").set("xdb.apply_timeout", "10s");

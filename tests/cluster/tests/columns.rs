@@ -319,7 +319,7 @@ fn json_null_is_sql_null() {
 }
 
 #[test]
-fn what_a_type_refuses_is_refused_and_never_changed() {
+fn a_value_that_a_column_type_refuses_is_refused_and_never_changed() {
     let app = App::new("columns_refused");
     let mut db = app.db();
     db.run(
@@ -379,7 +379,7 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
 
 /// Such types define by a cast how they become JSON. There is no way back, except for a value that was a text.
 #[test]
-fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
+fn a_type_that_reads_as_an_object_and_accepts_none_is_named() {
     let app = App::new("columns_objects");
     app.superuser().run(
         "CREATE SCHEMA other_types; CREATE EXTENSION hstore SCHEMA other_types; GRANT USAGE ON SCHEMA other_types TO PUBLIC;
@@ -416,8 +416,8 @@ fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
     for (column, value, message) in &refusals {
         let process = format!("state {column}");
         db.start(&process, "objects").key("r").input(json!({*column: value})).go();
-        let told = db.completes(&process).result().clone();
-        assert!(told.as_str().is_some_and(|told| told.starts_with(message)), "{column}: {told}");
+        let result = db.completes(&process).result().clone();
+        assert!(result.as_str().is_some_and(|result| result.starts_with(message)), "{column}: {result}");
         assert_eq!(worker.calls().last().expect("a call").refused_write()["sqlState"], "22P02");
         assert_eq!(worker.calls().last().expect("a call").global(column), value, "it is read as its cast says");
         let call = format!("SELECT xdb.invoke_rpc('called', 'write', {})", jsonb(&json!({*column: value})));

@@ -99,7 +99,7 @@ fn a_template_copy_waits_until_it_is_adopted() {
     assert_eq!(copy.count("xdb.processes WHERE status = 'RUNNING'"), 7);
     let error = copy.try_run("SELECT xdb.adopt()").expect_err("app is no administrator");
     assert_eq!(error.code, "42501");
-    // What is started there waits with the others.
+    // A process that is started there waits with the others.
     copy.start("early", "careful").key("early").globals(json!({"status": "new"})).go();
     app.cluster().connect("copy_of", "boss").run("SELECT xdb.adopt()");
     worker.wait_for_count("the copy's call is made", 20, 3, |call| call.target() == "Hang");
@@ -218,7 +218,7 @@ fn in_another_server_roles_are_found_by_their_names() {
 }
 
 #[test]
-fn in_another_server_what_a_missing_role_has_closed_is_nobodys() {
+fn in_another_server_closed_processes_of_a_missing_role_have_no_owner() {
     let app = App::alone("copy_left", ClusterOptions::default());
     let _worker = app.worker(|_: &Call| force_complete(json!("secret")).publish_global("box", json!("secret")));
     app.register("one", &one_step());
@@ -251,7 +251,7 @@ fn in_another_server_what_a_missing_role_has_closed_is_nobodys() {
 }
 
 #[test]
-fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
+fn on_the_same_server_dropped_roles_are_found_by_their_names() {
     let (app, worker) = application("copy_roles");
     start(&app, &worker);
     app.session("other").start("moved", "hanging").go();
@@ -302,7 +302,7 @@ fn a_dump_can_be_restored_in_any_order_of_its_tables() {
 }
 
 #[test]
-fn what_has_lost_its_process_type_is_shown_and_goes_on_when_it_is_registered_again() {
+fn a_process_without_its_type_is_shown_and_continues_when_the_type_is_registered_again() {
     let (app, worker) = application("copy_lossy");
     start(&app, &worker);
     let (cluster, dump) = (app.cluster(), app.cluster().dump("copy_lossy", &[]));
@@ -334,7 +334,7 @@ fn what_has_lost_its_process_type_is_shown_and_goes_on_when_it_is_registered_aga
     // Lost in a database that runs, as an earlier release left it after such a restore.
     superuser.run("DELETE FROM xdb.process_type WHERE process_type = 'careful'; UPDATE xdb.registry SET generation = generation + 1");
     copy.run("SELECT xdb.skip_timer('p0', 'Wait-1')");
-    wait_until("the call that nobody makes is told", 20, || {
+    wait_until("the call without a worker is reported", 20, || {
         superuser.one("SELECT coalesce(reason, '') = 'process types of running processes are not registered: \"careful\" (1 process)' FROM xdb.status()")
     });
     assert_eq!(copy.count("xdb.failures WHERE detail LIKE '%is not registered%'"), 5);

@@ -57,7 +57,7 @@ impl Story {
         start(&mut db, process_id, process_type).expect("a start")
     }
 
-    /// Does work during which the server dies at the point.
+    /// Does work during which the server crashes at the point.
     fn crash_at(&self, point: &str, work: impl FnOnce(&mut Db) -> Result<(), SqlError>) {
         let mut db = self.app.db();
         self.app.crash_at(point, || work(&mut db));
@@ -93,7 +93,7 @@ fn start(db: &mut Db, process_id: &str, process_type: &str) -> Result<String, Sq
     db.start(process_id, process_type).key(process_id).globals(json!({"n": 0})).options(request).try_go()
 }
 
-/// The engine dies at a point that counters reach. The counters complete all the same.
+/// The engine crashes at a point that counters reach. The counters complete all the same.
 fn counters_come_by(point: &str) {
     let story = Story::new(point);
     story.app.cluster().arm(point);
@@ -126,7 +126,7 @@ fn between_commit_and_dispatch() {
 }
 
 #[test]
-fn in_a_turn_that_has_written_to_users_tables() {
+fn in_a_turn_that_has_written_to_the_applications_tables() {
     counters_come_by("turn-tables");
 }
 
@@ -168,7 +168,7 @@ fn in_a_turn_that_fires_a_timer() {
 }
 
 #[test]
-fn in_a_turn_that_takes_messages_in() {
+fn in_a_turn_that_receives_messages() {
     let story = Story::new("messages");
     story.start("m", "mail");
     story.waits("m");
@@ -250,7 +250,7 @@ fn in_a_purge() {
 }
 
 /// After a crash in the middle of a start, nothing of it exists, and it can be repeated.
-fn a_start_dies_at(point: &str) {
+fn a_start_crashes_at(point: &str) {
     let story = Story::new(&format!("start-{point}"));
     story.crash_at(point, |db| start(db, "c", "counter").map(drop));
     let mut superuser = story.app.superuser();
@@ -265,12 +265,12 @@ fn a_start_dies_at(point: &str) {
 
 #[test]
 fn in_a_start_that_has_written_everything() {
-    a_start_dies_at("start");
+    a_start_crashes_at("start");
 }
 
 #[test]
 fn in_the_middle_of_saving_a_start() {
-    a_start_dies_at("caller-save");
+    a_start_crashes_at("caller-save");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn in_a_publish() {
 }
 
 /// After a crash, an RPC leaves nothing behind, not even its idempotency key, and it can be repeated.
-fn an_rpc_dies_at(point: &str) {
+fn an_rpc_crashes_at(point: &str) {
     let story = Story::new(&format!("rpc-{point}"));
     story.start("r", "long");
     story.waits("r");
@@ -343,13 +343,13 @@ fn an_rpc_dies_at(point: &str) {
 }
 
 #[test]
-fn in_an_rpc_whose_answer_has_come() {
-    an_rpc_dies_at("rpc-answer");
+fn in_an_rpc_with_an_answer() {
+    an_rpc_crashes_at("rpc-answer");
 }
 
 #[test]
 fn in_the_middle_of_saving_an_rpc() {
-    an_rpc_dies_at("caller-save");
+    an_rpc_crashes_at("caller-save");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn completes(app: &App, process: &str, what: &[&str]) {
 
 // --- functions in place of workers -----------------------------------------------------------------------------------
 
-/// The server dies at a point that runners reach, while functions are to be called, some of them in one transaction.
+/// The server crashes at a point that runners reach, while functions are to be called, some of them in one transaction.
 fn a_runner_comes_by(point: &str) {
     let app = application(point);
     let definition = Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.step"}));
@@ -84,7 +84,7 @@ fn when_a_function_has_done_its_work() {
 }
 
 #[test]
-fn in_the_middle_of_saving_what_a_function_has_answered() {
+fn while_the_answer_of_a_function_is_saved() {
     a_runner_comes_by("turn-save");
 }
 
@@ -115,7 +115,7 @@ fn calling(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-/// The server dies at a point that answers reach which call a function.
+/// The server crashes at a point that answers reach which call a function.
 fn an_answer_comes_by(point: &str) {
     let (app, worker) = calling(&format!("calls-{point}"));
     app.cluster().arm(point);
@@ -166,7 +166,7 @@ fn in_an_rpc_that_has_called_functions() {
 // --- pull workers ----------------------------------------------------------------------------------------------------
 
 /// A process `p` with one call for a pull worker.
-fn fetching(name: &str) -> App {
+fn with_claimed_call(name: &str) -> App {
     let app = application(&format!("pull-{name}"));
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 0.1}});
@@ -192,13 +192,13 @@ fn attempts_failed(app: &App) -> i64 {
 
 /// The statements of a pull worker's transaction: its own write, and the answer.
 fn answer(token: &str) -> String {
-    let answer = jsonb(&force_complete(json!("fetched")).json());
+    let answer = jsonb(&force_complete(json!("claimed")).json());
     format!("BEGIN; INSERT INTO ledger VALUES ('p', 'work', 1); SELECT xdb.complete_call('{token}', {answer}); COMMIT")
 }
 
 #[test]
 fn in_a_claim() {
-    let app = fetching("claim");
+    let app = with_claimed_call("claim");
     app.crash_at("pull-claim", || app.db().try_run(CLAIM));
     assert_eq!(app.superuser().count("xdb.task WHERE attempt = 0 AND lease_until IS NULL"), 1, "it was none");
     let token: String = app.db().one(CLAIM);
@@ -209,8 +209,8 @@ fn in_a_claim() {
 }
 
 #[test]
-fn in_the_answer_to_a_fetched_call() {
-    let app = fetching("answer");
+fn in_the_answer_to_a_claimed_call() {
+    let app = with_claimed_call("answer");
     let token = claim_for_good(&app, CLAIM);
     for point in ["caller-save", "pull-answer"] {
         app.crash_at(point, || app.db().try_run(&answer(&token)));
@@ -226,8 +226,8 @@ fn in_the_answer_to_a_fetched_call() {
 }
 
 #[test]
-fn in_the_failure_of_a_fetched_call() {
-    let app = fetching("failure");
+fn in_the_failure_of_a_claimed_call() {
+    let app = with_claimed_call("failure");
     let token = claim_for_good(&app, CLAIM);
     let fail = format!(
         "BEGIN; INSERT INTO ledger VALUES ('p', 'failed', 1); \
@@ -253,7 +253,7 @@ fn in_the_failure_of_a_fetched_call() {
 
 #[test]
 fn while_leases_that_have_ended_are_noted() {
-    let app = fetching("note");
+    let app = with_claimed_call("note");
     claim_for_good(&app, "SELECT token FROM xdb.claim_calls('pull', lease => '1 microsecond')");
     app.crash_at("pull-note", || app.db().try_run(CLAIM));
     assert_eq!(attempts_failed(&app), 0);

@@ -140,9 +140,9 @@ fn in_a_turn_of_a_runner_that_holds_calls_of_functions() {
 fn in_a_claim_of_a_session_that_holds_a_call() {
     let (app, worker) = application("claim", ClusterOptions::default());
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
-    app.register_with("pull", "fetched", &one_step());
+    app.register_with("pull", "pulled", &one_step());
     let mut db = app.db();
-    db.run("BEGIN; SELECT xdb.start_process('p', 'fetched'); SELECT xdb.pause_process('p'); COMMIT");
+    db.run("BEGIN; SELECT xdb.start_process('p', 'pulled'); SELECT xdb.pause_process('p'); COMMIT");
     let claim = "SELECT count(*) FROM xdb.claim_calls('pull')";
     app.crash_at("claim-hold", || db.try_run(claim));
     assert_eq!(held(&app), Some(0), "it was not committed");
@@ -205,7 +205,7 @@ fn in_a_pause_and_in_its_end() {
     app.crash_at("caller-save", || app.db().try_run(pause));
     assert!(!paused(&app));
     app.crash_at("caller-committed", || app.db().try_run(pause));
-    assert!(paused(&app), "it was committed, though nobody was told");
+    assert!(paused(&app), "it was committed, although no session was notified");
     app.superuser().run("SELECT xdb.resume_engine()");
     wait_for_held(&app, 1);
     app.crash_at("caller-save", || app.db().try_run(resume));

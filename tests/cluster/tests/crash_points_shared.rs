@@ -86,7 +86,7 @@ fn a_table_is_slow_for_a_while(point: &str) {
     let mend = "CREATE OR REPLACE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN new; END $$";
     while app.db().try_run(mend).is_err() {}
     let mut more = 0;
-    wait_until("somebody comes by", 60, || {
+    wait_until("another turn finds it", 60, || {
         for n in more..more + 10 {
             start(&app, &format!("more{n}"), "add", &format!("k{}", 100 + n));
         }
@@ -232,7 +232,7 @@ fn in_a_turn_that_makes_a_call_give_its_lock_up() {
 }
 
 #[test]
-fn in_a_turn_that_hears_that_who_has_a_lock_was_stopped() {
+fn in_a_turn_that_releases_the_lock_of_a_stopped_process() {
     let (app, worker) = in_line("turn-claim");
     app.cluster().arm("turn-claim");
     let stopped = app.db().try_run("SELECT xdb.stop_process('a')");
@@ -316,7 +316,7 @@ fn in_a_turn_that_gives_messages_out() {
 }
 
 #[test]
-fn in_a_turn_that_passes_somebody_over() {
+fn in_a_turn_that_passes_over_a_locked_waiter() {
     let (app, worker) = taking("turn-pass-over");
     app.db().start("p", "take").go();
     waits(&app, "p");
@@ -374,7 +374,7 @@ fn in_a_publish_for_all() {
 // --- deleting old rows -----------------------------------------------------------------------------------------------
 
 #[test]
-fn while_messages_whose_time_is_over_are_deleted() {
+fn while_expired_messages_are_deleted() {
     let (app, worker) = taking("expire");
     app.db().run("SELECT xdb.publish_global('jobs', '0', message_id => 'm0', ttl => '1 ms')");
     app.cluster().arm("expire");

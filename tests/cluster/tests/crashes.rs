@@ -48,7 +48,7 @@ fn all_counted_once(app: &App, count: usize) {
 }
 
 #[test]
-fn a_terminated_scheduler_comes_back_and_work_goes_on() {
+fn a_terminated_scheduler_is_restarted_and_work_continues() {
     let app = App::new("crash_terminate");
     let worker = app.worker(counting);
     app.register("counter", &counter());
@@ -75,7 +75,7 @@ fn a_killed_scheduler_with_fifty_calls_in_flight() {
     let app = App::alone("crash_kill", ClusterOptions::default());
     let worker = app.worker(counting);
     app.register("counter", &counter());
-    // All fifty hang in their third step when the scheduler dies.
+    // All fifty hang in their third step when the scheduler is killed.
     worker.misbehave(|call: &Call| {
         let answer = counting(call);
         if call.global("n") == 2 { Reply::hang(answer) } else { answer.into() }
@@ -103,7 +103,7 @@ fn a_scheduler_killed_again_and_again() {
             worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });
     }
-    // A call that the last one dies of is held only when the next one has begun.
+    // A call that crashes the last scheduler is held only when the next one has begun.
     let mut superuser = app.superuser();
     wait_until("all complete", 60, || {
         app.let_held_calls_go();
@@ -200,7 +200,7 @@ fn the_database_is_dropped_while_processes_run() {
     let (app, _worker) = busy("crash_drop_database");
     let mut superuser = app.cluster().superuser();
     // Sessions of a disconnected client may stay for a moment. The engine itself must not prevent the statement.
-    wait_until("our own sessions are gone", 10, || {
+    wait_until("our own sessions have ended", 10, || {
         superuser.count("pg_stat_activity WHERE datname = 'crash_drop_database' AND backend_type = 'client backend'")
             == 0
     });

@@ -286,7 +286,7 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
     let again: Vec<_> = again.iter().map(Call::process_id).filter(|id| !id.starts_with("slow")).collect();
     assert_eq!(again, Vec::<&str>::new(), "no call was made twice");
     let cancelled = done.errors.get("40P01").copied().unwrap_or_default() as i64;
-    assert!(cancelled > 0, "nobody was in a deadlock: {:?}", done.errors);
+    assert!(cancelled > 0, "no session was in a deadlock: {:?}", done.errors);
     let counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     wait_until("the server has counted them", 20, || superuser.one::<i64>(counted) >= cancelled);
     assert_eq!(superuser.one::<i64>(counted), cancelled, "all of them were the sessions'");

@@ -72,7 +72,7 @@ fn one_was_cancelled(mut outcomes: Vec<String>) {
 }
 
 #[test]
-fn publishers_who_wait_for_closes_that_wait_for_them() {
+fn publishers_wait_for_closes_that_wait_for_the_publishers() {
     let (app, worker) = drains(App::new("deadlocks_closes"));
     ["a", "b"].iter().for_each(|id| about_to_close(&app, &worker, id));
     let first = in_transaction(&app, "SELECT xdb.publish('a', 'noise', '1')");
@@ -88,7 +88,7 @@ fn publishers_who_wait_for_closes_that_wait_for_them() {
 }
 
 #[test]
-fn a_publisher_who_has_what_the_one_wants_whom_the_close_waits_for() {
+fn a_publisher_holds_a_row_that_another_publisher_needs_before_the_close() {
     let (app, worker) = drains(App::new("deadlocks_row"));
     app.db().run("INSERT INTO counters VALUES ('r', 0)");
     about_to_close(&app, &worker, "p");
@@ -103,7 +103,7 @@ fn a_publisher_who_has_what_the_one_wants_whom_the_close_waits_for() {
 }
 
 #[test]
-fn whoever_holds_a_process_that_closes_publishes_to_it() {
+fn a_session_that_holds_a_closing_process_publishes_to_it() {
     let (app, worker) = drains(App::new("deadlocks_own"));
     about_to_close(&app, &worker, "p");
     let mut publisher = in_transaction(&app, "SELECT xdb.publish('p', 'noise', '1')");
@@ -118,13 +118,13 @@ fn whoever_holds_a_process_that_closes_publishes_to_it() {
 }
 
 #[test]
-fn nobody_waits_for_the_close_of_an_engine_that_is_gone() {
+fn no_publisher_waits_for_the_close_of_a_killed_engine() {
     let (app, worker) = drains(App::alone("deadlocks_gone", ClusterOptions::default()));
     about_to_close(&app, &worker, "p");
     let mut publisher = in_transaction(&app, "SELECT xdb.publish('p', 'noise', '1')");
     closes_wait(&app, &worker, 1);
     app.cluster().set("xdb.enabled", "off");
-    wait_until("the engine is gone", 20, || app.cluster().find_scheduler(app.database()).is_none());
+    wait_until("the engine has ended", 20, || app.cluster().find_scheduler(app.database()).is_none());
     let mut other = in_transaction(&app, "SELECT xdb.publish('p', 'inbox', '\"meanwhile\"')");
     other.run("COMMIT");
     publisher.run("COMMIT");
@@ -159,7 +159,7 @@ fn gets_the_process(holder: &mut Db, mut before: impl FnMut()) {
 }
 
 #[test]
-fn a_step_gives_way_to_whoever_holds_its_row_and_wants_its_process() {
+fn a_step_gives_way_to_a_session_that_holds_its_row_and_wants_its_process() {
     let app = App::new("deadlocks_step");
     let worker = app.worker(add);
     worker.misbehave(|call: &Call| Reply::hang(add(call)));

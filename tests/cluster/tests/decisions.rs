@@ -85,7 +85,7 @@ fn a_forced_fail_keeps_its_output() {
 }
 
 #[test]
-fn a_dead_end_leaves_the_process_to_those_who_ask_it() {
+fn a_dead_end_leaves_the_process_running_for_rpcs() {
     let app = App::new("decide_dead_end");
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!("going")).and(next("End", call.input().clone())),
@@ -205,7 +205,7 @@ fn any_json_goes_in_and_comes_out_as_it_was() {
 }
 
 #[test]
-fn what_no_jsonb_holds_or_is_too_large_is_refused_where_it_enters() {
+fn a_value_that_is_too_large_or_no_jsonb_is_refused_where_it_enters() {
     let app = App::new("decide_refused");
     let _worker = app.worker(echo);
     app.register("echo", &one_step());

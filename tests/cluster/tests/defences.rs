@@ -59,15 +59,15 @@ const AMBUSH: &str = r#"
 const WAYS: [&str; 4] = ["set", "set_local", "config", "config_local"];
 
 /// Checks that the ways of misleading were tried, and that only `app` itself ran the code of `app`.
-fn nobody_was_ambushed(superuser: &mut Db) {
-    assert!(superuser.count("witness WHERE who = 'app'") > 0, "the ambush is none, and the test tests nothing");
+fn no_code_of_app_ran_as_another_role(superuser: &mut Db) {
+    assert!(superuser.count("witness WHERE who = 'app'") > 0, "the ambush fails, and the test tests nothing");
     assert_eq!(superuser.all::<String>("SELECT who FROM witness WHERE who <> 'app'"), Vec::<String>::new());
     assert!(!superuser.one::<bool>("SELECT rolsuper FROM pg_roles WHERE rolname = 'app'"));
 }
 
 /// Processes of `app` write the table `mine`, as `trap` says. In the same turn, processes of `other` follow, and show
 /// which settings hold for them.
-fn settings_stay_with_whoever_made_them(name: &str, trap: &str) {
+fn settings_of_an_owner_stay_with_its_processes(name: &str, trap: &str) {
     let app = App::new(name);
     let mut db = app.db();
     db.run(
@@ -120,7 +120,7 @@ fn settings_stay_with_whoever_made_them(name: &str, trap: &str) {
         other.completes(&format!("q{n}"));
     }
     let mut superuser = app.superuser();
-    nobody_was_ambushed(&mut superuser);
+    no_code_of_app_ran_as_another_role(&mut superuser);
     let met = superuser.all::<String>("SELECT DISTINCT met FROM theirs");
     assert_eq!(met.len(), 1, "{met:?}");
     app.done(&[]);
@@ -128,7 +128,7 @@ fn settings_stay_with_whoever_made_them(name: &str, trap: &str) {
 
 #[test]
 fn a_triggers_settings_end_with_its_step() {
-    settings_stay_with_whoever_made_them(
+    settings_of_an_owner_stay_with_its_processes(
         "defence_trigger",
         "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN PERFORM public.mislead(old.how); RETURN new; END $$;
@@ -138,7 +138,7 @@ fn a_triggers_settings_end_with_its_step() {
 
 #[test]
 fn the_settings_of_a_policys_function_end_with_the_read() {
-    settings_stay_with_whoever_made_them(
+    settings_of_an_owner_stay_with_its_processes(
         "defence_policy",
         "ALTER TABLE mine ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
          CREATE POLICY trap ON mine USING (mislead(how));",
@@ -166,7 +166,7 @@ fn a_start_in_a_misled_session_reaches_nothing_of_the_engines() {
         db.completes(&id);
     }
     let mut superuser = app.superuser();
-    nobody_was_ambushed(&mut superuser);
+    no_code_of_app_ran_as_another_role(&mut superuser);
     app.done(&[]);
 }
 
@@ -200,7 +200,7 @@ fn a_feigned_disaster_is_the_tables_own(name: &str, code: &str, trap: &str, mend
             }
         }
     });
-    assert!(took < SOON, "fifteen processes of somebody else took {took:?}");
+    assert!(took < SOON, "fifteen processes of another owner took {took:?}");
     assert_eq!(views::with_status(&mut db, "p%", "RUNNING"), 3);
     db.run(mend);
     for n in 1..=3 {
@@ -246,7 +246,7 @@ fn a_policy_that_feigns_a_broken_server() {
 }
 
 #[test]
-fn a_trigger_by_whose_word_an_error_would_end_the_engine() {
+fn a_trigger_sets_a_setting_by_which_an_error_would_end_the_engine() {
     let app = App::new("defence_exit");
     let _worker = app.worker(|call: &Call| {
         let done = force_complete(json!(call.refused_write()["sqlState"]));
@@ -377,7 +377,7 @@ fn a_trigger_that_will_not_be_cancelled() {
             db.start(&id, "plain").go();
             db.completes(&id);
         });
-        assert!(took < SOON, "somebody else's process took {took:?}");
+        assert!(took < SOON, "another owner's process took {took:?}");
     }
     let mut superuser = app.superuser();
     wait_until("the table is slow", 30, || views::engine(&mut superuser).contains("public.mine: "));
@@ -385,7 +385,7 @@ fn a_trigger_that_will_not_be_cancelled() {
         db.start("late", "plain").go();
         db.completes("late");
     });
-    assert!(took < SOON, "slow: somebody else's process took {took:?}");
+    assert!(took < SOON, "slow: another owner's process took {took:?}");
     db.run("DROP TRIGGER stubborn ON mine");
     // No process uses a table that has ended one before that.
     app.ten_minutes_pass();
@@ -409,7 +409,7 @@ fn a_key_is_not_cut(name: &str, key_type: &str) {
     db.start("step", "short").key("abcdefgh").go();
     assert_eq!(db.completes("step").result(), codes::NO_DATA);
     let call = worker.wait_for("the step", 1, |_| true);
-    assert_eq!(call.global("n"), &Value::Null, "the step read somebody else's row");
+    assert_eq!(call.global("n"), &Value::Null, "the step read another owner's row");
     assert_eq!(db.text("SELECT string_agg(id || n, ' ') FROM short"), "abcde1");
 
     // A key that fits is found.

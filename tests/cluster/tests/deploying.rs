@@ -27,7 +27,7 @@ fn refund(call: &Call) -> Reply {
     graceful_complete(json!(["refunded", call.body["context"]["recoverFromError"]["errorType"]])).into()
 }
 
-/// A worker of the old version. It does not know `Pack`, and its answer says so.
+/// A worker of the old version. It does not know `Pack`, and its answer shows so.
 fn old_instance(call: &Call) -> Reply {
     match (call.api, call.target()) {
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "go", 1)]).into(),
@@ -71,7 +71,7 @@ fn all_end(db: &mut Db, count: usize) {
 const COUNT: usize = 100;
 
 #[test]
-fn a_rolling_deployment_has_no_failed_attempt_if_what_is_added_is_registered_first() {
+fn a_rolling_deployment_has_no_failed_attempt_if_additions_are_registered_first() {
     let app = App::new("deploying_rolling");
     // Behind one address calls go to the one and to the other in turns, until all instances are new.
     let (rolled, calls) = (std::sync::Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
@@ -119,7 +119,7 @@ fn a_rolling_deployment_has_no_failed_attempt_if_workers_are_first() {
 }
 
 #[test]
-fn what_is_not_registered_is_told_waits_and_is_called_at_once_when_it_is() {
+fn an_unregistered_state_is_reported_waits_and_is_called_at_once_when_registered() {
     let app = App::new("deploying_told");
     let worker = app.worker(new_instance);
     app.register("deploy", &old_version());
@@ -130,7 +130,7 @@ fn what_is_not_registered_is_told_waits_and_is_called_at_once_when_it_is() {
     for process_id in ["p1", "other"] {
         wait_until("it waits", 20, || !views::waits(&mut db, process_id).is_empty());
         db.publish(process_id, "go", json!(1));
-        wait_until("it is told", 20, || !views::failures(&mut db, process_id).is_empty());
+        wait_until("it is reported", 20, || !views::failures(&mut db, process_id).is_empty());
     }
     let [failure] = views::failures(&mut db, "p1").try_into().expect("one");
     assert_eq!(failure["error_type"], "NotRegistered");
@@ -194,7 +194,7 @@ fn a_registration_waits_for_no_process_at_any_isolation_level() {
         db.start(process_id, "deploy").go();
         wait_until("it waits", 20, || !views::waits(&mut db, process_id).is_empty());
         db.publish(process_id, "go", json!(1));
-        wait_until("it is told", 20, || !views::failures(&mut db, process_id).is_empty());
+        wait_until("it is reported", 20, || !views::failures(&mut db, process_id).is_empty());
     }
     pause_has_begun(&mut db, "held");
     let mut holder = app.db();
@@ -212,7 +212,7 @@ fn a_registration_waits_for_no_process_at_any_isolation_level() {
 }
 
 #[test]
-fn whatever_an_answer_names_that_a_registration_can_add_waits_for_it() {
+fn any_name_in_an_answer_that_a_registration_can_add_waits_for_it() {
     let app = App::new("deploying_kinds");
     let _worker = app.worker(|call: &Call| {
         if call.target() == "Next" {
@@ -265,7 +265,7 @@ fn whatever_an_answer_names_that_a_registration_can_add_waits_for_it() {
     }
     for process_id in all {
         let is_told =
-            |db: &mut Db| views::failures(db, process_id).iter().any(|told| told["error_type"] == "NotRegistered");
+            |db: &mut Db| views::failures(db, process_id).iter().any(|shown| shown["error_type"] == "NotRegistered");
         wait_until(process_id, 20, || is_told(&mut db));
     }
     assert_eq!(failed_attempts(&mut db), 0);
@@ -281,7 +281,7 @@ fn whatever_an_answer_names_that_a_registration_can_add_waits_for_it() {
 }
 
 #[test]
-fn a_function_whose_answer_names_what_is_not_registered_is_undone_and_called_again() {
+fn a_function_that_answers_with_an_unregistered_name_is_rolled_back_and_called_again() {
     let app = App::new("deploying_functions");
     let mut db = app.db();
     db.run(
@@ -300,7 +300,7 @@ fn a_function_whose_answer_names_what_is_not_registered_is_undone_and_called_aga
     let old = Definition::starting_with("Pay").step_with("Pay", with("pay"));
     register(&old);
     db.start("p", "shop").go();
-    wait_until("it is told", 30, || !views::failures(&mut db, "p").is_empty());
+    wait_until("it is reported", 30, || !views::failures(&mut db, "p").is_empty());
     assert_eq!(
         db.text("SELECT error_type || ': ' || detail FROM xdb.failures"),
         "NotRegistered: unknown state \"Pack\": known are Pay"
@@ -322,7 +322,7 @@ fn after_ten_minutes_it_is_a_failed_attempt() {
     db.start("p", "deploy").go();
     wait_until("it waits", 20, || !views::waits(&mut db, "p").is_empty());
     db.publish("p", "go", json!(1));
-    wait_until("it is told", 20, || !views::failures(&mut db, "p").is_empty());
+    wait_until("it is reported", 20, || !views::failures(&mut db, "p").is_empty());
     app.cluster().set("xdb.now", "9 min");
     wait_until("it was made again", 30, || db_count(&app, "p", "CallRepeated") == 2);
     assert_eq!(db.status("p"), "RUNNING");
@@ -333,7 +333,7 @@ fn after_ten_minutes_it_is_a_failed_attempt() {
 }
 
 #[test]
-fn the_caller_of_an_rpc_is_told_and_a_registration_during_the_call_counts() {
+fn the_caller_of_an_rpc_gets_the_error_and_a_registration_during_the_call_counts() {
     let app = App::new("deploying_rpc");
     let worker = app.worker(|call: &Call| match (call.api, call.input().as_str()) {
         (Api::Rpc, Some("later")) => Reply::hang(output(json!("applied")).and(next("Pack", json!(null)))),
@@ -366,7 +366,7 @@ fn the_caller_of_an_rpc_is_told_and_a_registration_during_the_call_counts() {
 }
 
 #[test]
-fn a_worker_that_fetches_its_calls_is_told_and_loses_no_attempt() {
+fn a_pull_worker_gets_the_warning_and_loses_no_attempt() {
     let app = App::new("deploying_pull");
     app.superuser().run("SELECT xdb.register_worker('pull', url => NULL, role => 'app')");
     let state = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
@@ -487,7 +487,7 @@ fn a_statement_that_is_cancelled_closes_the_connection_of_its_rpc() {
 }
 
 #[test]
-fn who_waits_for_places_is_told_where_and_what_to_raise() {
+fn status_shows_where_calls_wait_for_places_and_which_limit_to_raise() {
     let app = App::alone("deploying_places", ClusterOptions::default().set("xdb.max_in_flight", "8"));
     let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!("done"))));
     app.register("slow", &one_step());
@@ -501,13 +501,13 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     let waiting = "SELECT waiting || ' ' || (waiting_since < now()) FROM xdb.workers WHERE name = 'stub'";
     wait_until("they wait", 20, || superuser.text(waiting) == "5 true");
     let reason = |db: &mut Db| db.text("SELECT coalesce(reason, '') FROM xdb.status()");
-    let says = |words: &str| {
+    let shows = |words: &str| {
         let mut boss = app.session("boss");
         wait_until(words, 20, || reason(&mut boss).contains(words));
         reason(&mut boss)
     };
-    let told = says("5 calls wait for a place at worker \"stub\"");
-    assert!(told.contains("its max_concurrency is 3: raise it") && told.contains("a worker of their own"), "{told}");
+    let shown = shows("5 calls wait for a place at worker \"stub\"");
+    assert!(shown.contains("its max_concurrency is 3: raise it") && shown.contains("a worker of their own"), "{shown}");
     // Another role sees nothing of it.
     let seen = app.session("other").text("SELECT coalesce(waiting::text, 'null') FROM xdb.workers WHERE name = 'stub'");
     assert_eq!(seen, "null");
@@ -516,8 +516,8 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     superuser.run("SELECT xdb.register_worker('beside', 'http://127.0.0.1:9')");
     superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 100)", worker.url()));
     worker.wait_for_count("it has half", 20, 4, |_| true);
-    let told = says("4 calls wait for a place at worker \"stub\"");
-    assert!(told.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{told}");
+    let shown = shows("4 calls wait for a place at worker \"stub\"");
+    assert!(shown.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{shown}");
     // Alone it has all, of which one role gets eight ninths.
     superuser.run("SELECT xdb.unregister_worker('beside')");
     worker.wait_for_count("it has all", 20, 8, |_| true);
@@ -527,7 +527,7 @@ fn who_waits_for_places_is_told_where_and_what_to_raise() {
     for n in 0..8 {
         db.completes(&format!("p{n}"));
     }
-    wait_until("nobody waits", 20, || {
+    wait_until("no call waits", 20, || {
         superuser.text("SELECT waiting || coalesce(waiting_since::text, '') FROM xdb.workers") == "0"
     });
     assert_eq!(reason(&mut superuser), "");

@@ -16,11 +16,11 @@ fn application(name: &str) -> (App, Worker) {
 }
 
 #[test]
-fn what_is_unknown_is_named() {
+fn unknown_names_are_in_the_error() {
     let (app, _worker) = application("error_unknown");
     let mut db = app.db();
-    let process = db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.publish('nobody', 'inbox')");
-    assert!(process.message.contains("nobody"), "{process:?}");
+    let process = db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.publish('missing', 'inbox')");
+    assert!(process.message.contains("missing"), "{process:?}");
     let kind = db.refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('q', 'no_such_type')");
     assert!(kind.message.contains("no_such_type"), "{kind:?}");
     let queue = db.refused(codes::UNKNOWN_QUEUE, "SELECT xdb.publish('p', 'outbox')");
@@ -56,7 +56,7 @@ fn a_closed_process_is_not_driven() {
 }
 
 #[test]
-fn a_bad_definition_is_refused_and_says_why() {
+fn a_bad_definition_is_refused_with_the_reason() {
     let (app, _worker) = application("error_definition");
     app.db().run(r#"CREATE TABLE "Odd ""name" (id int PRIMARY KEY, v text); CREATE TABLE no_key (id int, v text)"#);
     let mut superuser = app.superuser();
@@ -118,7 +118,7 @@ fn a_bad_argument_is_refused_and_named() {
 }
 
 #[test]
-fn what_is_in_use_is_not_unregistered() {
+fn a_worker_or_type_in_use_is_not_unregistered() {
     let (app, _worker) = application("error_in_use");
     let mut superuser = app.superuser();
     superuser.refused(codes::STILL_IN_USE, "SELECT xdb.unregister_worker('stub')");
@@ -130,7 +130,7 @@ fn what_is_in_use_is_not_unregistered() {
 }
 
 #[test]
-fn whoever_has_uncommitted_work_is_not_made_to_wait_for_it() {
+fn a_session_may_not_wait_for_its_own_uncommitted_work() {
     let (app, _worker) = application("error_own_work");
     let mut db = app.db();
     db.run("BEGIN");
@@ -209,7 +209,7 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
 }
 
 #[test]
-fn an_error_that_comes_through_a_function_says_once_where_it_came_up() {
+fn an_error_of_a_nested_function_names_its_place_once() {
     let app = App::new("errors_context");
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
     app.register("one", &one_step().maps("users", "user_id", &["status"]));

@@ -3,7 +3,7 @@
 use xdb_cluster_tests::prelude::*;
 
 #[test]
-fn a_message_is_an_event_when_the_process_takes_it_in() {
+fn a_message_is_an_event_when_the_process_receives_it() {
     let app = App::new("history_messages");
     let _worker = app.worker(|_| any_of(&[local_queue("m", "inbox", 2)]));
     app.register("mail", &mailbox());

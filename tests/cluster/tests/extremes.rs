@@ -300,12 +300,12 @@ fn sizes_at_their_limits() {
             db.start(&id, "one").input(json!({"what": what, "bytes": limit + over})).go();
             db.completes(&id);
             assert_eq!(worker.count(|call| call.process_id() == id), attempts, "{id}");
-            let said = format!(
+            let event = format!(
                 "xdb.history WHERE process_id = '{id}' AND event_type = 'AttemptFailed'
                    AND strpos(details->'failure'->>'detail', {}) > 0",
                 literal(words)
             );
-            assert_eq!(db.count(&said), over as i64, "{id}: {words}");
+            assert_eq!(db.count(&event), over as i64, "{id}: {words}");
         }
     }
     for (what, limit) in [("output", PAYLOAD), ("answer", ANSWER)] {

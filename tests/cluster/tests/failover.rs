@@ -65,14 +65,14 @@ fn a_promoted_standby_finishes_the_work_and_late_answers_change_nothing() {
     start(&mut db, "counting", &ids("c"));
     start(&mut db, "slow", &ids("s"));
     worker.wait_for_count("the slow calls are under way", 20, 10, |call| call.target() == "Slow");
-    wait_until("the others wait", 20, || waiting(&mut db) == 10);
+    wait_until("the other processes wait", 20, || waiting(&mut db) == 10);
     let position: String = db.one("SELECT pg_current_wal_flush_lsn()::text");
     let mut there = standby.superuser();
     wait_until("the standby has all of it", 20, || {
         there.one(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"))
     });
     // The connections of the old primary's engine stay open as long as the worker thinks about its answers: the
-    // answers come to a server that has died.
+    // answers come to a server that has crashed.
     app.cluster().crash();
     there.run("SELECT pg_promote()");
     standby.scheduler(app.database());

@@ -85,7 +85,7 @@ fn calls_of_one_that_hang_do_not_keep_another_from_the_worker() {
 }
 
 #[test]
-fn calls_that_hang_leave_room_beside_another_worker_too() {
+fn hanging_calls_leave_places_for_another_worker_too() {
     let (app, worker) = application("fair_two_workers", Some(64));
     let _other = app.worker_named("second", |_| force_complete(json!(null)));
     app.register_with("second", "elsewhere", &one_step());
@@ -156,12 +156,12 @@ fn each_fills_a_turn(name: &str, decision: Value) {
 const THREADS: usize = 4500;
 
 #[test]
-fn one_turn_applies_so_much_of_what_is_large_and_no_more() {
+fn one_turn_applies_large_answers_up_to_its_budget() {
     each_fills_a_turn("fair_portions", json!({"nextStates": vec![json!({"stateId": "Leaf"}); THREADS]}));
 }
 
 #[test]
-fn what_a_conditional_close_goes_on_with_may_be_large_too() {
+fn the_next_states_of_a_conditional_close_may_be_large_too() {
     let close = json!({"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["full"], "closeInput": null});
     let next = vec![json!({"stateId": "Leaf"}); THREADS];
     each_fills_a_turn("fair_portions_close", json!({"conditionalClose": close, "nextStates": next}));
@@ -188,7 +188,7 @@ fn a_large_answer_that_ends_many_threads_goes() {
 }
 
 #[test]
-fn two_who_want_much_get_equal_parts() {
+fn two_busy_owners_get_equal_shares() {
     let (app, worker) = application("fair_equal", Some(64));
     at_once(&app, || {
         start_many(&mut app.db(), "first", "slow", 300);
@@ -217,7 +217,7 @@ fn thousands_of_due_calls_of_one_do_not_delay_another() {
 }
 
 #[test]
-fn owners_take_turns_at_a_worker_that_takes_one_call_at_a_time() {
+fn owners_take_turns_at_a_worker_with_one_call_at_a_time() {
     let (app, worker) = application("fair_turns", Some(1));
     at_once(&app, || {
         start_many(&mut app.db(), "greedy", "quick", 200);
@@ -240,7 +240,7 @@ fn prioritised(process_type: &str, prefix: &str, count: u32, priority: i32) -> S
 
 /// Priorities order the calls of one owner. How owners share a worker does not depend on them.
 #[test]
-fn owners_take_turns_at_a_small_worker_whatever_their_priorities() {
+fn owners_take_turns_at_a_small_worker_regardless_of_priorities() {
     let (app, worker) = application("fair_priorities", Some(1));
     for priority in [10, 0, -10] {
         at_once(&app, || {
@@ -261,7 +261,7 @@ fn owners_take_turns_at_a_small_worker_whatever_their_priorities() {
 }
 
 #[test]
-fn owners_take_turns_at_functions_whatever_their_priorities() {
+fn owners_take_turns_at_functions_regardless_of_priorities() {
     let app = App::new("fair_functions");
     app.db().run(
         "CREATE TABLE public.called (id int GENERATED ALWAYS AS IDENTITY, process text);
@@ -292,7 +292,7 @@ fn owners_take_turns_at_functions_whatever_their_priorities() {
 }
 
 #[test]
-fn who_goes_on_and_on_gives_others_their_turn() {
+fn endless_processes_leave_turns_to_other_owners() {
     let (app, worker) = application("fair_endless", Some(2));
     start_many(&mut app.db(), "greedy", "endless", 10);
     worker.wait_for_count("they go on", 20, 50, of("greedy"));
@@ -302,7 +302,7 @@ fn who_goes_on_and_on_gives_others_their_turn() {
 }
 
 #[test]
-fn a_small_room_is_used_wholly_by_one_alone() {
+fn a_single_owner_uses_all_of_a_few_places() {
     let (app, worker) = application("fair_small", Some(8));
     start_many(&mut app.db(), "greedy", "slow", 20);
     worker.wait_for_count("its calls", 20, 8, of("greedy"));

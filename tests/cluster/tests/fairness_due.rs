@@ -65,7 +65,7 @@ fn thousands_of_due_timers_of_one_do_not_delay_another() {
 }
 
 #[test]
-fn one_turn_fires_so_many_timers_and_no_more() {
+fn one_turn_fires_a_limited_number_of_timers() {
     const EACH: usize = 1000;
     const PROCESSES: usize = 12;
     let (app, _worker) = sleepers("due_wide", EACH, 1.0);
@@ -146,7 +146,7 @@ fn messages_for_one_process_of_one_do_not_delay_another() {
 }
 
 #[test]
-fn small_messages_of_others_do_not_keep_a_large_one_out() {
+fn small_messages_of_other_owners_do_not_starve_a_large_one() {
     const SMALL: i64 = 16_000;
     let app = App::alone("due_largest_message", ClusterOptions::default().set("xdb.max_payload_size", "8MB"));
     let (app, _worker) = readers_of(app, 8);

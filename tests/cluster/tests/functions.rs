@@ -122,7 +122,7 @@ fn a_function_that_waits_for_a_lock_is_called_alone_and_has_all_of_its_time() {
         db.start(id, "Take").go();
     }
     superuser.run("SELECT xdb.resume_process_type('Take')");
-    wait_until("it waits for the row, longer than it may beside others", 20, || {
+    wait_until("it waits for the row, longer than it may beside other calls", 20, || {
         superuser.count("pg_locks WHERE NOT granted AND clock_timestamp() - waitstart > interval '200 ms'") > 0
     });
     holder.run("COMMIT");
@@ -208,7 +208,7 @@ fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
 
 /// Several steps in one transaction take messages from one queue. Each takes what the steps before it have left.
 #[test]
-fn steps_of_one_transaction_take_one_message_each() {
+fn steps_of_one_transaction_consume_one_message_each() {
     let app = functions(
         "functions_queue",
         "CREATE FUNCTION wait_for(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('commandRequest',
@@ -255,7 +255,7 @@ fn one_type_mixes_functions_and_a_worker() {
 }
 
 #[test]
-fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
+fn an_error_of_a_function_is_a_failed_attempt_and_leaves_nothing() {
     let app = functions(
         "functions_fail",
         "CREATE FUNCTION misbehave(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -372,7 +372,7 @@ fn a_function_starts_stops_and_publishes_to_other_processes_once() {
 }
 
 #[test]
-fn a_function_that_never_ends_is_cancelled_and_others_go_on() {
+fn a_function_that_never_ends_is_cancelled_and_other_functions_continue() {
     let app = App::alone("functions_endless", ClusterOptions::default().set("xdb.runners", "2"));
     let mut db = app.db();
     db.run(ORDER);
@@ -442,7 +442,7 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
 }
 
 #[test]
-fn a_close_while_somebody_publishes_is_undone_and_made_again_as_the_same_attempt() {
+fn a_close_during_a_publish_is_rolled_back_and_repeated_as_the_same_attempt() {
     let app = functions(
         "functions_close",
         "CREATE FUNCTION close(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
@@ -544,7 +544,7 @@ fn a_call_whose_function_crashes_the_server_is_held_the_third_time() {
 
 /// "A step is an SQL function: exactly once, no HTTP."
 #[test]
-fn a_step_is_an_sql_function_exactly_once_without_http_whatever_is_killed() {
+fn an_sql_function_answers_a_step_exactly_once_without_http_despite_kills() {
     let app = App::alone("functions_killed", ClusterOptions::default());
     let mut db = app.db();
     db.run(ORDER);
@@ -557,13 +557,13 @@ fn a_step_is_an_sql_function_exactly_once_without_http_whatever_is_killed() {
     );
     let definition = Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.slowly"}));
     register(&app, "Steps", &definition);
-    assert_eq!(app.superuser().count("xdb.worker WHERE url IS NOT NULL"), 0, "there is nobody to call");
+    assert_eq!(app.superuser().count("xdb.worker WHERE url IS NOT NULL"), 0, "there is no worker to call");
     for n in 0..40 {
         db.start(&format!("p{n}"), "Steps").input(json!(4)).go();
     }
     let runner =
         "SELECT pid FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database() LIMIT 1";
-    // A runner is ended, and then the whole server dies, with steps under way.
+    // A runner is ended, and then the whole server crashes, with steps under way.
     for round in 0..3 {
         let mut superuser = app.superuser();
         wait_until("some steps are made", 60, || db.count("ledger") > 10 * (round + 1));
@@ -662,7 +662,7 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     superuser.run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(db.all::<String>(called), in_order);
-    // Also those that were held, and that a crash came by.
+    // Also calls that were held, and that a crash counted.
     db.run("TRUNCATE ledger");
     superuser.run("SELECT xdb.pause_process_type('Steps')");
     all.iter().for_each(|(id, priority)| start_with(&mut db, &format!("held-{id}"), "Steps", *priority));
@@ -680,7 +680,7 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
 }
 
 #[test]
-fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
+fn an_urgent_function_does_not_wait_for_hundreds_of_other_functions() {
     let app = App::alone("functions_urgent", ClusterOptions::default());
     let (mut db, mut superuser) = (app.db(), app.superuser());
     db.run(ORDER);
@@ -698,7 +698,7 @@ fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
         db.completes(&id);
     }
     let waiting = views::with_status(&mut db, "busy-%", "RUNNING");
-    assert!(waiting > 100, "only {waiting} others wait still");
+    assert!(waiting > 100, "only {waiting} other processes still wait");
     wait_until("all complete", 120, || views::with_status(&mut db, "busy-%", "COMPLETED") == 400);
     assert_eq!(db.count("ledger"), 405);
     app.done(&[]);
@@ -713,7 +713,7 @@ fn counting(more: Value) -> Definition {
 
 /// Functions lock what they load. If a state was repeated too often because of that, they avoid its rows for a while.
 #[test]
-fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves() {
+fn states_and_functions_that_count_in_one_row_lose_no_update_and_do_not_starve() {
     const STATES: i64 = 10;
     // Steps of slow tables are repeated without the marks that this is about.
     let app = App::alone("functions_crowd", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
@@ -899,7 +899,7 @@ fn steps_of_a_slow_table_keep_no_function_waiting() {
 }
 
 #[test]
-fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_may() {
+fn a_function_that_drops_its_table_or_writes_other_rows_has_the_rights_of_its_owner() {
     let app = functions(
         "functions_reaching",
         "CREATE TABLE item (id text PRIMARY KEY, n int); INSERT INTO item VALUES ('own', 1), ('others', 1);
@@ -982,7 +982,7 @@ fn hanging(app: App) -> App {
 }
 
 /// Starts processes whose functions hang, and waits until one does. Meanwhile functions of another owner must answer.
-fn others_go_on(app: App, how: &str) {
+fn functions_of_another_owner_answer(app: App, how: &str) {
     let app = hanging(app);
     let (mut db, mut other, mut locker) = (app.db(), app.session("other"), app.db());
     locker.run("BEGIN; SELECT FROM public.rows FOR UPDATE");
@@ -1006,23 +1006,23 @@ fn others_go_on(app: App, how: &str) {
 }
 
 #[test]
-fn functions_of_one_owner_that_sleep_leave_a_runner_to_others() {
-    others_go_on(App::alone("functions_leave_sleep", runners("2")), "sleep");
+fn sleeping_functions_of_one_owner_leave_a_runner_to_other_owners() {
+    functions_of_another_owner_answer(App::alone("functions_leave_sleep", runners("2")), "sleep");
 }
 
 #[test]
-fn functions_of_one_owner_that_sleep_leave_a_runner_to_others_in_a_hostile_database() {
-    others_go_on(App::hostile_alone("hostile_leave_sleep", runners("2")), "sleep");
+fn sleeping_functions_of_one_owner_leave_a_runner_to_other_owners_in_a_hostile_database() {
+    functions_of_another_owner_answer(App::hostile_alone("hostile_leave_sleep", runners("2")), "sleep");
 }
 
 #[test]
-fn functions_of_one_owner_that_wait_for_a_row_leave_a_runner_to_others() {
-    others_go_on(App::alone("functions_leave_row", runners("2")), "row");
+fn functions_of_one_owner_that_wait_for_a_row_leave_a_runner_to_other_owners() {
+    functions_of_another_owner_answer(App::alone("functions_leave_row", runners("2")), "row");
 }
 
 #[test]
-fn functions_of_one_owner_that_loop_leave_a_runner_of_three_to_others() {
-    others_go_on(App::alone("functions_leave_loop", runners("3")), "loop");
+fn looping_functions_of_one_owner_leave_one_of_three_runners_to_other_owners() {
+    functions_of_another_owner_answer(App::alone("functions_leave_loop", runners("3")), "loop");
 }
 
 /// Quick functions of several owners are called in turns, even if all calls of one owner were due first.
@@ -1078,7 +1078,7 @@ fn a_start_may_shorten_the_time_of_a_function_in_a_hostile_database() {
 /// The registered function is called, whatever else has its name. If it was replaced by a function of another kind, it
 /// is not called.
 #[test]
-fn a_function_is_called_by_what_it_takes_and_never_as_something_else() {
+fn a_function_is_called_by_its_argument_types_and_never_as_another_kind() {
     let app = functions(
         "functions_named",
         "CREATE FUNCTION named(request jsonb) RETURNS jsonb LANGUAGE sql AS
@@ -1153,19 +1153,19 @@ fn a_failure_of_a_function_names_the_functions_and_their_lines() {
          END $$;",
     );
     let mut db = app.db();
-    let told = |call: &Call| match call.target() {
-        "Told" => force_complete(call.body["context"]["recoverFromError"].clone()),
+    let recovered = |call: &Call| match call.target() {
+        "Recover" => force_complete(call.body["context"]["recoverFromError"].clone()),
         _ => force_complete(json!(null)).calls(&[("listed", json!(1))]),
     };
-    let _worker = app.worker(told);
-    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Told"});
+    let _worker = app.worker(recovered);
+    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Recover"});
     let retries = json!({"maximumAttempts": 1});
     let function = json!({"executeFunction": "public.outermost", "executeApiRetryPolicy": retries,
         "stateFailureRecoveryOptions": recovery});
     let worker = json!({"executeApiRetryPolicy": retries, "stateFailureRecoveryOptions": recovery});
-    let definition = Definition::starting_with("Do").step_with("Do", function).step("Told");
+    let definition = Definition::starting_with("Do").step_with("Do", function).step("Recover");
     app.register("Function", &definition);
-    let definition = Definition::starting_with("Do").step_with("Do", worker).step("Told");
+    let definition = Definition::starting_with("Do").step_with("Do", worker).step("Recover");
     app.register("Worker", &definition.with("functions", json!({"listed": "public.listed"})));
     for (id, process_type, code, lines) in [
         (
@@ -1178,17 +1178,17 @@ fn a_failure_of_a_function_names_the_functions_and_their_lines() {
         ("q", "Worker", "AU001", &["audit() line 1 at RAISE", "listed(jsonb,jsonb) line 2 at SQL statement"]),
     ] {
         db.start(id, process_type).input(json!(0)).go();
-        let told = db.completes(id).result().to_string();
+        let recovered = db.completes(id).result().to_string();
         let failed = last_failure(&mut db, id);
-        let code_told = if id == "p" { &failed["errorType"] } else { &failed["sqlState"] };
-        assert_eq!(code_told, code, "{failed}");
+        let code_shown = if id == "p" { &failed["errorType"] } else { &failed["sqlState"] };
+        assert_eq!(code_shown, code, "{failed}");
         let context = failed["context"].as_str().unwrap_or_default();
         assert_eq!(context.lines().count(), lines.len(), "{context}");
         for (line, words) in context.lines().zip(lines) {
             assert!(line.contains(words), "{words}: {context}");
         }
         assert!(!context.contains("secret"), "{context}");
-        assert!(!told.contains("line 1") && !told.contains("line 2"), "{told}");
+        assert!(!recovered.contains("line 1") && !recovered.contains("line 2"), "{recovered}");
     }
     app.done(&[]);
 }

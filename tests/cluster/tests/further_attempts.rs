@@ -27,7 +27,7 @@ fn attempts_of(worker: &Worker) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn a_worker_says_when_the_next_attempt_is_made_and_that_there_is_none() {
+fn a_worker_sets_the_time_of_the_next_attempt_or_that_there_is_none() {
     let app = App::new("further_said");
     let worker = app.worker(|call: &Call| match (call.target(), call.attempt()) {
         ("Only", 1) => Reply::Json(429, json!({"errorType": "Busy", "retryAfterSeconds": 1.5})),
@@ -35,9 +35,9 @@ fn a_worker_says_when_the_next_attempt_is_made_and_that_there_is_none() {
         ("Only", _) => Reply::Json(422, json!({"errorType": "Refused", "detail": "no such card", "final": true})),
         _ => graceful_complete(error_from(call)).into(),
     });
-    app.register("said", &with_policy(hourly()));
+    app.register("error", &with_policy(hourly()));
     let mut db = app.db();
-    db.start("p", "said").go();
+    db.start("p", "error").go();
     let end = db.completes("p");
     assert_eq!(end.result(), &json!({"status": 422, "errorType": "Refused", "detail": "no such card"}));
     assert_eq!(attempts_of(&worker).iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3]);
@@ -50,7 +50,7 @@ fn a_worker_says_when_the_next_attempt_is_made_and_that_there_is_none() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_changes_nothing_and_is_told() {
+fn an_invalid_retry_request_changes_nothing_and_causes_a_warning() {
     let app = App::new("further_wrong");
     let _worker = app.worker(|_: &Call| Reply::Json(500, json!({"detail": "no", "retryAfterSeconds": -1, "final": 1})));
     app.register("wrong", &with_policy(hourly()));
@@ -63,7 +63,7 @@ fn what_is_asked_for_wrongly_changes_nothing_and_is_told() {
 }
 
 #[test]
-fn a_worker_that_can_take_no_call_now_costs_no_attempt() {
+fn a_worker_that_accepts_no_call_now_costs_no_attempt() {
     let app = App::new("further_unavailable");
     let worker = app.worker(|_: &Call| Reply::from(force_complete(json!("at last"))));
     app.register("drained", &with_policy(json!({"maximumAttempts": 1})));
@@ -71,7 +71,7 @@ fn a_worker_that_can_take_no_call_now_costs_no_attempt() {
     let mut db = app.db();
     db.start("p", "drained").go();
     let repeats = "xdb.history WHERE event_type = 'CallRepeated' AND (details ->> 'sameRequest')::boolean";
-    wait_until("it was put off twice", 15, || db.count(repeats) >= 2);
+    wait_until("it was repeated twice", 15, || db.count(repeats) >= 2);
     assert!(views::failures(&mut db, "p").is_empty(), "nothing has failed");
     assert_eq!(app.superuser().text("SELECT breaker FROM xdb.workers"), "closed");
     worker.heal();
@@ -83,7 +83,7 @@ fn a_worker_that_can_take_no_call_now_costs_no_attempt() {
 }
 
 #[test]
-fn the_time_for_all_attempts_bounds_those_that_do_not_count_too() {
+fn the_time_for_all_attempts_bounds_uncounted_attempts_too() {
     let app = App::new("further_bounded");
     let worker = app.worker(|call: &Call| match call.target() {
         "Only" => Reply::Unavailable(2),
@@ -113,14 +113,14 @@ fn an_rpc_is_repeated_by_its_caller_alone() {
 }
 
 /// The decision `retry` with effects.
-fn retry(said: Value, effects: Value) -> Reply {
-    let mut answer = json!({"stateDecision": {"retry": said}});
+fn retry(error: Value, effects: Value) -> Reply {
+    let mut answer = json!({"stateDecision": {"retry": error}});
     answer.as_object_mut().expect("an object").extend(effects.as_object().expect("an object").clone());
     Reply::Json(200, answer)
 }
 
 #[test]
-fn an_attempt_that_failed_keeps_what_it_did_if_it_says_so() {
+fn a_failed_attempt_keeps_its_effects_if_it_asks_for_it() {
     let app = App::new("further_applied");
     let worker = app.worker(|call: &Call| match (call.target(), call.attempt()) {
         ("Only", 1) => retry(

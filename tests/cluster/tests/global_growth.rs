@@ -36,7 +36,7 @@ fn one_takes(db: &mut Db, id: &str, queue: &str, key: &str) {
 }
 
 #[test]
-fn other_queues_with_many_messages_and_waiters_are_not_walked_over() {
+fn other_queues_with_many_messages_and_waiters_are_not_scanned() {
     const MANY: i64 = 50_000;
     let (app, _worker) = application("growth_others");
     let (mut db, mut superuser) = (app.db(), app.superuser());
@@ -53,7 +53,7 @@ fn other_queues_with_many_messages_and_waiters_are_not_walked_over() {
     let is_used_up = |superuser: &mut Db, count: i64| {
         wait_until("it is reported", 20, || {
             // Whatever turn: figures that wait for the next one are reported by it.
-            app.db().run("SELECT xdb.publish_global('nobody', '1', ttl => '1 hour')");
+            app.db().run("SELECT xdb.publish_global('unread', '1', ttl => '1 hour')");
             superuser.one::<i64>(used_up) >= count
         });
         superuser.one::<i64>(read)
@@ -71,7 +71,7 @@ fn other_queues_with_many_messages_and_waiters_are_not_walked_over() {
 }
 
 #[test]
-fn a_crowd_that_wants_more_than_there_is_holds_up_nobody() {
+fn many_waiters_for_too_few_messages_block_no_other_waiter() {
     let (app, _worker) = application("growth_crowd");
     let (mut db, mut superuser) = (app.db(), app.superuser());
     make_waiters(&mut superuser, "crowd", 5000, 5000);

@@ -65,7 +65,7 @@ fn clients_states_and_rpcs_publish() {
 }
 
 #[test]
-fn who_is_asked_what_to_wait_for_may_publish_it() {
+fn an_answer_to_wait_until_may_publish_the_awaited_message() {
     let (app, worker) = application("global_own", None);
     worker.misbehave(|call: &Call| match call.api {
         Api::WaitUntil => {
@@ -137,7 +137,7 @@ fn a_message_id_is_one_message_of_its_publisher() {
 }
 
 #[test]
-fn a_message_lives_as_long_as_its_ttl_and_not_while_it_is_taken() {
+fn a_message_expires_after_its_ttl_unless_it_is_consumed() {
     let (app, worker) = application("global_ttl", Some(ClusterOptions::default().set("xdb.retention", "30 d")));
     worker.misbehave(|call: &Call| match (call.api, call.target()) {
         (_, "Hold") if call.api == Api::WaitUntil => all_of(&[timer("t", 1e9), global_queue("m", "jobs", 1)]).into(),
@@ -186,7 +186,7 @@ fn a_message_lives_as_long_as_its_ttl_and_not_while_it_is_taken() {
 }
 
 #[test]
-fn a_message_belongs_to_who_published_it() {
+fn a_message_belongs_to_its_publisher() {
     let (app, _worker) = application("global_owners", None);
     let seen = |role: &str| {
         let payloads = "SELECT coalesce(jsonb_agg(payload ORDER BY payload), '[]') FROM xdb.queue_messages";
@@ -234,7 +234,7 @@ fn a_queue_that_the_definition_does_not_list_is_refused() {
 }
 
 #[test]
-fn without_a_word_a_definition_uses_no_global_queue() {
+fn a_definition_uses_no_global_queue_by_default() {
     let (app, _worker) = application("global_none", None);
     let definition = r#"{"startingState": "Send", "states": {"Send": {"skipWaitUntil": true}}}"#;
     app.superuser().run(&format!("SELECT xdb.register_process_type('send', 'stub', '{definition}')"));
@@ -266,7 +266,7 @@ fn a_state_of_a_slow_table_is_served_too() {
     db.run("SELECT xdb.publish_global('jobs', '2')");
     db.start("after", "aside").key("u2").globals(json!({"status": "new"})).go();
     assert_eq!(db.completes("after").result(), &json!([2]));
-    wait_until("nobody is noted any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
+    wait_until("no waiter is recorded any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
     app.done(&[]);
 }
 

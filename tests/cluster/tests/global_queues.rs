@@ -64,7 +64,7 @@ fn left(app: &App) -> Vec<Value> {
 }
 
 #[test]
-fn a_message_waits_for_somebody_to_wait() {
+fn a_message_waits_for_a_waiter() {
     let (app, worker) = takers("global_before");
     let mut db = app.db();
     publish(&mut db, json!("first"));
@@ -83,12 +83,12 @@ fn a_message_waits_for_somebody_to_wait() {
             {"messageId": null, "key": null, "payload": "first"}, {"messageId": null, "key": null, "payload": "second"}
         ]}])
     );
-    assert_eq!(app.superuser().count("xdb.global_message"), 0, "what was used up is gone");
+    assert_eq!(app.superuser().count("xdb.global_message"), 0, "consumed messages are deleted");
     app.done(&[]);
 }
 
 #[test]
-fn waiters_are_served_in_order_of_waiting_whatever_they_want() {
+fn waiters_are_served_in_order_of_waiting_for_any_number_of_messages() {
     let (app, _worker) = takers("global_order");
     let mut db = app.db();
     waits(&mut db, "eur-1", json!({"key": "EUR"}));
@@ -125,7 +125,7 @@ fn waiters_are_served_in_order_of_waiting_whatever_they_want() {
 }
 
 #[test]
-fn what_is_too_little_for_one_is_there_for_the_next() {
+fn messages_that_are_too_few_for_one_waiter_serve_the_next() {
     let (app, _worker) = takers("global_bounds");
     let mut db = app.db();
     waits(&mut db, "three", json!({"atLeast": 3, "atMost": 4}));
@@ -180,7 +180,7 @@ fn held(app: &App, id: &str) -> i64 {
 }
 
 #[test]
-fn a_process_that_closes_gives_back_what_it_did_not_use() {
+fn a_closing_process_gives_back_its_unused_messages() {
     let (app, worker) = holders("global_closed");
     let mut db = app.db();
     (1..=3).for_each(|n| publish(&mut db, json!(n)));
@@ -226,7 +226,7 @@ fn a_process_that_closes_gives_back_what_it_did_not_use() {
 }
 
 #[test]
-fn a_state_that_fails_gives_back_what_it_took() {
+fn a_failed_state_gives_back_its_messages() {
     let (app, _worker) = holders("global_failed");
     let mut db = app.db();
     publish(&mut db, json!(1));
@@ -242,7 +242,7 @@ fn a_state_that_fails_gives_back_what_it_took() {
 }
 
 #[test]
-fn who_waited_longer_gets_what_is_given_back() {
+fn the_longest_waiter_gets_the_messages_that_are_given_back() {
     let (app, _worker) = holders("global_back");
     let mut db = app.db();
     publish(&mut db, json!(1));
@@ -264,7 +264,7 @@ fn who_waited_longer_gets_what_is_given_back() {
 }
 
 #[test]
-fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
+fn a_locked_waiter_is_passed_over_and_served_later() {
     let (app, _worker) = takers("global_locked");
     let mut db = app.db();
     waits(&mut db, "p", json!({}));
@@ -291,13 +291,13 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
     holder.run("COMMIT");
     db.start("r", "take").go();
     assert_eq!(db.completes("r").result(), &json!([4]));
-    wait_until("nobody is noted any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
+    wait_until("no waiter is recorded any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
     app.done(&[]);
 }
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn nobody_overtakes_those_whom_a_turn_does_not_get_to() {
+fn no_waiter_overtakes_waiters_that_a_turn_did_not_reach() {
     const WAITERS: usize = 200;
     const LATE: usize = 40;
     let app = App::alone("global_overtaking", ClusterOptions::default().set("xdb.test_claim_batch", "4"));
@@ -366,7 +366,7 @@ fn a_waiter_that_is_stopped_as_it_is_found_leaves_the_message_to_the_next() {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn more_messages_than_a_turn_looks_at_reach_those_who_want_a_great_many() {
+fn more_messages_than_a_turn_reads_reach_waiters_for_many() {
     let app = App::alone("global_many", ClusterOptions::default().set("xdb.test_claim_batch", "60"));
     let (app, _worker) = takers_in(app);
     let mut db = app.db();
@@ -380,7 +380,7 @@ fn more_messages_than_a_turn_looks_at_reach_those_who_want_a_great_many() {
 }
 
 #[test]
-fn a_message_that_somebody_has_locked_is_not_overtaken_and_holds_up_nobody_else() {
+fn a_locked_message_is_not_overtaken_and_blocks_no_other_queue() {
     let (app, worker) = takers("global_row");
     worker.misbehave(|call: &Call| match (call.api, call.process_id()) {
         (Api::WaitUntil, "bystander") => any_of(&[keyed("m", "others", json!(null), 1, 1)]),

@@ -44,7 +44,7 @@ fn a_killed_server_process_is_in_the_log_and_the_server_comes_back() {
     assert!(victim.try_run("SELECT 1").is_err());
     cluster.superuser().run("SELECT 1");
     // The log may be written a moment later.
-    wait_until("the log says so", 20, || cluster.log().contains("was terminated by signal 9"));
+    wait_until("the log shows it", 20, || cluster.log().contains("was terminated by signal 9"));
     assert_eq!(cluster.unexplained_errors(xdb_cluster_tests::log::AFTER_A_CRASH), Vec::<String>::new());
 }
 

@@ -26,7 +26,7 @@ fn held_up(db: &mut Db, process_id: &str) -> Value {
     ))
 }
 
-fn says(db: &mut Db, what: &str, expected: &Value) {
+fn shows(db: &mut Db, what: &str, expected: &Value) {
     let started = std::time::Instant::now();
     loop {
         let last = held_up(db, "p");
@@ -42,13 +42,13 @@ fn step(db: &mut Db) {
     db.publish("p", "inbox", json!(1));
 }
 
-fn goes_on(db: &mut Db) {
+fn continues(db: &mut Db) {
     wait_until("it waits again", 20, || db.count("xdb.waits WHERE process_id = 'p'") == 1);
-    says(db, "nothing holds it up", &Value::Null);
+    shows(db, "nothing holds it up", &Value::Null);
 }
 
 #[test]
-fn what_holds_a_step_up_is_shown() {
+fn the_lock_that_blocks_a_step_is_shown() {
     let options = ClusterOptions::default().set("max_prepared_transactions", "2");
     let (app, _worker) = application("held_up", options);
     let (mut db, mut first) = (app.db(), app.db());
@@ -57,7 +57,7 @@ fn what_holds_a_step_up_is_shown() {
     // A row: written, locked, written by a transaction that is prepared.
     first.run("BEGIN; UPDATE counters SET n = 5 WHERE id = 'p'");
     step(&mut db);
-    says(&mut db, "a row that is written", &row);
+    shows(&mut db, "a row that is written", &row);
     let since = "(xdb.describe_process('p') #>> '{heldUpBy,0,since}')::timestamptz";
     let found = db.text(&format!("SELECT {since} FROM pg_sleep(1)"));
     let is_same = format!("SELECT {since} = '{found}' AND {since} < now() - interval '1 s' FROM pg_sleep(1)");
@@ -66,46 +66,46 @@ fn what_holds_a_step_up_is_shown() {
     app.session("stranger").refused("42501", "SELECT xdb.describe_process('p')");
     app.session("other").refused("XD001", "SELECT xdb.describe_process('p')");
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     first.run("BEGIN; SELECT FROM counters WHERE id = 'p' FOR SHARE");
     step(&mut db);
-    says(&mut db, "a row that is locked", &row);
+    shows(&mut db, "a row that is locked", &row);
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     first.run("BEGIN; UPDATE counters SET n = 6 WHERE id = 'p'; PREPARE TRANSACTION 'held'");
     step(&mut db);
-    says(&mut db, "a prepared transaction", &row);
+    shows(&mut db, "a prepared transaction", &row);
     first.run("COMMIT PREPARED 'held'");
-    goes_on(&mut db);
+    continues(&mut db);
 
     // A lock that permits writes to the row is not shown.
     first.run("BEGIN; SELECT FROM counters WHERE id = 'p' FOR KEY SHARE");
     step(&mut db);
-    goes_on(&mut db);
+    continues(&mut db);
     first.run("COMMIT");
 
     first.run("BEGIN; LOCK TABLE counters IN SHARE MODE");
     step(&mut db);
-    says(&mut db, "a table", &json!([{"lock": "table", "table": "public.counters"}]));
+    shows(&mut db, "a table", &json!([{"lock": "table", "table": "public.counters"}]));
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
 
     // The process itself.
     first.run("BEGIN; SELECT xdb.set_local_attributes('p', '{\"k\": 1}')");
     step(&mut db);
-    says(&mut db, "the process", &json!([{"lock": "process"}]));
+    shows(&mut db, "the process", &json!([{"lock": "process"}]));
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     // A publisher blocks no step.
     first.run("BEGIN; SELECT xdb.publish('p', 'others', '1')");
     step(&mut db);
-    goes_on(&mut db);
+    continues(&mut db);
     first.run("COMMIT");
     app.done(&[]);
 }
 
 #[test]
-fn a_lock_within_a_trigger_is_told_of_the_table() {
+fn a_lock_within_a_trigger_is_shown_for_the_table() {
     let (app, _worker) = application("held_up_in_trigger", ClusterOptions::default());
     let (mut db, mut first) = (app.db(), app.db());
     first.run(
@@ -116,9 +116,9 @@ fn a_lock_within_a_trigger_is_told_of_the_table() {
     );
     first.run("BEGIN; UPDATE totals SET n = 7");
     step(&mut db);
-    says(&mut db, "a lock of a trigger", &json!([{"lock": "row", "table": "public.counters"}]));
+    shows(&mut db, "a lock of a trigger", &json!([{"lock": "row", "table": "public.counters"}]));
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     app.done(&[]);
 }
 
@@ -129,10 +129,10 @@ fn a_table_that_a_call_can_not_read_is_shown() {
     let (mut db, mut first) = (app.db(), app.db());
     first.run("BEGIN; LOCK TABLE counters");
     step(&mut db);
-    says(&mut db, "a table", &json!([{"lock": "table", "table": "public.counters"}]));
+    shows(&mut db, "a table", &json!([{"lock": "table", "table": "public.counters"}]));
     assert_eq!(worker.count(|call| call.target() == "Write"), 0);
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     app.done(&[]);
 }
 
@@ -150,8 +150,8 @@ fn a_process_is_described_whose_row_can_not_be_read() {
     first.run("BEGIN");
     first.run(&set(&numbers));
     step(&mut db);
-    says(&mut db, "the process", &json!([{"lock": "process"}]));
+    shows(&mut db, "the process", &json!([{"lock": "process"}]));
     first.run("COMMIT");
-    goes_on(&mut db);
+    continues(&mut db);
     app.done(&[]);
 }

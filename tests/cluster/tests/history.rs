@@ -106,7 +106,7 @@ fn a_start_overrides_how_much_is_kept_and_failures_stay() {
 }
 
 #[test]
-fn what_is_changed_by_hand_behind_a_snapshot_is_found() {
+fn changes_by_hand_behind_a_snapshot_are_found() {
     let (app, _worker) = looping("history_tampered", json!({"keepLast": 1}));
     let mut db = app.db();
     let mut superuser = app.superuser();

@@ -134,7 +134,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
         let worker = if way == "claimed" { "claims" } else { "stub" };
         app.register_with(worker, &process, &definition.maps(&format!("public.{table}"), "id", &["status"]));
         db.start(&process, &process).key("r").input(if way == "rpc" { Value::Null } else { written.clone() }).go();
-        let told = match way {
+        let result = match way {
             "rpc" => asked(&mut db, &format!("xdb.invoke_rpc('{process}', 'Write', {})", jsonb(written))),
             "claimed" => {
                 let (token, loaded) = claimed(&mut db);
@@ -151,7 +151,7 @@ fn by_each_way(app: &App, table: &str, lock: &str, written: &Value, expected: &R
                 _ => Err(db.text(&format!("SELECT sql_state FROM xdb.failures WHERE process_id = '{process}'"))),
             },
         };
-        assert_eq!(told, *expected, "{process}");
+        assert_eq!(result, *expected, "{process}");
         if way == "rpc" {
             db.repeated(&format!("SELECT xdb.stop_process('{process}')"));
         }
@@ -250,8 +250,8 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
 
     // If several sessions use a key at once, only one of them calls the worker.
     at_once(4, |_| {
-        let told = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
-        assert_eq!(told, Ok(json!("deposited")));
+        let result = asked(&mut app.db(), "xdb.invoke_rpc('a', 'deposit', '1', idempotency_key => 'at once')");
+        assert_eq!(result, Ok(json!("deposited")));
     });
     assert_eq!(db.count("public.moved"), 3);
     db.repeated("SELECT xdb.stop_process('a')");
@@ -259,7 +259,7 @@ fn a_key_counts_for_one_rpc_and_one_input_in_a_hostile_database() {
 }
 
 #[test]
-fn functions_are_called_by_what_they_take_in_a_hostile_database() {
+fn functions_are_called_by_their_argument_types_in_a_hostile_database() {
     let app = App::hostile("hostile_functions");
     let close = r#"{"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": "it"}}, "callFunctions": [{"function": "note", "argument": 1}]}"#;
     app.superuser().run(&format!(
@@ -355,7 +355,7 @@ fn locks_of_other_sessions_are_waited_for_and_shown_in_a_hostile_database() {
 }
 
 #[test]
-fn what_waits_for_a_registration_is_called_at_once_after_it_in_a_hostile_database() {
+fn a_call_that_waits_for_a_registration_is_made_at_once_after_it_in_a_hostile_database() {
     let app = App::hostile("hostile_deploying");
     let worker =
         app.worker(
@@ -459,7 +459,7 @@ fn a_role_that_may_write_all_tables_reaches_none_of_the_extension_in_a_hostile_d
 }
 
 #[test]
-fn a_restore_into_a_hostile_database_gives_what_was_granted_and_no_more() {
+fn a_restore_into_a_hostile_database_grants_the_same_rights_and_no_more() {
     let app = App::new("hostile_dumped");
     app.superuser().run("GRANT SELECT ON xdb.timers TO stranger; GRANT USAGE ON SCHEMA xdb TO stranger");
     let dump = app.cluster().dump("hostile_dumped", &[]);

@@ -60,7 +60,7 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
     assert_eq!(calls.iter().map(Call::attempt).collect::<Vec<_>>(), [1, 2, 3]);
     assert_ne!(calls[1].idempotency_key(), calls[2].idempotency_key(), "a worker must not answer from memory");
     let events = "SELECT event_type FROM xdb.history WHERE process_id = 'p' ORDER BY event_id";
-    let told = [
+    let shown = [
         "ProcessStarted",
         "GlobalAttributesWritten",
         "StateStarted",
@@ -72,14 +72,14 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
         "StateCompleted",
         "ProcessClosed",
     ];
-    assert_eq!(db.all::<String>(events), told);
+    assert_eq!(db.all::<String>(events), shown);
     views::assert_history_is_whole(&mut db, "p");
     app.done(&[]);
 }
 
 /// Each way to fail: the state stays at the failed call, and continues from there after the retry.
 #[test]
-fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
+fn every_way_to_fail_raises_an_incident_and_continues_after_a_retry() {
     let app = App::new("incident_ways");
     let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
         (Api::WaitUntil, "waiting") => error(422, "NoPatience", "how long?"),
@@ -108,12 +108,12 @@ fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
     let one = |config: Value| Definition::starting_with("Only").waiting_step_with("Only", config);
     app.register("plain", &one(once.clone()).maps("public.counters", "id", &["n"]));
     app.register("function", &one(with(json!({"skipWaitUntil": true, "executeFunction": "public.breaks"}))));
-    app.register_with("pull", "fetched", &one(with(json!({"skipWaitUntil": true}))));
+    app.register_with("pull", "for_pull", &one(with(json!({"skipWaitUntil": true}))));
     for id in ["waiting", "garbage", "refused"] {
         db.start(id, "plain").key(id).globals(json!({"n": 0})).go();
     }
     db.start("function", "function").go();
-    db.start("fetched", "fetched").go();
+    db.start("for_pull", "for_pull").go();
     let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
     db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"errorType\": \"Busy\"}}')"));
     wait_for_incidents(&mut db, 5);
@@ -126,7 +126,7 @@ fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
     };
     let none = || [Value::Null, Value::Null, Value::Null];
     let expected = [
-        incident("fetched", "EXECUTE_API", "Busy", none()),
+        incident("for_pull", "EXECUTE_API", "Busy", none()),
         incident("function", "EXECUTE_API", "SH001", none()),
         incident("garbage", "EXECUTE_API", "InvalidAnswer", none()),
         incident(
@@ -146,7 +146,7 @@ fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
     assert_eq!(db.one::<i64>("SELECT sum(xdb.retry_now(process_id)) FROM xdb.incidents"), 5);
     let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
     db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(null)).json())));
-    for id in ["fetched", "function", "garbage", "refused", "waiting"] {
+    for id in ["for_pull", "function", "garbage", "refused", "waiting"] {
         db.completes(id);
         views::assert_history_is_whole(&mut db, id);
     }
@@ -163,12 +163,12 @@ fn a_todo_that_fails_is_sent_to_the_reject_queue_for_later_consideration() {
     for id in ["a", "b", "c"] {
         db.start(id, "shipping").key(id).globals(json!({"n": i32::from(id == "b")})).go();
     }
-    assert_eq!(db.completes("b").result(), &json!([1, null]), "the others go on");
+    assert_eq!(db.completes("b").result(), &json!([1, null]), "the other processes continue");
     wait_for_incidents(&mut db, 2);
     let rejected = "SELECT process_id FROM xdb.incidents WHERE error_type = 'NoAddress' ORDER BY process_id";
     assert_eq!(db.all::<String>(rejected), ["a", "c"]);
     assert_eq!(app.session("other").count("xdb.incidents"), 0, "they are their owner's");
-    // Later an operator looks at all of them at once, and rejects one for good.
+    // Later an operator lists all of them at once, and rejects one for good.
     db.run("UPDATE counters SET n = 2 WHERE id = 'a'; SELECT xdb.stop_process('c', 'FAIL', 'no address')");
     assert_eq!(db.one::<i64>("SELECT sum(xdb.retry_now(process_id)) FROM xdb.incidents"), 1);
     assert_eq!(db.completes("a").result(), &json!([2, null]));
@@ -180,7 +180,7 @@ fn a_todo_that_fails_is_sent_to_the_reject_queue_for_later_consideration() {
 }
 
 #[test]
-fn the_policy_counts_anew_and_may_raise_another_incident() {
+fn the_policy_counts_from_zero_and_may_raise_another_incident() {
     let app = App::new("incident_again");
     let worker = app.worker(ships_with_address);
     app.register("shipping", &shipping());

@@ -6,7 +6,7 @@ const HOSTILE: &str = "SET enable_indexscan = off; SET enable_indexonlyscan = of
     SET plan_cache_mode = force_custom_plan; SET enable_seqscan = on; SET jit_above_cost = 0";
 
 #[test]
-fn a_session_walks_over_no_system_table_whatever_it_has_set() {
+fn a_session_scans_no_whole_system_table_under_any_settings() {
     let app = App::new("planning_session");
     let _worker = app.worker(|call: &Call| match call.api {
         Api::WaitUntil => all_of(&[local_queue("m", "inbox", 1)]),

@@ -147,7 +147,7 @@ fn an_index_that_is_locked_by_an_open_reindex() {
 }
 
 #[test]
-fn a_row_of_the_users_locked_by_an_open_transaction() {
+fn a_row_of_the_application_is_locked_by_an_open_transaction() {
     let (app, _worker) = application("isolation_row");
     let mut locker = app.db();
     locker.run("BEGIN; SELECT FROM troubled WHERE id = 't1' FOR UPDATE");
@@ -260,7 +260,7 @@ fn a_publish_that_is_not_committed() {
     let mut publisher = app.db();
     publisher.run("BEGIN");
     publisher.publish("p", "inbox", json!("early"));
-    wait_until("p waits although somebody publishes", 10, || !views::waits(&mut db, "p").is_empty());
+    wait_until("p waits although a session publishes", 10, || !views::waits(&mut db, "p").is_empty());
     bystanders_hardly_notice(&app, "publishing");
     assert_eq!(db.status("p"), "RUNNING");
     publisher.run("COMMIT");
@@ -370,7 +370,7 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
 }
 
 #[test]
-fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
+fn a_message_between_the_check_of_the_queues_and_the_close_is_read() {
     const CLOSERS: usize = 8;
     let app = App::alone("isolation_between", ClusterOptions::default().set("xdb.apply_timeout", "5s"));
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
@@ -378,7 +378,7 @@ fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
         (_, "Close") => Reply::hang(close_if_empty("inbox", "Read")),
         (_, "Read") => force_complete(json!(call.messages("m"))).into(),
         _ if call.global("n") == 1 => force_complete(json!(null)).into(),
-        // No close: what closes writes its tables after the look, under the lock.
+        // No close: a closing answer writes its tables after the check, under the lock.
         _ if call.process_id() == "second" => Reply::hang(next("Only", json!(null)).globals(json!({"n": 1}))),
         _ => Reply::from(next("Only", json!(null)).globals(json!({"n": 1}))),
     });
@@ -428,13 +428,13 @@ fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
         let expected = if accepted.contains(&n) { json!([n]) } else { Value::Null };
         assert_eq!(outcome.result(), &expected, "p{n}");
     }
-    assert!(!accepted.is_empty(), "everything was closed before anybody could publish");
+    assert!(!accepted.is_empty(), "everything was closed before any session could publish");
     db.completes("second");
     app.done(&[]);
 }
 
 #[test]
-fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
+fn a_publisher_to_a_closing_process_learns_how_it_ended() {
     let app = App::new("isolation_closing");
     let worker = app.worker(|call: &Call| match call.api {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]).into(),
@@ -466,7 +466,7 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
 }
 
 #[test]
-fn nobody_waits_for_a_close_whose_answer_was_given_up() {
+fn no_publisher_waits_for_a_close_whose_answer_was_given_up() {
     // With two calls at a time, one answer may wait for sessions that block its process. Further answers are given up.
     let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.max_in_flight", "2"));
     let worker = app.worker(|_: &Call| Reply::hang(close_if_empty("inbox", "Close")));

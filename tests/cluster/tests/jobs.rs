@@ -92,7 +92,7 @@ fn complete_signals_the_runtime_to_discard_the_instance_at_once_later_or_never()
     db.start("again", "job").go();
     db.completes("again");
     let left = "xdb.processes WHERE process_type IN ('job', 'other') AND process_id <> 'again'";
-    wait_until("jobs are gone, and what the setting is for", 90, || db.count(left) == 0);
+    wait_until("jobs are deleted, and rows that the setting is for", 90, || db.count(left) == 0);
     let mut kept = db.all::<String>("SELECT process_type FROM xdb.processes ORDER BY 1");
     kept.dedup();
     assert_eq!(kept, ["day", "ever", "job"]);

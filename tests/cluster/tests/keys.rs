@@ -86,11 +86,11 @@ fn keys_that_do_not_fit_are_refused_at_the_start() {
     let _worker = writer(&app);
     app.register("pairs", &one_step_on(&[mapped("public.pairs", json!(["a", "b"]), json!({"v": "v"}))]));
     app.register("numbers", &one_step_on(&[mapped("public.numbers", json!("id"), json!({"v": "v"}))]));
-    let mut start = |process_type: &str, key: Option<&str>, options: Value, code: &str, says: &str| {
+    let mut start = |process_type: &str, key: Option<&str>, options: Value, code: &str, words: &str| {
         let start = db.start("p", process_type).options(options);
         let start = if let Some(key) = key { start.key(key) } else { start };
         let error = start.refused(code);
-        assert!(error.message.contains(says), "{error:?}");
+        assert!(error.message.contains(words), "{error:?}");
     };
     let pair = |value: Value| keys(json!({"public.pairs": value}));
     start("pairs", None, json!({}), codes::INVALID_ARGUMENT, "globalAttributeKeys");
@@ -161,7 +161,7 @@ fn keys_of_any_type_with_their_own_equality() {
         assert_eq!(db.completes(&id).result(), &json!({"v": "started"}), "{of_type}");
         assert_eq!(db.text(&format!("SELECT string_agg(v, '+') FROM by{n}")), "ended", "{of_type}");
     }
-    // What rounds when it is stored rounds when it is looked for.
+    // A value that is rounded when it is stored is rounded in the search too.
     db.start("rounded", "by8").key("2.504").globals(json!({"v": "2.50"})).input(json!({"v": "seen"})).go();
     assert_eq!(db.completes("rounded").result(), &json!({"v": "2.50"}));
     assert_eq!(db.text("SELECT v FROM by8 WHERE id = 2.50"), "seen");
@@ -243,7 +243,7 @@ fn conflicts_of_initial_writes() {
 }
 
 #[test]
-fn a_table_that_others_inherit_from_is_that_table_alone() {
+fn a_parent_table_is_used_without_its_children() {
     let app = App::new("keys_inherited");
     let mut db = app.db();
     db.run(
@@ -339,7 +339,7 @@ fn names_of_any_kind_are_only_names() {
 }
 
 #[test]
-fn a_schema_in_the_way_makes_no_other_type_or_function_of_a_name() {
+fn a_schema_earlier_in_the_path_changes_no_type_or_function_name() {
     let app = App::new("keys_search_path");
     let mut db = app.db();
     app.superuser().run("GRANT CREATE ON DATABASE keys_search_path TO app");

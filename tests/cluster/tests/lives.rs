@@ -18,7 +18,7 @@ fn writing() -> Definition {
 }
 
 #[test]
-fn when_no_process_is_free_the_engine_says_so_and_tries_again() {
+fn the_engine_reports_a_lack_of_worker_processes_and_retries() {
     // The launcher takes one, and the server's own launcher of logical replication.
     let app = App::alone("lives_first", ClusterOptions::default().set("max_worker_processes", "3"));
     app.scheduler();
@@ -51,7 +51,7 @@ fn when_no_process_is_free_the_engine_says_so_and_tries_again() {
 }
 
 #[test]
-fn an_engine_that_cannot_begin_says_why_and_tries_again() {
+fn an_engine_that_cannot_begin_reports_the_reason_and_retries() {
     let app = App::new("lives_begin");
     let _worker = app.worker(write);
     app.register("one", &one_step());
@@ -111,7 +111,7 @@ fn thirty_databases_at_once() {
 }
 
 #[test]
-fn a_superuser_who_empties_a_system_table_harms_what_was_in_it_alone() {
+fn a_superuser_who_empties_a_system_table_harms_only_its_rows() {
     let app = App::new("lives_truncated");
     let worker = app.worker(write);
     app.register("writing", &writing());
@@ -220,7 +220,7 @@ fn everything_of_an_owner_is_dropped_while_its_processes_run() {
 }
 
 #[test]
-fn what_an_owner_has_is_reassigned_while_its_processes_run() {
+fn the_objects_of_an_owner_are_reassigned_while_its_processes_run() {
     let app = App::new("lives_reassigned");
     let _worker = app.worker(write);
     let mut superuser = app.superuser();

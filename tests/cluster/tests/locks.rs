@@ -84,7 +84,7 @@ fn threads_of_a_process_count_in_one_local_key() {
 }
 
 #[test]
-fn who_locks_all_local_attributes_excludes_who_locks_one() {
+fn a_lock_on_all_local_attributes_excludes_a_lock_on_one() {
     let app = App::new("locks_local_all");
     let worker = app.worker(|call: &Call| match call.target() {
         "Begin" => next_all(&[("All", json!(null)), ("One", json!(null)), ("Other", json!(null))]).into(),
@@ -105,7 +105,7 @@ fn who_locks_all_local_attributes_excludes_who_locks_one() {
     worker.wait_for("the call that locks all", 10, |call| call.target() == "All");
     let waiting = "SELECT jsonb_object_agg(state_execution_id, waits_for) FROM xdb.attribute_locks";
     let both = json!({"One-1": "local attribute k", "Other-1": "local attribute other"});
-    wait_until("the others wait in line", 10, || db.json(waiting) == both);
+    wait_until("the other processes queue up", 10, || db.json(waiting) == both);
     assert_eq!(worker.count(|call| call.target() != "Begin" && call.target() != "All"), 0);
     let threads = db.json("SELECT xdb.describe_process('p')->'threads'").to_string();
     assert!(threads.contains(r#""waitingForLocks":"local attribute k""#), "{threads}");
@@ -116,7 +116,7 @@ fn who_locks_all_local_attributes_excludes_who_locks_one() {
 }
 
 #[test]
-fn sharers_run_at_once_and_an_excluder_alone() {
+fn shared_locks_run_at_once_and_an_exclusive_lock_alone() {
     let app = App::new("locks_share");
     let worker = app.worker(|call: &Call| match call.body["processType"].as_str() {
         Some("read") => Reply::hang(force_complete(call.global("n").clone())),
@@ -212,7 +212,7 @@ fn a_plain_writer_causes_a_repeat_with_fresh_values() {
 }
 
 #[test]
-fn what_is_written_back_as_it_was_has_not_changed() {
+fn a_value_written_back_unchanged_has_not_changed() {
     let test = Disturbed::new("locks_same");
     let mut db = test.app.db();
     test.call(1);
@@ -249,7 +249,7 @@ fn a_state_that_locks_nothing_causes_a_repeat_too() {
     test.app.register("rude", &counter("NO_LOCKING"));
     test.worker.misbehave(add);
     db.start("rude", "rude").key("r").go();
-    assert_eq!(db.completes("rude").result(), 1, "it waits for nobody");
+    assert_eq!(db.completes("rude").result(), 1, "it waits for no other call");
     test.worker.release();
     assert_eq!(db.completes("p").result(), 2);
     assert_eq!(repeats(&mut db, "p"), 1);
@@ -410,7 +410,7 @@ fn a_waiter_that_is_stopped_hands_on() {
 }
 
 #[test]
-fn a_waiter_whose_stop_is_not_committed_holds_up_nobody_else() {
+fn a_waiter_with_an_uncommitted_stop_blocks_no_other() {
     let (app, worker) = queue_of_three("locks_stop_open");
     let (mut db, mut stopping) = (app.db(), app.db());
     stopping.run("BEGIN; SELECT xdb.stop_process('b')");
@@ -424,7 +424,7 @@ fn a_waiter_whose_stop_is_not_committed_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_holder_that_somebody_holds_up_does_not_hold_up_the_others() {
+fn a_blocked_holder_does_not_block_other_holders() {
     let (app, worker) = queue_of_three("locks_held_up");
     let (mut db, mut touching) = (app.db(), app.db());
     touching.run("BEGIN");
@@ -466,7 +466,7 @@ fn a_failed_attempt_holds_no_lock_while_it_backs_off() {
 }
 
 #[test]
-fn a_dead_worker_at_the_head_stops_nobody() {
+fn a_call_of_a_dead_worker_at_the_head_blocks_no_other_call() {
     let app = App::new("locks_dead_worker");
     let alive =
         app.worker(|call: &Call| if call.process_id() == "first" { Reply::hang(add(call)) } else { add(call).into() });
@@ -553,7 +553,7 @@ fn no_transaction_is_open_while_a_state_has_its_locks() {
 }
 
 #[test]
-fn a_killed_scheduler_leaves_nobody_waiting() {
+fn a_killed_scheduler_leaves_no_call_waiting() {
     let app = App::alone("locks_kill", ClusterOptions::default());
     let worker = app.worker(|call: &Call| Reply::hang(add(call)));
     app.register("count", &counter("EXCLUSIVE_LOCK"));
@@ -563,7 +563,7 @@ fn a_killed_scheduler_leaves_nobody_waiting() {
         db.start(&format!("p{number}"), "count").key(if number % 2 == 0 { "r" } else { "s" }).go();
     }
     worker.wait_for_count("two have the locks", 10, 2, |_| true);
-    wait_until("the others wait", 10, || db.count("xdb.attribute_locks") == 18);
+    wait_until("the other processes wait", 10, || db.count("xdb.attribute_locks") == 18);
     app.kill_scheduler();
     worker.misbehave(add);
     let mut db = app.db();

@@ -43,17 +43,17 @@ fn disturbed(name: &str, lock: &str) {
 }
 
 #[test]
-fn a_caller_who_writes_what_a_state_excludes_others_from_causes_a_repeat() {
+fn a_caller_that_writes_an_exclusively_locked_attribute_causes_a_repeat() {
     disturbed("locks_local_exclusive", "EXCLUSIVE_LOCK");
 }
 
 #[test]
-fn a_caller_who_writes_what_a_state_shares_causes_a_repeat() {
+fn a_caller_that_writes_a_share_locked_attribute_causes_a_repeat() {
     disturbed("locks_local_share", "SHARE_LOCK");
 }
 
 #[test]
-fn a_caller_who_writes_what_a_state_has_not_locked_causes_none() {
+fn a_caller_that_writes_an_unlocked_attribute_causes_no_repeat() {
     let app = App::new("locks_local_none");
     let worker = app.worker(|call: &Call| Reply::hang(force_complete(json!(k(call)))));
     app.register("count", &one_step());
@@ -68,7 +68,7 @@ fn a_caller_who_writes_what_a_state_has_not_locked_causes_none() {
 }
 
 #[test]
-fn sharers_of_a_key_run_at_once_and_who_excludes_them_waits() {
+fn shared_locks_of_a_key_run_at_once_and_an_exclusive_lock_waits() {
     let app = App::new("locks_local_sharers");
     let worker = app.worker(|call: &Call| match call.target() {
         "Begin" => next_all(&[("Read", json!(null)), ("Read", json!(null)), ("Read", json!(null))]).into(),

@@ -115,7 +115,7 @@ fn states_rpcs_and_plain_writers_in_one_row_lose_no_update() {
 
 /// Eight sessions call RPCs on one row without a pause. States that lock the same row still get their turn.
 #[test]
-fn whoever_calls_without_a_pause_starves_no_state() {
+fn sessions_that_call_rpcs_without_a_pause_starve_no_state() {
     const STATES: i32 = 10;
     // A use of the table that a busy machine makes slow would leave its steps to runners, which mark nothing.
     let app = App::alone("locks_starve", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
@@ -145,7 +145,7 @@ fn whoever_calls_without_a_pause_starves_no_state() {
         let (took, ()) = timed(|| (0..STATES).for_each(|number| drop(db.completes(&format!("p{number}")))));
         assert!(took < Duration::from_secs(45), "{took:?}");
         let before = rpcs.load(Ordering::SeqCst);
-        wait_until("the others go on", 10, || rpcs.load(Ordering::SeqCst) > before);
+        wait_until("the other processes continue", 10, || rpcs.load(Ordering::SeqCst) > before);
     });
     assert_eq!(n(&mut db), STATES + rpcs.load(Ordering::SeqCst));
     assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
@@ -187,31 +187,31 @@ const REPEATS: usize = 3;
 const RESPECTED: u64 = 5000;
 
 /// Counts the RPCs that avoid marked objects.
-const LEAVES_ALONE: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
+const AVOIDS_MARKED_ROW: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
     AND datname = current_database()";
 
 #[test]
-fn what_was_repeated_too_often_is_left_alone_until_it_is_through() {
+fn rpcs_avoid_the_rows_of_a_state_that_was_repeated_too_often_until_it_completes() {
     let (app, worker) = marked(App::new("locks_mark"), EXCLUSIVE);
     let mut db = app.db();
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| timed(|| app.db().rpc("asked", "add", json!(null))));
-        wait_until("the RPC waits", 10, || app.superuser().count(LEAVES_ALONE) == 1);
+        wait_until("the RPC waits", 10, || app.superuser().count(AVOIDS_MARKED_ROW) == 1);
         assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
         worker.release();
         assert_eq!(db.completes("p").result(), 1);
         let (took, answer) = asking.join().expect("no panic");
         assert_eq!(answer, 2);
-        assert!(took < Duration::from_millis(RESPECTED), "nobody was woken: {took:?}");
+        assert!(took < Duration::from_millis(RESPECTED), "no session was woken: {took:?}");
     });
     assert_eq!(repeats(&mut db), REPEATS as i64);
     let (took, _) = timed(|| db.rpc("asked", "add", json!(null)));
-    assert!(took < Duration::from_secs(2), "the mark is gone: {took:?}");
+    assert!(took < Duration::from_secs(2), "the mark has ended: {took:?}");
     app.done(&[]);
 }
 
 #[test]
-fn what_was_repeated_too_often_is_left_alone_for_a_while_and_no_longer() {
+fn rpcs_avoid_the_rows_of_a_state_that_was_repeated_too_often_for_a_limited_time() {
     let (app, worker) = marked(App::new("locks_mark_bound"), EXCLUSIVE);
     let mut db = app.db();
     let (took, _) = timed(|| db.rpc("asked", "add", json!(null)));
@@ -253,13 +253,16 @@ fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
                 asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
             }
         });
-        wait_until("somebody leaves the row alone", 20, || app.superuser().count(LEAVES_ALONE) == 1);
+        wait_until("an RPC avoids the row", 20, || app.superuser().count(AVOIDS_MARKED_ROW) == 1);
     });
     has_process.run(r#"BEGIN; SELECT xdb.set_local_attributes('p', '{"k": 1}')"#);
     has_row.run("COMMIT");
     let (took, answer) = timed(|| app.db().rpc("asked", "add", json!(null)));
     assert_eq!(answer, 1);
-    assert!(took < Duration::from_millis(RESPECTED), "the row was left to who waits for its process: {took:?}");
+    assert!(
+        took < Duration::from_millis(RESPECTED),
+        "the RPC avoided the row of the state that waits for its process: {took:?}"
+    );
     has_process.run("COMMIT");
     worker.misbehave(adding);
     worker.release();
@@ -268,7 +271,7 @@ fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
 }
 
 #[test]
-fn who_has_locks_leaves_nothing_alone() {
+fn a_session_that_holds_locks_ignores_marked_rows() {
     let (app, worker) = marked(App::new("locks_mark_holder"), EXCLUSIVE);
     let mut db = app.db();
     // By plain SQL, by driving the process, and by an RPC of the same transaction.
@@ -291,7 +294,7 @@ fn who_has_locks_leaves_nothing_alone() {
 }
 
 #[test]
-fn what_a_state_shares_others_may_share() {
+fn rpcs_may_share_a_marked_row_that_a_state_shares() {
     let (app, worker) = marked(App::new("locks_mark_share"), "SHARE_LOCK");
     let mut db = app.db();
     let (took, _) = timed(|| db.rpc("asked", "read", json!(null)));
@@ -300,7 +303,7 @@ fn what_a_state_shares_others_may_share() {
     db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
     worker.release();
     app.db().completes("p");
-    assert_eq!(repeats(&mut app.db()), REPEATS as i64, "who only reads changes nothing");
+    assert_eq!(repeats(&mut app.db()), REPEATS as i64, "an RPC that only reads changes nothing");
     app.done(&[]);
 }
 
@@ -363,7 +366,7 @@ fn threads_and_rpcs_count_in_one_local_key() {
 }
 
 #[test]
-fn an_rpc_waits_for_no_state_and_its_transaction_delays_who_wants_the_same() {
+fn an_rpc_waits_for_no_state_and_its_transaction_delays_states_with_the_same_row() {
     let (app, worker) = application("locks_rpc_state", states_hang);
     let (mut db, mut asking) = (app.db(), app.db());
     db.start("p", "count").key("r").go();
@@ -375,7 +378,7 @@ fn an_rpc_waits_for_no_state_and_its_transaction_delays_who_wants_the_same() {
     assert_eq!(asking.rpc("asked", "add", json!(null)), 2, "it does not wait for itself");
     worker.misbehave(adding);
     worker.release();
-    // Others are not held up by the row.
+    // The row blocks no other process.
     db.run("INSERT INTO counters VALUES ('s', 0)");
     db.start("q", "count").key("s").go();
     assert_eq!(db.completes("q").result(), 1);
@@ -475,8 +478,8 @@ fn the_waits_of_an_rpc_and_its_call_have_one_deadline() {
         });
         holding.run("ROLLBACK");
     }
-    let told: Vec<_> = worker.calls().iter().map(|call| call.body["context"]["timeoutSeconds"].as_f64()).collect();
-    assert!(matches!(told[..], [Some(seconds)] if seconds > 0.0 && seconds < 3.0), "{told:?}");
+    let timeouts: Vec<_> = worker.calls().iter().map(|call| call.body["context"]["timeoutSeconds"].as_f64()).collect();
+    assert!(matches!(timeouts[..], [Some(seconds)] if seconds > 0.0 && seconds < 3.0), "{timeouts:?}");
     worker.release();
     app.done(&[]);
 }
@@ -499,7 +502,7 @@ fn the_timeout_of_an_rpc_covers_the_wait_for_its_idempotency_key() {
 }
 
 #[test]
-fn who_holds_the_row_and_asks_gets_what_a_state_has() {
+fn an_rpc_of_a_session_that_holds_the_row_gets_the_lock_of_a_state() {
     let (app, worker) = application("locks_rpc_yield", states_hang);
     let (mut db, mut asking) = (app.db(), app.db());
     db.start("p", "count").key("r").go();
@@ -519,7 +522,7 @@ fn who_holds_the_row_and_asks_gets_what_a_state_has() {
 }
 
 #[test]
-fn who_holds_the_process_and_asks_gets_what_its_state_has() {
+fn an_rpc_of_a_session_that_holds_the_process_gets_the_lock_of_its_state() {
     let app = App::new("locks_rpc_process");
     let worker = app.worker(|call: &Call| {
         let k = call.local("k").as_i64().unwrap_or_default() + 1;
@@ -548,7 +551,7 @@ fn who_holds_the_process_and_asks_gets_what_its_state_has() {
 }
 
 #[test]
-fn rpcs_work_while_the_engine_is_paused_or_gone() {
+fn rpcs_work_while_the_engine_is_paused_or_stopped() {
     let (app, worker) = marked(App::new("locks_rpc_paused"), EXCLUSIVE);
     let mut db = app.db();
     db.start("q", "count").key("r").go();
@@ -574,7 +577,7 @@ fn marks_of_an_engine_that_is_switched_off_count_for_nothing() {
     let mut db = app.db();
     db.start("other", "count").key("r").go();
     app.cluster().set("xdb.enabled", "off");
-    wait_until("the engine is gone", 20, || app.cluster().find_scheduler(app.database()).is_none());
+    wait_until("the engine has ended", 20, || app.cluster().find_scheduler(app.database()).is_none());
     let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
     assert_eq!(answer, 1);
     assert!(took < Duration::from_secs(3), "{took:?}");
@@ -613,7 +616,7 @@ fn rpcs_in_opposite_orders_are_a_deadlock_that_postgres_ends() {
 }
 
 #[test]
-fn what_an_rpc_shares_is_unchanged_when_it_writes() {
+fn a_writing_rpc_conflicts_with_a_change_of_its_share_locked_attribute() {
     let app = App::new("locks_rpc_share");
     let worker = app.worker(|call: &Call| match call.target() {
         "look" => Reply::hang(output(call.local("k").clone())),

@@ -40,7 +40,7 @@ fn start_waiting(app: &App, count: i64) {
 }
 
 #[test]
-fn calls_that_wait_are_shown_with_what_they_wait_for() {
+fn waiting_calls_are_shown_with_the_attributes_they_wait_for() {
     const WAITING: i64 = 300;
     let (app, worker) = held("locks_shown", "SHARE_LOCK");
     let mut db = app.db();
@@ -67,7 +67,7 @@ fn calls_that_wait_are_shown_with_what_they_wait_for() {
 }
 
 #[test]
-fn locks_are_shown_to_whoever_may_see_the_process() {
+fn locks_are_shown_to_roles_that_may_see_the_process() {
     let (app, worker) = held("locks_shown_rights", "EXCLUSIVE_LOCK");
     start_waiting(&app, 2);
     let mut db = app.db();
@@ -86,7 +86,7 @@ fn locks_are_shown_to_whoever_may_see_the_process() {
 }
 
 #[test]
-fn who_finds_no_place_in_memory_is_called_later() {
+fn a_call_without_a_place_in_memory_is_made_later() {
     const TOO_MANY: i64 = REMEMBERED + 50;
     let (app, worker) = held("locks_shown_many", "SHARE_LOCK");
     start_waiting(&app, TOO_MANY);

@@ -24,7 +24,7 @@ fn answering(app: &App) -> Worker {
 }
 
 #[test]
-fn skipped_timers_end_the_wait_and_the_worker_is_told() {
+fn skipped_timers_end_the_wait_and_the_worker_sees_them() {
     let (app, _worker) = application("manage_skip");
     let mut db = app.db();
     db.start("p", "timers").go();
@@ -127,7 +127,7 @@ fn a_caller_writes_attributes_that_the_next_step_reads() {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn who_waits_for_a_state_is_woken_when_it_ends() {
+fn a_session_that_waits_for_a_state_is_woken_when_the_state_ends() {
     // The engine does not poll.
     let app = App::alone("manage_wait", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     let worker = answering(&app);
@@ -196,7 +196,7 @@ const LEFTOVERS: &str = "SELECT count(*) FROM (
 ) AS rows WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)";
 
 #[test]
-fn a_purge_deletes_what_is_closed_and_waits_for_nobody() {
+fn a_purge_deletes_closed_processes_and_waits_for_no_lock() {
     let (app, _worker) = application("manage_purge");
     let mut db = app.db();
     db.start("old", "one").go();
@@ -250,7 +250,7 @@ fn closed_executions_go_after_the_retention() {
          FROM xdb.latest_execution, generate_series(1, 25000) n WHERE process_id = 'p0'",
     );
     app.cluster().set("xdb.retention", "1");
-    wait_until("they are gone", 60, || db.count("xdb.processes") == 1);
+    wait_until("they are purged", 60, || db.count("xdb.processes") == 1);
     let mut superuser = app.superuser();
     wait_until("and all that belonged to them", 30, || {
         superuser.one::<i64>(LEFTOVERS) == 0 && superuser.count("xdb.purged") == 0

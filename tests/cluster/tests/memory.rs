@@ -61,7 +61,7 @@ fn an_execution_gets_no_more_local_attributes_than_it_may() {
 }
 
 #[test]
-fn what_was_stored_before_a_limit_is_not_sent_and_can_be_made_smaller() {
+fn a_value_stored_before_a_limit_is_not_sent_and_can_be_made_smaller() {
     let app = App::alone("memory_stored", ClusterOptions::default());
     let worker = app.worker(|call: &Call| match call.api {
         Api::Execute => force_complete(json!(call.body["loadedLocalAttributes"].as_object().map(|all| all.len()))),
@@ -164,7 +164,7 @@ fn a_session_without_memory_gets_an_error_and_lives() {
 }
 
 #[test]
-fn an_engine_without_memory_goes_on_with_what_it_has() {
+fn an_engine_without_memory_continues_with_the_memory_it_has() {
     let app = App::alone("memory_engine", ClusterOptions::default().set("xdb.max_payload_size", "16MB"));
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("loading", &loading());
@@ -181,11 +181,11 @@ fn an_engine_without_memory_goes_on_with_what_it_has() {
     wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == 20);
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
-    app.done(&["out of memory", "is left alone", "bytes were needed"]);
+    app.done(&["out of memory", "bytes were needed"]);
 }
 
 #[test]
-fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
+fn an_engine_without_memory_for_all_inputs_reads_them_one_after_the_other() {
     const COUNT: i64 = 200;
     let app = App::alone("memory_inputs", ClusterOptions::default());
     let worker = app.worker(|call: &Call| match call.target() {
@@ -206,7 +206,7 @@ fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
     wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == COUNT);
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
-    app.done(&["out of memory", "is left alone", "bytes were needed"]);
+    app.done(&["out of memory", "bytes were needed"]);
 }
 
 #[test]
@@ -238,19 +238,19 @@ fn a_session_keeps_no_memory_in_reserve() {
 }
 
 #[test]
-fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
+fn a_session_with_hardly_any_memory_makes_its_rpc_or_reports_the_reason() {
     with_hardly_any_memory("memory_rpc", limit_memory);
 }
 
 #[test]
-fn a_session_with_hardly_any_promised_memory_makes_its_rpc_or_says_why_not() {
+fn a_session_with_hardly_any_promised_memory_makes_its_rpc_or_reports_the_reason() {
     with_hardly_any_memory("memory_rpc_promised", limit_promised_memory);
 }
 
 fn with_hardly_any_memory(name: &str, limit: fn(i32, u64)) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|_| output(json!("done")));
-    // By its name, so that it is looked up as well: in a thread of its own.
+    // By its name, so that a thread of its own resolves it.
     let by_name = worker.url().replace("127.0.0.1", "localhost");
     app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&by_name)));
     app.register("asked", &Definition::starting_with("Only").waiting_step("Only").rpc("ask", json!({})));
@@ -277,12 +277,12 @@ fn with_hardly_any_memory(name: &str, limit: fn(i32, u64)) {
 
 #[test]
 fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
-    // So that no use is cancelled before it has said all that.
+    // So that no use is cancelled before it has sent all its messages.
     let app = App::alone("memory_errors", ClusterOptions::default().set("xdb.apply_timeout", "30s"));
     let worker = app.worker(|call: &Call| match call.refused_write() {
         Value::Null if call.process_id() == "after" => force_complete(json!(null)),
         Value::Null => force_complete(json!(null)).globals(json!({"n": 1})),
-        told => force_complete(told.clone()),
+        result => force_complete(result.clone()),
     });
     let mut db = app.db();
     db.run(
@@ -301,9 +301,9 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     db.start("short", "speaks").key("10").go();
     assert_eq!(db.completes("short").result()["message"], "xé".repeat(5));
     db.start("long", "speaks").key("1000000").go();
-    let told = db.completes("long").result().clone();
+    let result = db.completes("long").result().clone();
     for field in ["message", "table", "constraint"] {
-        let text = told[field].as_str().expect("a text");
+        let text = result[field].as_str().expect("a text");
         assert!((2700..4200).contains(&text.chars().count()) && text.ends_with('…'), "{}: {text}", text.len());
         assert!(text.trim_end_matches('…').chars().all(|c| "xé".contains(c)), "{field} was cut within a character");
     }
@@ -330,7 +330,7 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     }
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
-    app.done(&["out of memory", "is left alone", "bytes were needed"]);
+    app.done(&["out of memory", "bytes were needed"]);
 }
 
 /// Gives registered types `large1` to `large{count}` definitions that are too large to be registered now. Sessions that
@@ -393,7 +393,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
 }
 
 #[test]
-fn an_engine_keeps_so_much_of_definitions_and_no_more() {
+fn an_engine_keeps_a_limited_size_of_definitions() {
     let app = App::alone("memory_kept", ClusterOptions::default());
     let _worker = app.worker(|_| force_complete(json!(null)));
     enlarge(&app, 40, 10_000);
@@ -433,7 +433,7 @@ fn definitions_of_one_keep_no_process_of_another_waiting() {
 }
 
 #[test]
-fn a_definition_has_so_many_bytes_and_states_and_no_more() {
+fn the_bytes_and_states_of_a_definition_are_limited() {
     let app = App::new("memory_of_definitions");
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());

@@ -35,7 +35,7 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     let sessions: Vec<Mutex<Db>> = (0..64).map(|_| Mutex::new(app.db())).collect();
     let each = 25;
     at_once(64, |n| {
-        let mut db = sessions[n].lock().expect("nobody else has it");
+        let mut db = sessions[n].lock().expect("no other thread has it");
         for round in 0..each {
             // Some starts are due at once, so they are claimed while other starts are merged into them.
             let options =
@@ -173,7 +173,7 @@ fn multiple_report_requests_are_a_single_report_within_60_minutes() {
 }
 
 #[test]
-fn what_has_begun_takes_no_other_start() {
+fn a_process_that_has_begun_merges_no_other_start() {
     let (app, worker) = application("merge_begun", ClusterOptions::default());
     worker.misbehave(|_| Reply::hang(force_complete(json!("late"))));
     let mut db = app.db();
@@ -241,7 +241,7 @@ fn the_timeout_of_a_process_moves_with_its_beginning() {
 }
 
 #[test]
-fn what_is_paused_has_not_begun_and_takes_other_starts() {
+fn a_paused_process_has_not_begun_and_merges_other_starts() {
     let (app, worker) = application("merge_paused", ClusterOptions::default());
     let mut db = app.db();
     let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add"}});

@@ -96,7 +96,7 @@ fn five_hundred_messages_from_eight_sessions_are_read_once_each() {
 }
 
 #[test]
-fn a_message_may_come_before_anybody_waits_and_a_step_may_publish() {
+fn a_message_may_arrive_before_a_wait_and_a_step_may_publish() {
     let app = App::new("message_before");
     let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::WaitUntil, _) => all_of(&[local_queue("mine", "mine", 1), local_queue("theirs", "theirs", 2)]),
@@ -165,7 +165,7 @@ fn at_least_and_at_most() {
 }
 
 #[test]
-fn nobody_publishes_to_a_process_that_is_closed() {
+fn no_session_publishes_to_a_closed_process() {
     let app = App::new("message_closed");
     let _worker = app.worker(reading);
     app.register("read", &mailbox());
@@ -261,7 +261,7 @@ fn a_message_id_of_a_client_and_of_an_rpc_is_one_message() {
 }
 
 #[test]
-fn a_stop_that_waited_for_publishers_leaves_nothing_that_is_in_the_way() {
+fn a_stop_that_waited_for_publishers_leaves_nothing_that_blocks_the_next_start() {
     let app = App::new("message_stopped");
     let _worker = app.worker(reading);
     app.register("read", &mailbox());
@@ -329,7 +329,7 @@ fn held_up(app: &App, before: impl FnOnce()) -> (Worker, Db) {
 }
 
 #[test]
-fn whoever_holds_a_close_up_may_publish_again() {
+fn a_session_that_blocks_a_close_may_publish_again() {
     let app = App::new("message_again");
     let (_worker, mut publisher) = held_up(&app, || {});
     publisher.publish("p", "inbox", json!(2));
@@ -342,7 +342,7 @@ fn whoever_holds_a_close_up_may_publish_again() {
 /// Two conflicting row locks may both be granted, if one transaction raises its lock while another gets the weaker one.
 /// The test tries often, because that moment is short.
 #[test]
-fn nobody_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
+fn no_session_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
     const OF_P: &str = "FROM xdb.process_execution WHERE process_id = 'p'";
     const SHARED: &str = "ELSE EXISTS (SELECT FROM pg_get_multixact_members(xmax) AS m WHERE m.mode = 'keysh') END";
     let app = App::new("message_race");
@@ -412,7 +412,7 @@ fn a_publisher_with_an_old_snapshot_does_not_hang_at_a_close() {
 }
 
 #[test]
-fn sixty_great_messages_are_taken_in_bit_by_bit() {
+fn sixty_large_messages_are_received_in_several_turns() {
     const SIZE: usize = 900_000;
     let app = App::new("message_great");
     let worker = app.worker(|call: &Call| {
@@ -444,7 +444,7 @@ fn sixty_great_messages_are_taken_in_bit_by_bit() {
         db.start("by", "one").go();
         db.completes("by");
     });
-    assert!(took < Duration::from_secs(10), "somebody else's process took {took:?}");
+    assert!(took < Duration::from_secs(10), "another owner's process took {took:?}");
     assert_eq!(db.completes("p").result(), &json!((1..=60).collect::<Vec<_>>()));
     assert!(worker.calls().iter().all(|call| call.messages("m").len() <= 5));
     assert_eq!(app.scheduler(), scheduler, "the scheduler was restarted");

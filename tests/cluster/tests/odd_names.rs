@@ -183,7 +183,7 @@ fn roles_of_any_name_own_processes() {
             db.count(&format!("users WHERE status = {}", literal(name))) == 1
         });
         assert_eq!(db.text(&format!("SELECT owner FROM xdb.processes WHERE process_id = {}", literal(name))), name);
-        assert_eq!(db.count("xdb.processes"), 1, "nobody else's");
+        assert_eq!(db.count("xdb.processes"), 1, "no other process");
         db.run(&format!("SELECT xdb.stop_process({})", literal(name)));
         drop(db);
     }

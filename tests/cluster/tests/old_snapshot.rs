@@ -50,7 +50,7 @@ fn run_one(db: &mut Db, worker: &Worker, id: &str) {
 }
 
 #[test]
-fn what_was_taken_is_not_walked_over() {
+fn scans_do_not_visit_the_dead_rows_of_taken_work() {
     const INDEXES: [&str; 3] = ["task_claim", "timer_due", "inbox_arrived"];
     const PROCESSES: i64 = 40;
     let (app, worker) = application("old_walks");
@@ -66,11 +66,11 @@ fn what_was_taken_is_not_walked_over() {
         run_one(&mut db, &worker, &format!("p-{number}"));
     }
     for (index, (scans_before, read_before)) in INDEXES.into_iter().zip(before) {
-        wait_until("the looks are reported", 20, || {
+        wait_until("the scans are reported", 20, || {
             used(&mut superuser, index, "idx_scan") >= scans_before + PROCESSES
         });
         let read = used(&mut superuser, index, "idx_tup_read") - read_before;
-        // Everything is looked at now and then; but not for each process, which takes some ten looks.
+        // All rows are scanned now and then; but not for each process, which takes about ten scans.
         assert!(read < PROCESSES * DEAD, "{read} entries of {index} were read for {PROCESSES} processes");
     }
     drop(keeper);
@@ -78,13 +78,13 @@ fn what_was_taken_is_not_walked_over() {
 }
 
 #[test]
-fn what_is_committed_late_is_found() {
+fn work_that_is_committed_late_is_found() {
     let (app, worker) = application("old_late");
     let (mut db, mut late) = (app.db(), app.db());
     let keeper = leave_dead_rows(&app);
     late.run("BEGIN");
     late.start("late", "three").go();
-    // Others are due later, and taken before.
+    // Another process is due later, and is taken before.
     run_one(&mut db, &worker, "other");
     late.run("COMMIT");
     wait_until("it waits", 10, || !views::waits(&mut db, "late").is_empty());
@@ -99,16 +99,16 @@ fn what_is_committed_late_is_found() {
 }
 
 #[test]
-fn what_comes_back_by_a_rollback_is_found_without_a_word() {
+fn work_that_a_rollback_returns_is_found_without_a_wake_up() {
     let (app, worker) = application("old_rollback");
     let (mut db, mut superuser) = (app.db(), app.superuser());
     run_one(&mut db, &worker, "before");
     let mut holder = app.superuser();
     db.run("SELECT xdb.start_process('p', 'three', start_at => clock_timestamp() + interval '3 s')");
     holder.run("BEGIN; SELECT FROM xdb.task FOR UPDATE");
-    // The engine looks when it is due, and each second after that.
-    let looked = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
-    wait_until("the engine has looked and found nothing", 20, || superuser.one(looked));
+    // The engine scans when it is due, and each second after that.
+    let scanned = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
+    wait_until("the engine has scanned and found nothing", 20, || superuser.one(scanned));
     assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
     holder.run("ROLLBACK");
     worker.wait_for("the call", 20, |call| call.process_id() == "p");
@@ -118,9 +118,9 @@ fn what_comes_back_by_a_rollback_is_found_without_a_word() {
 }
 
 #[test]
-fn what_was_fetched_is_not_walked_over() {
+fn claims_do_not_visit_the_dead_rows_of_claimed_calls() {
     const PROCESSES: i64 = 40;
-    let app = App::new("old_fetched");
+    let app = App::new("old_pulled");
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     app.register_with("pull", "plain", &one_step());
     let keeper = leave_dead_rows(&app);

@@ -60,11 +60,11 @@ fn pause_and_resume_the_execution_of_a_state_machine() {
     db.run("SELECT xdb.resume_process('p')");
     assert_eq!(db.completes("p").result(), "done");
     let events = "SELECT event_type FROM xdb.history WHERE event_type LIKE 'Process%ed' ORDER BY event_id";
-    let told =
+    let shown =
         ["ProcessStarted", "ProcessPaused", "ProcessResumed", "ProcessStarted", "ProcessClosed", "ProcessClosed"];
     let mut found = db.all::<String>(events);
     found.sort();
-    let mut expected = told.map(str::to_owned).to_vec();
+    let mut expected = shown.map(str::to_owned).to_vec();
     expected.sort();
     assert_eq!(found, expected);
     db.refused(codes::NOT_RUNNING, "SELECT xdb.pause_process('p')");
@@ -73,7 +73,7 @@ fn pause_and_resume_the_execution_of_a_state_machine() {
 }
 
 #[test]
-fn what_is_no_call_goes_on_and_callers_are_served_by_the_mode() {
+fn waits_of_a_paused_process_continue_and_the_mode_decides_about_requests() {
     let (app, worker) = application("pause_modes", ClusterOptions::default().own_clock());
     let mut db = app.db();
     db.start("p", "mail").timeout("1 hour").go();
@@ -159,7 +159,7 @@ fn a_type_lock_immediate_reject_is_an_error_to_the_caller() {
     let shown = "SELECT pause_mode, paused_until > now() AS for_now, pause_reason FROM xdb.process_types WHERE process_type = 'mail'";
     assert_eq!(db.rows(shown), [json!({"pause_mode": "REJECT", "for_now": true, "pause_reason": "migration"})]);
     assert_eq!(db.json("SELECT xdb.describe_process('p')")["typePause"]["mode"], "REJECT");
-    // Others may not, but operators.
+    // Other roles may not, except operators.
     app.session("other").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.resume_process_type('mail')");
     app.session("boss").run("SELECT xdb.resume_process_type('mail')");
     db.publish("p", "inbox", json!("hello"));
@@ -199,14 +199,14 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
 /// A call whose row is locked is retried later. The calls behind it are released meanwhile, even if many calls of other
 /// pauses lie between.
 #[test]
-fn one_locked_call_keeps_no_others_held() {
+fn a_held_call_with_a_locked_row_keeps_no_other_call_held() {
     let (app, worker) = application("pause_walk", ClusterOptions::default());
     let (mut db, mut boss, mut stops) = (app.db(), app.session("boss"), app.db());
     boss.run("SELECT xdb.pause_process_type('steps'), xdb.pause_process_type('one')");
     db.start("first", "one").go();
     wait_until("the first is held", 15, || held(&app) == 1);
     db.run("SELECT count(xdb.start_process('p' || n, 'steps')) FROM generate_series(1, 1100) n");
-    wait_until("those between are held", 30, || held(&app) == 1101);
+    wait_until("the processes between are held", 30, || held(&app) == 1101);
     db.start("last", "one").go();
     wait_until("the last is held", 15, || held(&app) == 1102);
     stops.run("BEGIN; SELECT xdb.stop_process('first')");
@@ -219,7 +219,7 @@ fn one_locked_call_keeps_no_others_held() {
 }
 
 #[test]
-fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
+fn the_end_of_a_pause_releases_no_call_that_is_held_after_crashes() {
     let (app, worker) = application("pause_and_crash", ClusterOptions::default());
     let mut db = app.db();
     app.pause();
@@ -231,14 +231,14 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
     let mut boss = app.session("boss");
     boss.run("SELECT xdb.pause_process_type('steps'); SELECT xdb.resume_process_type('steps')");
     turns_pass(&mut db, "first");
-    // A scheduler that starts looks through all that are held.
+    // A starting scheduler checks all held calls.
     app.kill_scheduler();
     let mut db = app.db();
     turns_pass(&mut db, "second");
     assert_eq!((app.superuser().count("xdb.task WHERE lane = 3"), calls_of(&worker, "p")), (1, 0));
     let thread = |db: &mut Db| db.json("SELECT xdb.describe_process('p') -> 'threads' -> 0");
     assert!(thread(&mut db)["held"].is_string(), "{}", thread(&mut db));
-    // Let go in a pause, it is held by that.
+    // If it is released during a pause, the pause holds it.
     db.run("SELECT xdb.pause_process('p')");
     assert_eq!(db.one::<i32>("SELECT xdb.retry_now('p')"), 1);
     turns_pass(&mut db, "third");
@@ -253,7 +253,7 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
 /// The lane of held calls is an optimisation. The next scheduler releases calls that are in the lane without a reason,
 /// slice by slice.
 #[test]
-fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
+fn a_starting_scheduler_releases_calls_that_are_held_without_a_reason() {
     let (app, worker) = application("pause_orphans", ClusterOptions::default());
     let mut db = app.db();
     // The first scheduler has checked all held calls, and all of them since the registrations. Before that it would
@@ -280,7 +280,7 @@ fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
 }
 
 #[test]
-fn a_step_that_starts_what_is_paused_is_refused_as_by_a_table() {
+fn a_step_that_starts_a_process_of_a_paused_type_is_refused_as_by_a_table() {
     let app = App::alone("pause_in_step", ClusterOptions::default());
     let worker = app.worker(|call: &Call| match call.process_id() {
         "writes" => force_complete(call.refused_write()["sqlState"].clone()).globals(json!({"n": 1})),
@@ -301,7 +301,7 @@ fn a_step_that_starts_what_is_paused_is_refused_as_by_a_table() {
     wait_until("its step is refused", 15, || db.count("xdb.failures WHERE sql_state = 'XD023'") == 1);
     assert_eq!(db.count("xdb.processes"), 1);
     app.session("boss").run("SELECT xdb.resume_process_type('one')");
-    assert_eq!(db.completes("writes").result(), "XD023", "the worker was told");
+    assert_eq!(db.completes("writes").result(), "XD023", "the worker got the error");
     assert_eq!(db.completes("started").result(), "done");
     assert!(worker.count(|call| call.process_id() == "writes") >= 2);
     app.done(&[]);
@@ -337,7 +337,7 @@ fn pauses_that_come_and_go_lose_no_call() {
 /// Seed 3: `ImmediateRejectionError` "indicates that the request was rejected due to an active lock", and
 /// `SleepStateError` "that the request is put into a sleep state". The latter is not an error here, but it can be seen.
 #[test]
-fn an_immediate_rejection_error_is_told_from_a_request_that_is_put_into_a_sleep_state() {
+fn an_immediate_rejection_differs_from_a_request_in_a_sleep_state() {
     let (app, worker) = application("pause_errors", ClusterOptions::default());
     let (mut db, mut boss) = (app.db(), app.session("boss"));
     boss.run("SELECT xdb.pause_process_type('steps', 'REJECT', reason => 'maintenance')");
@@ -408,7 +408,7 @@ fn a_pause_and_an_answer_that_dispatches_the_next_call_in_its_turn() {
     worker.release();
     turns_pass(&mut db, "first");
     let at = "xdb.state_executions WHERE state_execution_id = 'One-1' AND status = 'COMPLETED'";
-    assert_eq!(db.count(at), 0, "the answers wait for who has locked the processes");
+    assert_eq!(db.count(at), 0, "the answers wait for the session that has locked the processes");
     pauser.run("COMMIT");
     other.run("ROLLBACK");
     assert_eq!(db.completes("taken_back").result(), "done");
@@ -467,7 +467,7 @@ fn register_locking(app: &App) {
 /// A process waits for a lock, and is then paused. When its turn comes, a session has locked it. It continues after the
 /// pause.
 #[test]
-fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
+fn a_process_paused_while_it_waits_for_a_lock_continues_after_the_pause() {
     let (app, worker) = application("pause_parked", ClusterOptions::default());
     register_locking(&app);
     let mut db = app.db();
@@ -526,7 +526,7 @@ fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
 /// Many calls of a paused type are due. Another type of the same worker waits only for the turns that hold them, a
 /// thousand at a time.
 #[test]
-fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
+fn a_paused_type_with_many_due_calls_does_not_delay_another_one_for_long() {
     const DUE: i64 = 30_000;
     let (app, worker) = application("pause_in_the_way", ClusterOptions::default());
     let mut db = app.db();
@@ -583,7 +583,7 @@ fn a_paused_type_with_100_000_due_calls_delays_another_one_by_ten_seconds_at_mos
     assert_eq!(worker.count(|call| call.target() == "One"), 0);
     let (took, _) = timed(|| {
         app.session("boss").run("SELECT xdb.resume_process_type('steps')");
-        wait_until("they are let go", 60, || held(&app) == 0);
+        wait_until("they are released", 60, || held(&app) == 0);
     });
-    println!("they were let go in {took:?}");
+    println!("they were released in {took:?}");
 }

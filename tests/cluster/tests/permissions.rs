@@ -38,7 +38,7 @@ fn the_public_has_nothing() {
 }
 
 #[test]
-fn an_ordinary_user_writes_no_system_table_and_reads_its_own_rows_alone() {
+fn an_ordinary_role_writes_no_system_table_and_reads_only_its_own_rows() {
     let app = App::new("permission_tables");
     let mut superuser = app.superuser();
     for role in ["app", "boss"] {
@@ -78,7 +78,7 @@ fn registering_is_for_the_privileged() {
 }
 
 #[test]
-fn what_belongs_to_another_is_as_if_it_were_not_there() {
+fn processes_of_another_owner_look_as_if_they_did_not_exist() {
     let (app, worker) = application("permission_other");
     let execution = app.db().start("p", "mail").go();
     let mut other = app.session("other");
@@ -120,7 +120,7 @@ fn a_member_of_the_owner_shares_its_processes() {
 }
 
 #[test]
-fn a_role_without_the_schema_is_told_who_grants_it() {
+fn a_role_without_usage_of_the_schema_gets_a_hint_about_the_grant() {
     let app = App::new("permission_schema");
     app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.start_process('p', 't')");
     let mut superuser = app.superuser();
@@ -232,7 +232,7 @@ fn a_superusers_rpc_runs_no_code_of_a_tables_owner() {
     superuser.run("SELECT xdb.invoke_rpc('p', 'load'), xdb.invoke_rpc('p', 'write'); RESET ROLE");
     assert_eq!(db.one::<i32>("SELECT n FROM counters"), 2);
     superuser.run("SET xdb.allow_superuser_processes = on; SELECT xdb.invoke_rpc('p', 'write')");
-    assert_eq!(db.count("caught"), 1, "who allows it has it so");
+    assert_eq!(db.count("caught"), 1, "a table that allows it gets it");
     app.done(&[]);
 }
 
@@ -305,7 +305,7 @@ fn an_allowed_host_may_be_one_port_of_it() {
 }
 
 #[test]
-fn nobody_sees_a_secret() {
+fn no_role_sees_a_secret() {
     let app = App::new("permission_secret");
     let worker = Worker::start(|_| force_complete(json!(null)));
     let url = worker.url();
@@ -382,7 +382,7 @@ fn no_advisory_lock_of_a_trigger_outlives_its_step() {
 }
 
 #[test]
-fn what_one_owner_makes_in_pg_temp_is_not_there_for_the_next_one() {
+fn objects_of_one_owner_in_pg_temp_do_not_exist_for_the_next_owner() {
     let (app, _worker) = application("permission_temporary");
     let (mut db, mut other) = (app.db(), app.session("other"));
     db.run(
@@ -502,7 +502,7 @@ fn an_rpc_writes_as_its_caller() {
 }
 
 #[test]
-fn a_process_whose_owner_is_gone_fails_and_says_why() {
+fn a_process_whose_owner_was_dropped_fails_with_the_reason() {
     let (app, _worker) = application("permission_gone");
     let mut superuser = app.superuser();
     superuser.run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver')");
@@ -519,7 +519,7 @@ fn a_process_whose_owner_is_gone_fails_and_says_why() {
 }
 
 #[test]
-fn what_is_reassigned_goes_on_as_its_new_owner() {
+fn a_reassigned_process_continues_as_its_new_owner() {
     let (app, worker) = application("permission_reassigned");
     let mut superuser = app.superuser();
     superuser.run("CREATE ROLE mover LOGIN; SELECT xdb.grant_usage('mover'); GRANT app TO mover");
@@ -557,7 +557,7 @@ fn what_is_reassigned_goes_on_as_its_new_owner() {
 }
 
 #[test]
-fn processes_that_nobody_owns_any_more_are_counted_until_somebody_does() {
+fn processes_without_an_owner_are_counted_until_they_get_one() {
     let (app, _worker) = application("permission_ownerless");
     let mut superuser = app.superuser();
     superuser.run("CREATE ROLE leaver LOGIN; GRANT app TO leaver");
@@ -616,7 +616,7 @@ fn the_policies_let_a_query_be_parallel() {
     for engine in ["runs", "stands still"] {
         if engine == "stands still" {
             app.cluster().set("xdb.enabled", "off");
-            wait_until("the engine is gone", 20, || superuser.text("SELECT state FROM xdb.status()") == "stopped");
+            wait_until("the engine has ended", 20, || superuser.text("SELECT state FROM xdb.status()") == "stopped");
         }
         for (table, count) in [("xdb.process_execution", 20), ("xdb.state_execution", 20)] {
             db.run(

@@ -76,7 +76,7 @@ fn half_way_processes_end_in_the_new_version_and_every_effect_is_there_once() {
     db.start("g", "sharing").go();
     worker.wait_for_count("the slow calls are under way", 20, EACH, |call| call.target() == "Slow");
     let waiting = "xdb.state_executions WHERE status = 'WAITING'";
-    wait_until("the others wait", 20, || db.count(waiting) == EACH as i64 + 1);
+    wait_until("the other processes wait", 20, || db.count(waiting) == EACH as i64 + 1);
     wait_until("messages are taken in", 20, || db.one("SELECT bool_and(received) FROM xdb.queue_messages"));
     // Their timers pass while no server runs.
     start(&mut db, "napping", &ids("t"));

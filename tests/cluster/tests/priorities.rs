@@ -17,7 +17,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-fn made(worker: &Worker) -> Vec<String> {
+fn called_processes(worker: &Worker) -> Vec<String> {
     worker.calls().iter().map(|call| call.process_id().to_owned()).collect()
 }
 
@@ -47,14 +47,14 @@ fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
     app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
     let order = ["top", "high-1", "high-2", "plain-1", "raised", "plain-2", "chore", "low"];
-    assert_eq!(made(&worker), order);
+    assert_eq!(called_processes(&worker), order);
     assert_eq!(db.json("SELECT xdb.describe_process('top')")["priority"], 10);
     assert_eq!(db.json("SELECT xdb.describe_process('plain-1')")["priority"], json!(null));
     app.done(&[]);
 }
 
 #[test]
-fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
+fn under_overload_urgent_calls_do_not_wait_for_the_rest() {
     let (app, worker) = application("priority_overload");
     let mut db = app.db();
     app.pause();
@@ -68,7 +68,7 @@ fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
         let id = format!("urgent-{number}");
         start(&mut db, &id, "two", Some(5));
         db.completes(&id);
-        let calls = made(&worker);
+        let calls = called_processes(&worker);
         let (first, last) = (calls.iter().position(|call| *call == id), calls.iter().rposition(|call| *call == id));
         let between = last.zip(first).map(|(last, first)| last - first);
         assert!(between.is_some_and(|between| between <= 3), "{id} had to wait between its calls: {calls:?}");
@@ -81,7 +81,7 @@ fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
 /// One call at a time: the next call of an answered process keeps its place, unless a waiting call has a higher
 /// priority.
 #[test]
-fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
+fn a_process_continues_while_no_call_with_a_higher_priority_waits() {
     let (app, worker) = application("priority_place");
     let mut db = app.db();
     // It has a call, which is due much later.
@@ -94,9 +94,9 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     }
     app.superuser().run("SELECT xdb.resume_engine()");
     db.completes("low");
-    assert_eq!(made(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
+    assert_eq!(called_processes(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
     // A process with a priority starts while a process without one is at its first call. The engine knows since `later`
-    // that there are calls with this priority. Without that it might look for them only after the answer.
+    // that there are calls with this priority. Otherwise it might scan for them only after the answer.
     worker.misbehave(|call| match call.process_id() {
         "e" if call.target() == "First" => Reply::hang(next("Only", json!(null))),
         _ => force_complete(json!("done")).into(),
@@ -106,14 +106,14 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     start(&mut db, "urgent", "todo", Some(5));
     worker.heal();
     db.completes("e");
-    assert_eq!(made(&worker)[10..], ["e", "urgent", "e"]);
+    assert_eq!(called_processes(&worker)[10..], ["e", "urgent", "e"]);
     db.run("SELECT xdb.stop_process('later')");
     app.done(&[]);
 }
 
 /// After a pause, no held call is made before all held calls with a higher priority are released too.
 #[test]
-fn what_the_end_of_a_pause_frees_is_called_in_the_order_of_its_priorities() {
+fn calls_released_by_the_end_of_a_pause_are_made_in_the_order_of_their_priorities() {
     let (app, worker) = application("priority_freed");
     let (mut db, mut boss) = (app.db(), app.session("boss"));
     boss.run("SELECT xdb.pause_process_type('todo')");
@@ -123,7 +123,7 @@ fn what_the_end_of_a_pause_frees_is_called_in_the_order_of_its_priorities() {
     wait_until("all are held", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 4);
     boss.run("SELECT xdb.resume_process_type('todo')");
     db.completes("low");
-    assert_eq!(made(&worker), ["top", "high", "plain", "low"]);
+    assert_eq!(called_processes(&worker), ["top", "high", "plain", "low"]);
     app.done(&[]);
 }
 
@@ -147,7 +147,7 @@ fn priorities_outlast_pauses_backoff_and_crashes() {
     app.session("boss").run("SELECT xdb.resume_process_type('todo')");
     app.session("boss").run("SELECT xdb.resume_engine()");
     db.completes("plain");
-    assert_eq!(made(&worker).last().map(String::as_str), Some("plain"), "{:?}", made(&worker));
+    assert_eq!(called_processes(&worker).last().map(String::as_str), Some("plain"), "{:?}", called_processes(&worker));
     // A call in backoff that comes due stands where it stood, and wakes the engine by itself.
     worker.misbehave(|_| error(500, "Broken", "not now"));
     start(&mut db, "again", "todo", Some(4));
@@ -158,7 +158,7 @@ fn priorities_outlast_pauses_backoff_and_crashes() {
 }
 
 #[test]
-fn what_is_no_priority_is_refused() {
+fn an_invalid_priority_is_refused() {
     let (app, _worker) = application("priority_refused");
     let mut db = app.db();
     for wrong in ["11", "-11", "1.5", "\"high\"", "null", "1e1"] {
@@ -170,8 +170,12 @@ fn what_is_no_priority_is_refused() {
             "1e1" => assert_eq!(error.expect_err("it runs").code, codes::ALREADY_STARTED),
             _ => {
                 let error = error.expect_err("it is no priority");
-                let told = "invalid value for options: priority must be a whole number from -10 to 10";
-                assert_eq!((error.code.as_str(), error.message.as_str()), (codes::INVALID_ARGUMENT, told), "{wrong}");
+                let message = "invalid value for options: priority must be a whole number from -10 to 10";
+                assert_eq!(
+                    (error.code.as_str(), error.message.as_str()),
+                    (codes::INVALID_ARGUMENT, message),
+                    "{wrong}"
+                );
             }
         }
     }

@@ -114,7 +114,7 @@ fn a_subscriber_of_all_tables_has_a_quiet_copy_that_can_be_adopted() {
     assert_eq!(copied, app.superuser().all::<String>(rows));
     let error = db.refused("XD021", "SELECT xdb.adopt()");
     assert_eq!(error.message, "a subscription replicates into the tables of xdb");
-    // Two calls of each, and those that say what to wait for, all of them made once.
+    // Two calls of each, and the `waitUntil` calls, all of them made once.
     let calls = worker.count(|_| true);
     assert_eq!((calls, worker.count(|call| call.attempt() == 1)), (9, 9));
     assert_eq!(there.unexplained_errors(&["a subscription replicates", "STATEMENT"]), Vec::<String>::new());
@@ -138,7 +138,7 @@ fn a_subscriber_of_all_tables_has_a_quiet_copy_that_can_be_adopted() {
 }
 
 #[test]
-fn a_subscriber_with_processes_of_its_own_takes_none_of_another() {
+fn a_subscriber_with_its_own_processes_consumes_no_message_of_another() {
     let (app, worker) = publisher("publications_own");
     start(&app, &["p", "q"]);
     let (there, mut db) = subscriber(&app, true);

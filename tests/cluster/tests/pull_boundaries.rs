@@ -301,7 +301,7 @@ fn a_worker_of_the_owners_rights_keeps_its_deferred_code_as_it_is() {
 }
 
 /// In a cluster of its own, because no other test's worker may have the owner's rights.
-fn hears_nothing(app: App) {
+fn receives_no_messages(app: App) {
     let (app, mut db, mut other) = application(app);
     db.run(
         "CREATE TABLE public.vault (hidden text);
@@ -327,7 +327,7 @@ fn hears_nothing(app: App) {
     other.run(
         "SET client_min_messages = debug5; SET debug_print_parse = on; SET debug_print_plan = on; SET trace_sort = on",
     );
-    let said = |db: &Db| -> Vec<String> {
+    let notices = |db: &Db| -> Vec<String> {
         db.notices().into_iter().filter(|notice| notice.contains("secret of") || notice.contains("vault")).collect()
     };
     let token = claim(&mut other);
@@ -337,29 +337,29 @@ fn hears_nothing(app: App) {
     db.start("f", "calling").go();
     let token = claim(&mut other);
     other.run(&complete_calling(&token));
-    assert_eq!(said(&other), Vec::<String>::new());
+    assert_eq!(notices(&other), Vec::<String>::new());
     // Messages of its own code still reach the worker.
     other.run("DO 'BEGIN RAISE NOTICE ''a secret of its own''; END'");
-    assert_eq!(said(&other).len(), 1);
+    assert_eq!(notices(&other).len(), 1);
     // A worker with the owner's rights gets the messages of the owner's code.
     app.superuser().run("GRANT app TO other");
     start(&mut db, "d");
     other.run("RESET ALL");
     let token = claim(&mut other);
     other.run(&complete(&token, 5));
-    let of_trigger = said(&other).iter().filter(|notice| notice.contains("of a trigger")).count();
+    let of_trigger = notices(&other).iter().filter(|notice| notice.contains("of a trigger")).count();
     assert!(of_trigger >= 2, "{:?}", other.notices());
     app.done(&[]);
 }
 
 #[test]
-fn a_worker_hears_nothing_that_the_owners_code_says() {
-    hears_nothing(App::alone("boundary_messages", ClusterOptions::default()));
+fn a_worker_receives_no_messages_of_the_owners_code() {
+    receives_no_messages(App::alone("boundary_messages", ClusterOptions::default()));
 }
 
 #[test]
-fn a_worker_hears_nothing_that_the_owners_code_says_in_a_hostile_database() {
-    hears_nothing(App::hostile_alone("hostile_messages", ClusterOptions::default()));
+fn a_worker_receives_no_messages_of_the_owners_code_in_a_hostile_database() {
+    receives_no_messages(App::hostile_alone("hostile_messages", ClusterOptions::default()));
 }
 
 /// Whether a setting that any role may change has no influence on what an owner's code means and does.
@@ -518,7 +518,7 @@ fn another(setting: &Value) -> String {
 
 /// A new version of Postgres may have more settings. Each must be pinned while an owner's code runs, or be harmless.
 #[test]
-fn what_an_owners_code_means_depends_on_no_setting_that_a_worker_may_change() {
+fn the_meaning_of_an_owners_code_depends_on_no_setting_that_a_worker_may_change() {
     // One after the other, since privileges on settings are the cluster's.
     for app in [App::new("boundary_settings"), App::hostile("hostile_settings")] {
         depends_on_no_setting(app);
@@ -588,7 +588,7 @@ fn depends_on_no_setting(app: App) {
 }
 
 #[test]
-fn a_worker_does_not_know_what_the_owners_code_draws() {
+fn a_worker_does_not_know_the_random_numbers_of_the_owners_code() {
     let (app, mut db, mut other) = application(App::new("boundary_random"));
     db.run(
         "CREATE TABLE drawn (number float8);
@@ -617,7 +617,7 @@ fn a_worker_does_not_know_what_the_owners_code_draws() {
 
 /// A cursor with the name of the worker's, and an object in `pg_temp` that is created through a third role.
 #[test]
-fn an_owners_code_leaves_nothing_in_the_place_of_what_was_there() {
+fn an_owners_code_replaces_no_object_of_the_session() {
     let (app, mut db, mut other) = application(App::new("boundary_left"));
     app.superuser().run("CREATE ROLE accomplice; GRANT CREATE, USAGE ON SCHEMA public TO accomplice");
     app.superuser().run(

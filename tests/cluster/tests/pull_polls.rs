@@ -74,15 +74,15 @@ fn a_call_wakes_one_of_the_sessions_that_wait() {
         let (took, ()) = timed(|| {
             for number in 0..CALLS {
                 start(&mut db, &format!("p-{number}"), 1, 0);
-                wait_until("it is fetched", 20, || superuser.count(waiting) == SESSIONS - number - 1);
+                wait_until("it is claimed", 20, || superuser.count(waiting) == SESSIONS - number - 1);
             }
         });
-        // The session that watches looks once a second. Woken sessions look too.
-        let looks: i64 = superuser.one(
+        // The session that watches polls once a second. Woken sessions poll too.
+        let polls: i64 = superuser.one(
             "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE NOT toplevel AND query LIKE 'WITH worker AS%'",
         );
         let most = 3 * CALLS + took.as_secs() as i64;
-        assert!(looks <= most, "{looks} looks for {CALLS} calls in {took:?}");
+        assert!(polls <= most, "{polls} polls for {CALLS} calls in {took:?}");
         superuser.run(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE query LIKE '%claim_calls(%wait%' AND pid <> pg_backend_pid()",
@@ -117,7 +117,7 @@ fn the_scheduler_sleeps_while_a_pull_worker_works() {
 }
 
 #[test]
-fn the_backlog_of_other_shards_is_not_walked_over() {
+fn the_backlog_of_other_shards_is_not_scanned() {
     const BACKLOG: i64 = 50_000;
     const CALLS: usize = 40;
     let app = application("polls_shards");
@@ -144,7 +144,7 @@ fn the_backlog_of_other_shards_is_not_walked_over() {
 }
 
 #[test]
-fn owners_take_turns_whatever_their_priorities() {
+fn owners_take_turns_regardless_of_priorities() {
     let app = application("polls_turns");
     let (mut greedy, mut modest) = (app.db(), app.session("other"));
     for priority in [10, 0, -10] {

@@ -107,7 +107,7 @@ fn an_execution_has_no_more_timers_than_it_may() {
     let words = ["the process would have 6 timers; the limit is 5"];
     wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "p", &words));
     assert_eq!(views::timers(&mut db, "p"), 3);
-    // Others have their own.
+    // Other roles have their own.
     db.start("q", "wide").go();
     wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "q", &words));
     // A wait with two timers fits. The larger wait fits once other timers are over.
@@ -146,7 +146,7 @@ fn boxes(name: &str, options: ClusterOptions) -> (App, Worker) {
 const PUBLISH: &str = "SELECT xdb.publish('p', 'box', '1')";
 
 #[test]
-fn a_full_local_queue_takes_no_more_until_there_is_room() {
+fn a_full_local_queue_accepts_no_message_until_there_is_space() {
     let settings = ClusterOptions::default().set("xdb.max_queue_messages", "4");
     let (app, worker) = boxes("quotas_local", settings);
     let (mut db, mut second) = (app.db(), app.db());
@@ -163,7 +163,7 @@ fn a_full_local_queue_takes_no_more_until_there_is_room() {
     assert!(error.detail.contains("xdb.max_queue_messages is 4"), "{error:?}");
     assert!(error.hint.contains("consumed"), "{error:?}");
     second.run("COMMIT");
-    until_refused(&mut second, "for everybody", PUBLISH);
+    until_refused(&mut second, "for all roles", PUBLISH);
     // A repeated message that was accepted before is accepted again.
     db.run(&with_id("known"));
     db.refused(codes::OVER_QUOTA, &with_id("new"));
@@ -200,7 +200,7 @@ fn until_refused_filling(db: &mut Db) {
 }
 
 #[test]
-fn a_queue_takes_exactly_as_many_messages_as_it_may() {
+fn a_queue_accepts_messages_up_to_its_limit() {
     let settings = ClusterOptions::default().set("xdb.max_queue_messages", "50");
     let (app, _worker) = boxes("quotas_exact", settings);
     let mut db = app.db();
@@ -252,7 +252,7 @@ fn messages_of_answers_are_counted_as_they_are_stored() {
 }
 
 #[test]
-fn bytes_count_too_and_new_names_are_no_way_out() {
+fn bytes_count_too_and_new_names_do_not_avoid_the_quota() {
     let settings = ClusterOptions::default().set("xdb.max_queue_messages", "12");
     let (app, _worker) = boxes("quotas_local_bytes", settings);
     let mut db = app.db();
@@ -287,7 +287,7 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
         _ => force_complete(json!(call.messages("m"))),
     });
     let every = json!(["*"]);
-    // It is retried when the test says so.
+    // It is retried when the test asks for it.
     let rarely = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 600, "maximumIntervalSeconds": 600}});
     let send = Definition::starting_with("Send").step_with("Send", rarely);
     app.register("send", &send.with("globalQueues", every.clone()));

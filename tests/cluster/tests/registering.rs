@@ -40,7 +40,7 @@ fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
     app.register_with("first", "one", &patient());
     let mut superuser = app.superuser();
     superuser.run("SELECT xdb.pause_engine()");
-    wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
+    wait_until("the status shows it", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
     let mut db = app.db();
     for n in 0..5 {
         db.start(&format!("p{n}"), "one").go();
@@ -55,7 +55,7 @@ fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
 }
 
 #[test]
-fn a_call_that_commits_under_a_worker_that_is_gone_finds_the_types_new_worker() {
+fn a_call_that_commits_under_an_unregistered_worker_moves_to_the_types_new_worker() {
     let app = App::new("registering_gone");
     let _first = app.worker_named("first", |_| force_complete(json!("by the first")));
     let second = app.worker_named("second", |_| force_complete(json!("by the second")));
@@ -67,7 +67,7 @@ fn a_call_that_commits_under_a_worker_that_is_gone_finds_the_types_new_worker() 
     let mut superuser = app.superuser();
     superuser.run("SELECT xdb.unregister_worker('first')");
     starter.run("COMMIT");
-    // The engine looks for such calls once a minute, and whenever registrations change.
+    // The engine scans for such calls once a minute, and whenever registrations change.
     superuser.run(&format!("SELECT xdb.register_worker('second', '{}')", second.url()));
     assert_eq!(app.db().completes("p").result(), "by the second");
     app.done(&[]);
@@ -237,7 +237,7 @@ fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
 }
 
 #[test]
-fn what_running_processes_are_in_and_wait_for_can_be_counted() {
+fn states_and_waits_of_running_processes_can_be_counted() {
     let app = App::new("registering_usage");
     let _worker = app.worker(|call: &Call| match call.target() {
         "Read" => Reply::from(any_of(&[
@@ -309,7 +309,7 @@ fn a_registration_waits_for_no_other_and_is_followed_whichever_commits_first() {
 }
 
 #[test]
-fn a_registration_has_nobody_read_the_other_types() {
+fn a_registration_makes_no_session_read_the_other_types() {
     let app = App::new("registering_many");
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());

@@ -179,7 +179,7 @@ fn a_schema_that_was_updated_is_that_of_a_new_installation() {
 }
 
 #[test]
-fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
+fn grants_of_administrators_and_objects_of_applications_survive_an_update() {
     let installation = Installation::new();
     for (number, release) in installation.releases().into_iter().enumerate() {
         let (app, half_way) = installation.half_way(&format!("kept_{number}"), &release);
@@ -226,10 +226,10 @@ fn an_update_does_not_wait_long_and_may_be_made_by_another_superuser() {
     for (number, release) in installation.releases().into_iter().enumerate() {
         let app = App::of_version(&format!("late_{number}"), &release);
         app.superuser().run("CREATE ROLE another SUPERUSER LOGIN");
-        // Looks, and leaves its transaction open.
+        // Reads, and leaves its transaction open.
         let mut open = app.db();
         open.run("BEGIN; SELECT count(*) FROM xdb.processes");
-        let error = app.superuser().try_run("ALTER EXTENSION xdb UPDATE").expect_err("somebody is there");
+        let error = app.superuser().try_run("ALTER EXTENSION xdb UPDATE").expect_err("a session uses it");
         assert_eq!(error.code, "55P03");
         assert_eq!(version(&app), release);
         // It has not even asked them to leave.
@@ -251,7 +251,7 @@ fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
         // Until an update has come in between: it gives up after a while, on a busy machine before the session goes on.
         while version(&app) == release {
             reader.run("BEGIN; SELECT count(*) FROM xdb.history");
-            let told = std::thread::scope(|scope| {
+            let result = std::thread::scope(|scope| {
                 let update = scope.spawn(|| app.superuser().try_run("ALTER EXTENSION xdb UPDATE"));
                 let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'ALTER EXTENSION%' AND state = 'active'
                              AND wait_event IS NOT NULL)";
@@ -260,14 +260,14 @@ fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
                 reader.run("SELECT count(*) FROM xdb.processes; COMMIT");
                 update.join().expect("no panic").err()
             });
-            assert!(told.as_ref().is_none_or(|error| error.code == "55P03"), "{told:?}");
+            assert!(result.as_ref().is_none_or(|error| error.code == "55P03"), "{result:?}");
         }
         app.done(&[]);
     }
 }
 
 #[test]
-fn what_an_update_adds_is_its_owners_and_a_warning_says_whom_to_grant_it_to() {
+fn objects_that_an_update_adds_are_private_and_a_warning_lists_the_grants() {
     let installation = Installation::new();
     installation.install("now");
     for (number, release) in installation.releases().into_iter().enumerate() {
@@ -291,13 +291,13 @@ fn what_an_update_adds_is_its_owners_and_a_warning_says_whom_to_grant_it_to() {
 }
 
 #[test]
-fn a_script_takes_over_nothing_that_somebody_else_has_made() {
+fn a_script_takes_over_no_object_of_another_role() {
     let installation = Installation::new();
     installation.install("now");
     let app = App::new("squatted");
     let mut db = app.superuser();
     db.run("DROP EXTENSION xdb CASCADE; CREATE SCHEMA xdb AUTHORIZATION app");
-    assert_eq!(db.try_run("CREATE EXTENSION xdb").expect_err("the schema is somebody's").code, "42P06");
+    assert_eq!(db.try_run("CREATE EXTENSION xdb").expect_err("the schema exists already").code, "42P06");
     app.cluster().superuser().drop_database("squatted", "WITH (FORCE)");
     for (number, release) in installation.releases().into_iter().enumerate() {
         let app = App::of_version(&format!("squatted_{number}"), &release);

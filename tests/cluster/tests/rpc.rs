@@ -92,7 +92,7 @@ fn an_rpc_takes_no_longer_than_its_caller_wants() {
 }
 
 #[test]
-fn a_slow_rpc_holds_up_nobody_before_its_answer() {
+fn a_slow_rpc_blocks_no_session_before_its_answer() {
     let (app, worker) = application("rpc_patient");
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| app.db().rpc("p", "slow", json!(null)));

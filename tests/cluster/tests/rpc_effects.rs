@@ -137,7 +137,7 @@ fn a_step_waits_for_an_rpc_of_its_process_to_be_committed_or_rolled_back() {
 }
 
 #[test]
-fn an_rpc_whose_session_is_terminated_ends_at_once() {
+fn an_rpc_of_a_terminated_session_ends_at_once() {
     let (app, worker) = application("rpc_terminated", held());
     let mut db = app.db();
     let pid: i32 = db.one("SELECT pg_backend_pid()");
@@ -148,7 +148,7 @@ fn an_rpc_whose_session_is_terminated_ends_at_once() {
             app.superuser().run(&format!("SELECT pg_terminate_backend({pid})"));
             caller.join().expect("no panic")
         });
-        let error = answer.expect_err("the session is gone");
+        let error = answer.expect_err("the session has ended");
         assert!(["57P01", "08006"].contains(&error.code.as_str()), "{error:?}");
         assert!(took < Duration::from_secs(3), "it took {took:?}");
     });
@@ -210,7 +210,7 @@ fn of_two_sessions_with_one_idempotency_key_the_second_gets_the_answer_of_the_fi
 }
 
 #[test]
-fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_its_answer() {
+fn messages_published_before_an_rpc_come_before_those_of_its_answer() {
     let (app, _worker) = application("rpc_order", mailbox());
     let mut db = app.db();
     // So that only the RPC receives messages.
@@ -256,7 +256,7 @@ fn messages_keep_their_order_while_an_rpc_holds_the_process() {
 }
 
 #[test]
-fn a_key_whose_answer_is_deleted_while_it_is_read_is_claimed_anew() {
+fn a_key_whose_answer_is_deleted_while_it_is_read_is_claimed_again() {
     let app = App::new("rpc_vanishing_key");
     let worker = app.worker(|call: &Call| match call.api {
         Api::Rpc => output(json!("answer")),

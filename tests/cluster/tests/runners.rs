@@ -56,7 +56,7 @@ impl Slow {
     }
 
     /// Makes each write take this time from now on.
-    fn takes(&self, seconds: f64) {
+    fn set_write_time(&self, seconds: f64) {
         self.app.db().run(&format!(
             "CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT {seconds:.3}::float8'"
         ));
@@ -82,7 +82,7 @@ impl Slow {
     }
 
     /// Checks that twenty quick processes complete one after the other.
-    fn others_go_on(&self, round: &str) {
+    fn quick_processes_complete(&self, round: &str) {
         let mut db = self.app.db();
         let (took, ()) = timed(|| {
             for n in 0..20 {
@@ -127,13 +127,13 @@ fn no_turn_of_the_scheduler_spends_more_than_its_time_in_a_slow_table() {
     // One write is more than half of what a turn has, and far from all of it.
     let options = ClusterOptions::default().set("xdb.apply_timeout", "1s");
     let slow = Slow::alone("runners_budget", options);
-    slow.takes(0.6);
+    slow.set_write_time(0.6);
     slow.hang(true);
     slow.start(1..=PROCESSES);
     slow.worker.wait_for_count("all calls", 30, PROCESSES, |call| call.process_id().starts_with('p'));
     slow.hang(false);
     slow.worker.release();
-    slow.others_go_on("meanwhile");
+    slow.quick_processes_complete("meanwhile");
     let mut db = slow.app.db();
     let scheduler = slow.app.scheduler();
     wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == PROCESSES as i64);
@@ -154,7 +154,7 @@ fn one_that_failed_before_makes_no_other_guarded() {
     slow.start(300..=300);
     slow.worker.wait_for("its call", 10, |call| call.process_id() == "p300");
     // Makes turns in which only this call has failed.
-    slow.others_go_on("first");
+    slow.quick_processes_complete("first");
     slow.start(1..=200);
     let mut db = slow.app.db();
     wait_until("its neighbours complete", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 200);
@@ -169,10 +169,10 @@ fn one_that_failed_before_makes_no_other_guarded() {
 #[test]
 fn three_hundred_processes_of_a_slow_table_complete_through_runners() {
     let slow = Slow::new(App::new("runners_many"));
-    slow.takes(0.01);
+    slow.set_write_time(0.01);
     slow.mark();
     slow.start(1..=300);
-    slow.others_go_on("meanwhile");
+    slow.quick_processes_complete("meanwhile");
     slow.complete(300);
     let scheduler = slow.app.scheduler();
     let mut db = slow.app.db();
@@ -192,7 +192,7 @@ fn two_runners_share_the_work() {
     slow.start(1..=40);
     slow.worker.wait_for_count("as many calls as two runners make", 30, 2 * CALLS, |_| true);
     // Turns in which they could claim more.
-    slow.others_go_on("meanwhile");
+    slow.quick_processes_complete("meanwhile");
     let leases: Vec<i64> = slow.app.superuser().all(
         "SELECT count(*) FROM xdb.task t JOIN xdb.engine e ON e.epoch = t.lease_epoch AND e.lane >= 10 GROUP BY e.lane",
     );
@@ -229,7 +229,7 @@ fn one_runner_is_enough() {
     slow.hang(true);
     slow.start(1..=40);
     slow.worker.wait_for_count("as many calls as one runner makes", 30, CALLS, |_| true);
-    slow.others_go_on("meanwhile");
+    slow.quick_processes_complete("meanwhile");
     assert_eq!(slow.worker.count(|call| call.process_id().starts_with('p')), CALLS);
     assert_eq!(slow.runners(), 1);
     slow.hang(false);
@@ -244,7 +244,7 @@ fn answers_that_wait_for_a_table_keep_no_other_answer_out_of_a_turn() {
     // Turns of eight items, in each of which one use of the table fits.
     let options = ClusterOptions::default().set("xdb.test_claim_batch", "8").set("xdb.apply_timeout", "500ms");
     let slow = Slow::alone("runners_line", options);
-    slow.takes(0.3);
+    slow.set_write_time(0.3);
     slow.start(1..=20);
     slow.worker.wait_for_count("the calls", 30, 20, |_| true);
     let mut db = slow.app.db();
@@ -252,7 +252,7 @@ fn answers_that_wait_for_a_table_keep_no_other_answer_out_of_a_turn() {
     db.completes("quick");
     let before = db.count("written");
     assert!(before <= 12, "it waited behind {before} of twenty uses of the table");
-    slow.takes(0.0);
+    slow.set_write_time(0.0);
     slow.complete(20);
     slow.app.done(&[]);
 }
@@ -287,7 +287,7 @@ fn a_runner_that_ends_loses_its_leases_and_nothing_else() {
 }
 
 #[test]
-fn what_the_scheduler_cannot_look_after_is_not_tried_in_each_turn() {
+fn a_failed_duty_of_the_scheduler_is_not_retried_in_each_turn() {
     let slow = Slow::alone("runners_unretired", ClusterOptions::default());
     slow.mark();
     slow.start(1..=1);
@@ -299,7 +299,7 @@ fn what_the_scheduler_cannot_look_after_is_not_tried_in_each_turn() {
     let complaints = || slow.app.cluster().log().matches("a duty of the scheduler failed").count();
     wait_until("that is in the log", 20, || complaints() > 0);
     let (before, began) = (complaints(), Instant::now());
-    slow.others_go_on("meanwhile");
+    slow.quick_processes_complete("meanwhile");
     let (more, seconds) = (complaints() - before, began.elapsed().as_secs() as usize);
     assert!(more <= 10 + 2 * seconds, "{more} lines in the log in {seconds} s");
     superuser.run("ROLLBACK");
@@ -328,7 +328,7 @@ fn a_runner_that_is_killed_while_it_calls() {
 #[test]
 fn a_runner_that_is_killed_in_the_slow_table() {
     let slow = Slow::alone("runners_killed_writing", ClusterOptions::default());
-    slow.takes(3.0);
+    slow.set_write_time(3.0);
     slow.mark();
     slow.start(1..=3);
     let mut superuser = slow.app.superuser();
@@ -337,7 +337,7 @@ fn a_runner_that_is_killed_in_the_slow_table() {
         superuser.count(&format!("pg_stat_activity WHERE pid = {runner} AND wait_event = 'PgSleep'")) == 1
     });
     slow.app.cluster().kill_process(runner);
-    slow.takes(0.0);
+    slow.set_write_time(0.0);
     slow.complete(3);
     slow.app.done(AFTER_A_CRASH);
 }
@@ -345,10 +345,10 @@ fn a_runner_that_is_killed_in_the_slow_table() {
 #[test]
 fn a_slow_table_is_the_schedulers_again_after_ten_minutes() {
     let slow = Slow::alone("runners_mended", ClusterOptions::default());
-    slow.takes(0.6);
+    slow.set_write_time(0.6);
     slow.start(1..=4);
     wait_until("the table is found to be slow", 30, || slow.is_slow());
-    slow.takes(0.0);
+    slow.set_write_time(0.0);
     slow.complete(4);
     let by_scheduler = |id: &str| {
         let scheduler = slow.app.scheduler();
@@ -378,7 +378,7 @@ fn owners_take_turns_at_a_runner() {
     slow.app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
     slow.mark();
     slow.app.make_slow("other", "public.theirs", "id", json!({"n": 0}));
-    slow.takes(0.5);
+    slow.set_write_time(0.5);
     slow.hang(true);
     slow.start(1..=GREEDY);
     slow.worker.wait_for_count("their calls", 60, CALLS, |_| true);
@@ -404,7 +404,7 @@ const STUBBORN: &str = "CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpg
              END LOOP; END $$";
 
 #[test]
-fn a_table_in_which_a_process_died_is_left_alone_and_first_used_by_a_runner() {
+fn a_table_in_which_a_process_crashed_is_avoided_and_first_used_by_a_runner() {
     let app = App::alone("runners_deadly", ClusterOptions::default());
     let mut db = app.db();
     db.run(&format!(
@@ -445,7 +445,7 @@ fn a_machine_that_stood_still_costs_no_process() {
     let limit = Duration::from_millis(400);
     let options = ClusterOptions::default().set("xdb.apply_timeout", "400ms");
     let slow = Slow::alone("runners_standstill", options);
-    slow.takes(0.2);
+    slow.set_write_time(0.2);
     let mut superuser = slow.app.superuser();
     let scheduler = slow.app.scheduler();
     let stopped = || std::fs::read_to_string(format!("/proc/{scheduler}/stat")).is_ok_and(|stat| stat.contains(") T "));
@@ -473,7 +473,7 @@ fn a_machine_that_stood_still_costs_no_process() {
 }
 
 #[test]
-fn the_scheduler_dies_once_of_a_role_however_many_of_its_tables_are_deadly() {
+fn a_role_crashes_the_scheduler_once_even_with_many_deadly_tables() {
     const TABLES: usize = 4;
     let app = App::alone("runners_deadly_role", ClusterOptions::default());
     let _worker = app.worker(|call: &Call| match call.process_id().starts_with("greedy") {
@@ -521,12 +521,12 @@ fn a_runner_that_cannot_be_started_is_reported() {
     slow.mark();
     slow.start(1..=3);
     let mut superuser = slow.app.superuser();
-    wait_until("the status says so", 30, || {
+    wait_until("the status shows it", 30, || {
         superuser
             .one::<Option<String>>("SELECT runner_error FROM xdb.status()")
             .is_some_and(|e| e.contains("max_worker_processes"))
     });
-    slow.others_go_on("without");
+    slow.quick_processes_complete("without");
     assert_eq!(superuser.one::<i32>("SELECT runners FROM xdb.status()"), 0);
     // A table that is the scheduler's again needs no runner.
     let cluster = slow.app.cluster();
@@ -535,7 +535,7 @@ fn a_runner_that_cannot_be_started_is_reported() {
     cluster.set("xdb.enabled", "on");
     slow.complete(3);
     assert!(!slow.is_slow(), "a restart of the engine forgets it");
-    wait_until("nobody needs a runner", 20, || {
+    wait_until("no table needs a runner", 20, || {
         superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none()
     });
     slow.app.done(&["no free background worker process"]);

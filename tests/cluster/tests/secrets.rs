@@ -115,7 +115,7 @@ fn a_secret_in_a_file_signs_calls_and_while_it_is_not_there_none_is_made() {
     let why = "\"stub\" (its file can't be read: no such file or directory)";
     assert!(superuser.text(REASON).contains(why), "{}", superuser.text(REASON));
     assert!(superuser.text("SELECT last_error FROM xdb.status()").contains("no calls are made to worker \"stub\""));
-    // Others are called, and what goes to another worker now is not kept.
+    // Other workers are called, and calls that move to another worker now are not held.
     db.start("plain", "plain").go();
     db.completes("plain");
     app.register("moves", &one_step());
@@ -221,7 +221,7 @@ fn with_two_secrets_calls_carry_the_signatures_of_both() {
 }
 
 #[test]
-fn superusers_alone_name_and_read_what_is_in_the_server() {
+fn only_superusers_name_and_read_secrets_of_the_server() {
     let app = App::new("secret_rights");
     let worker = Worker::start(answer);
     let (mut superuser, mut boss) = (app.superuser(), app.session("boss"));
@@ -233,7 +233,7 @@ fn superusers_alone_name_and_read_what_is_in_the_server() {
             assert_eq!(error.message, "permission denied to refer to a secret");
         }
     }
-    // What a superuser has given to the worker, its owner goes on with.
+    // The owner of the worker keeps a secret that a superuser has set.
     superuser.run("SELECT xdb.set_worker_secret('stub', 'env:PATH')");
     boss.run(&registration(&worker, "env:PATH"));
     boss.run("SELECT xdb.set_worker_secret('stub', 'env:PATH', 'mine')");

@@ -25,7 +25,7 @@ fn never_more_than(app: &App, worker: &Worker, most: usize) {
     for round in 1..=10_usize.div_ceil(most) {
         let so_far = 10.min(round * most);
         worker.wait_for_count(&format!("round {round}"), 20, so_far, |_| true);
-        // A process timeout needs no call: when this one has passed, the engine has looked for calls again.
+        // A process timeout needs no call: when this one has passed, the engine has scanned for calls again.
         let id = format!("timeout-{round}");
         db.start(&id, "silent").timeout("0.2 s").go();
         assert_eq!(db.outcome(&id).status(), "TIMEOUT");
@@ -36,7 +36,7 @@ fn never_more_than(app: &App, worker: &Worker, most: usize) {
 }
 
 #[test]
-fn max_in_flight_bounds_the_calls_under_way() {
+fn max_in_flight_limits_the_calls_under_way() {
     let (app, worker) = application("settings_in_flight", &[("xdb.max_in_flight", "4")]);
     never_more_than(&app, &worker, 4);
     app.done(&[]);
@@ -51,7 +51,7 @@ fn large_requests_take_several_places() {
     // Three each. One owner has eight ninths of them.
     for so_far in [15, 30] {
         worker.wait_for_count("as many as there are places for", 20, so_far, |_| true);
-        // When this process has ended, the engine has looked for calls again.
+        // When this process has ended, the engine has scanned for calls again.
         let id = format!("timeout-{so_far}");
         db.start(&id, "silent").timeout("0.2 s").go();
         assert_eq!(db.outcome(&id).status(), "TIMEOUT");
@@ -63,7 +63,7 @@ fn large_requests_take_several_places() {
 }
 
 #[test]
-fn a_setting_that_is_gone_is_a_warning() {
+fn a_removed_setting_causes_a_warning() {
     let (app, worker) = application("settings_gone", &[("xdb.http_threads", "16"), ("xdb.max_in_flight", "4")]);
     never_more_than(&app, &worker, 4);
     // Also when the file is read again: what else it says holds.
@@ -80,7 +80,7 @@ fn max_concurrency_bounds_the_calls_of_one_worker() {
 }
 
 #[test]
-fn who_has_been_due_for_longer_gets_the_worker_first() {
+fn the_call_that_was_due_first_gets_the_worker_first() {
     let app = App::new("settings_in_line");
     let worker = app.worker(|call: &Call| match call.api {
         Api::WaitUntil => all_of(&[local_queue("m", "inbox", 1)]),
@@ -117,7 +117,7 @@ fn only_the_databases_that_are_named_run() {
     db.completes("p");
 
     app.cluster().set("xdb.databases", "another, and_another");
-    wait_until("its scheduler is gone", 20, || app.cluster().find_scheduler("settings_named").is_none());
+    wait_until("its scheduler has ended", 20, || app.cluster().find_scheduler("settings_named").is_none());
     db.start("q", "one").go();
     assert_eq!(db.json("SELECT xdb.wait_for_process('q', '1 s')")["timedOut"], true);
     app.cluster().set("xdb.databases", "another, settings_named");
@@ -152,7 +152,7 @@ fn databases_of_any_name_can_be_named() {
 }
 
 #[test]
-fn rpc_timeout_is_for_calls_that_say_nothing_else() {
+fn rpc_timeout_applies_to_calls_without_a_timeout() {
     let (app, worker) = application("settings_rpc", &[]);
     let mut db = app.db();
     db.run("SELECT xdb.start_process('p', 'slow', start_at => now() + interval '1 day')");
@@ -297,7 +297,7 @@ fn timeouts_of_server_database_and_role_are_not_the_engines() {
 }
 
 #[test]
-fn what_one_process_may_ask_for_is_bounded() {
+fn the_requests_of_one_process_are_bounded() {
     let app = App::new("settings_limits");
     let worker = app.worker(|_: &Call| next_all(&vec![("Wait", json!(null)); 20_001]));
     let hasty = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 0.001, "maximumIntervalSeconds": 0.001}});

@@ -16,7 +16,7 @@ fn worker_row(app: &App) -> Value {
 }
 
 #[test]
-fn what_the_engine_is_short_of_is_not_the_workers_fault() {
+fn a_shortage_of_the_engine_is_not_the_workers_fault() {
     let app = App::new("shortage_of_descriptors");
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     let hasty = json!({"executeApiTimeoutSeconds": 3, "executeApiRetryPolicy": attempts(3)});
@@ -41,7 +41,7 @@ fn what_the_engine_is_short_of_is_not_the_workers_fault() {
 }
 
 #[test]
-fn calls_beyond_the_descriptors_wait_in_line() {
+fn calls_beyond_the_descriptors_queue_up() {
     const CALLS: i64 = 100;
     // Of which a third is less than half of the calls.
     let app = App::alone("shortage_in_line", ClusterOptions::default().set("max_files_per_process", "150"));

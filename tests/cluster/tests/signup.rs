@@ -61,7 +61,7 @@ fn a_reminder_is_never_early() {
 }
 
 #[test]
-fn every_view_shows_the_process_to_its_owner_and_to_nobody_else() {
+fn every_view_shows_the_process_only_to_its_owner() {
     let app = SignupApp::new("signup_views");
     let mut db = app.db();
     sign_up(&mut db, "ann");

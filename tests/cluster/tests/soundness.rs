@@ -58,7 +58,7 @@ fn start(app: &App, process_id: &str, history: &str) {
 const OWN: &str = "UPDATE xdb.process_execution SET";
 
 #[test]
-fn what_is_changed_by_hand_is_found() {
+fn changes_by_hand_are_found() {
     let (app, _worker) = application("sound_tampered");
     start(&app, "p", "full");
     let own = |what: &str| format!("{OWN} {what} WHERE $OURS");
@@ -322,7 +322,7 @@ fn without_a_history_the_tables_have_to_agree_with_each_other() {
 }
 
 #[test]
-fn nothing_is_left_of_what_a_closed_process_waited_for() {
+fn leftover_waits_of_a_closed_process_are_found() {
     let (app, _worker) = application("sound_closed");
     start(&app, "p", "full");
     let mut db = app.db();
@@ -373,7 +373,7 @@ fn nothing_is_left_of_what_a_closed_process_waited_for() {
 }
 
 #[test]
-fn what_a_close_could_not_see_is_cleaned_up() {
+fn rows_that_a_close_could_not_see_are_cleaned_up() {
     let app = App::new("sound_unseen");
     let _worker = app.worker(|_| any_of(&[local_queue("m", "inbox", 1)]));
     app.register("mail", &mailbox());
@@ -387,7 +387,7 @@ fn what_a_close_could_not_see_is_cleaned_up() {
     assert_eq!(db.status("p"), "TERMINATED");
     assert_eq!(problems(&mut db, "p").len(), 2, "the message and its id are left");
     app.superuser().run("SELECT xdb.resume_engine()");
-    wait_until("both are gone", 10, || problems(&mut db, "p").is_empty());
+    wait_until("both are deleted", 10, || problems(&mut db, "p").is_empty());
     app.done(&[]);
 }
 
@@ -471,7 +471,7 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
 }
 
 #[test]
-fn what_no_event_tells_is_compared_too() {
+fn columns_without_an_event_are_compared_too() {
     let app = App::new("sound_around");
     let mut db = app.db();
     db.run("CREATE TABLE pairs (a int, b int, c int, PRIMARY KEY (a, b))");
@@ -515,7 +515,7 @@ fn what_no_event_tells_is_compared_too() {
 }
 
 #[test]
-fn what_else_is_changed_by_hand_is_found() {
+fn other_changes_by_hand_are_found() {
     let (app, _worker) = application("sound_else");
     start(&app, "p", "full");
     // The execution of a row is changed, in every table with several rows for an execution.
@@ -543,7 +543,7 @@ fn what_else_is_changed_by_hand_is_found() {
 
 /// With and without a history: rules that used to be constraints of the tables.
 #[test]
-fn what_no_constraint_holds_is_found() {
+fn violations_without_a_constraint_are_found() {
     for history in ["full", "none"] {
         let (app, _worker) = application(&format!("sound_values_{history}"));
         start(&app, "p", history);

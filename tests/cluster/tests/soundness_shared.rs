@@ -4,7 +4,7 @@ use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::tamper::tamper;
 
 #[test]
-fn what_a_state_has_of_global_queues_is_checked() {
+fn messages_of_global_queues_that_a_state_has_are_checked() {
     let app = App::new("sound_global");
     let _worker = app.worker(|_| {
         let key = json!({"globalQueueCommands": {"commandId": "k", "queueName": "none", "key": "k", "count": 3}});

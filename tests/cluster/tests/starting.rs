@@ -25,7 +25,7 @@ fn of_two_hundred_sessions_exactly_one_wins() {
     let (app, worker) = application("start_race");
     let sessions: Vec<Mutex<Db>> = (0..200).map(|_| Mutex::new(app.db())).collect();
     let answers = at_once(200, |n| {
-        let mut db = sessions[n].lock().expect("nobody else has it");
+        let mut db = sessions[n].lock().expect("no other thread has it");
         db.start("the-one", "mail").try_go()
     });
     let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
@@ -90,7 +90,7 @@ fn an_id_is_used_again_as_its_policy_allows() {
 }
 
 #[test]
-fn what_is_rolled_back_has_never_been() {
+fn a_rolled_back_start_leaves_nothing() {
     let (app, worker) = application("start_rollback");
     let mut db = app.db();
     db.start("reader", "mail").go();
@@ -203,7 +203,7 @@ fn a_start_for_later_starts_later() {
 }
 
 #[test]
-fn initial_attributes_meet_an_existing_row_as_the_mode_says() {
+fn initial_attributes_meet_an_existing_row_according_to_the_mode() {
     let (app, _worker) = application("start_conflict");
     app.register("user", &one_step().maps("public.users", "user_id", &["status"]));
     let mut db = app.db();
@@ -255,7 +255,7 @@ fn starts_over_a_row_need_nothing_of_a_new_one() {
 }
 
 #[test]
-fn of_many_starts_over_an_absent_row_one_inserts_it_and_the_others_find_it() {
+fn of_many_starts_over_an_absent_row_one_inserts_it_and_the_other_starts_find_it() {
     let (app, _worker) = application("start_absent");
     app.register("passive", &Definition::without_start().maps("public.counters", "id", &["n"]));
     let mut db = app.db();

@@ -191,7 +191,7 @@ fn both_retry_policies_and_the_recovery() {
 }
 
 #[test]
-fn options_that_name_what_is_not_there_are_refused() {
+fn options_with_unknown_names_are_refused() {
     let (app, worker) = application("options_unknown", |call| match call.api {
         Api::WaitUntil => no_command().into(),
         _ => force_complete(json!("healed")).into(),

@@ -3,7 +3,7 @@
 use xdb_cluster_tests::prelude::*;
 
 /// Waits until the engine is in this state for this reason.
-fn says(db: &mut Db, state: &str, reason: &str) {
+fn shows(db: &mut Db, state: &str, reason: &str) {
     let shown = "SELECT concat_ws(': ', state, reason) FROM xdb.status()";
     let expected = if reason.is_empty() { state.to_owned() } else { format!("{state}: {reason}") };
     wait_until(&expected, 30, || db.text(shown) == expected);
@@ -16,12 +16,12 @@ fn works(app: &App, id: &str) {
 }
 
 #[test]
-fn what_people_have_set_is_named() {
+fn status_names_the_settings_that_stop_the_engine() {
     let app = App::alone("reasons_set", ClusterOptions::default());
     let _worker = app.worker(|_: &Call| force_complete(json!("done")));
     app.register("one", &one_step());
     let mut superuser = app.superuser();
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
     let cluster = app.cluster();
     let mut elsewhere = cluster.superuser();
     let next_turn =
@@ -29,51 +29,51 @@ fn what_people_have_set_is_named() {
     wait_until("the engine has nothing to do", 10, || superuser.text(next_turn) == "poll t");
 
     cluster.set("xdb.enabled", "off");
-    says(&mut superuser, "stopped", "xdb.enabled is off");
+    shows(&mut superuser, "stopped", "xdb.enabled is off");
     assert_eq!(superuser.text(next_turn), "", "no turn follows");
     cluster.set("xdb.enabled", "on");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
 
     cluster.set("xdb.databases", "postgres, others");
-    says(&mut superuser, "stopped", "xdb.databases does not name this database");
+    shows(&mut superuser, "stopped", "xdb.databases does not name this database");
     cluster.set("xdb.databases", "\"reasons_set");
-    says(&mut superuser, "stopped", "xdb.databases can't be read: \"reasons_set");
+    shows(&mut superuser, "stopped", "xdb.databases can't be read: \"reasons_set");
     cluster.set("xdb.databases", "postgres, reasons_set");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
 
     elsewhere.run("ALTER DATABASE reasons_set ALLOW_CONNECTIONS false");
     let closed = "this database allows no connections: ALTER DATABASE ... ALLOW_CONNECTIONS true";
-    says(&mut superuser, "stopped", closed);
+    shows(&mut superuser, "stopped", closed);
     elsewhere.run("ALTER DATABASE reasons_set ALLOW_CONNECTIONS true IS_TEMPLATE true");
-    says(&mut superuser, "stopped", "this database is a template: no engine runs in one");
+    shows(&mut superuser, "stopped", "this database is a template: no engine runs in one");
     elsewhere.run("ALTER DATABASE reasons_set IS_TEMPLATE false");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
 
     superuser.run("SELECT xdb.pause_engine()");
-    says(&mut superuser, "paused", "xdb.pause_engine() was called: no work starts before xdb.resume_engine()");
+    shows(&mut superuser, "paused", "xdb.pause_engine() was called: no work starts before xdb.resume_engine()");
     superuser.run("SELECT xdb.resume_engine()");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
 
     // The engine is a superuser, and connection limits do not hold for superusers.
     elsewhere.run("ALTER DATABASE reasons_set CONNECTION LIMIT 0");
     let scheduler = app.scheduler();
     superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));
     wait_until("another one runs", 20, || cluster.find_scheduler("reasons_set").is_some_and(|pid| pid != scheduler));
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
     elsewhere.run("ALTER DATABASE reasons_set CONNECTION LIMIT -1");
     works(&app, "p");
     app.done(&["terminating", "no engine runs"]);
 }
 
 #[test]
-fn a_standby_says_that_it_is_one() {
+fn status_shows_a_standby() {
     let app = App::alone("reasons_standby", ClusterOptions::default());
     let standby = app.cluster().standby();
     let mut there = standby.connect("reasons_standby", "postgres");
-    says(&mut there, "stopped", "this server is a standby: the engine starts when it is promoted");
+    shows(&mut there, "stopped", "this server is a standby: the engine starts when it is promoted");
     app.cluster().crash();
     there.run("SELECT pg_promote()");
-    says(&mut there, "running", "");
+    shows(&mut there, "running", "");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_shortage_of_worker_processes_is_named_in_each_database() {
         })
         .collect();
     for db in &mut others {
-        says(db, "backing off", "no free background worker process: max_worker_processes are in use");
+        shows(db, "backing off", "no free background worker process: max_worker_processes are in use");
     }
     app.superuser().run("DROP EXTENSION xdb");
     let running = |db: &mut Db| db.one::<bool>("SELECT state = 'running' AND reason IS NULL FROM xdb.status()");
@@ -100,7 +100,7 @@ fn a_shortage_of_worker_processes_is_named_in_each_database() {
 }
 
 #[test]
-fn an_engine_that_cannot_begin_says_why() {
+fn an_engine_that_cannot_begin_reports_the_reason() {
     let app = App::new("reasons_begin");
     let _worker = app.worker(|_: &Call| force_complete(json!("done")));
     app.register("one", &one_step());
@@ -111,12 +111,12 @@ fn an_engine_that_cannot_begin_says_why() {
          CREATE TRIGGER refuse BEFORE UPDATE ON xdb.engine FOR EACH ROW EXECUTE FUNCTION refuse();
          SELECT pg_terminate_backend({scheduler})"
     ));
-    wait_until("it says why it does not run", 20, || {
+    wait_until("it shows why it does not run", 20, || {
         let shown = superuser.text("SELECT concat_ws(': ', state, reason) FROM xdb.status()");
         shown.starts_with("backing off: ") && shown.contains("no epoch today")
     });
     superuser.run("DROP TRIGGER refuse ON xdb.engine; DROP FUNCTION refuse()");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
 
     // A session is changing the extension.
     let mut other = app.superuser();
@@ -124,9 +124,9 @@ fn an_engine_that_cannot_begin_says_why() {
     let scheduler = app.scheduler();
     app.cluster().superuser().run(&format!("SELECT pg_terminate_backend({scheduler})"));
     let waits = "an engine process is being started; it waits while another session has locked the extension";
-    says(&mut superuser, "starting", waits);
+    shows(&mut superuser, "starting", waits);
     other.run("COMMIT");
-    says(&mut superuser, "running", "");
+    shows(&mut superuser, "running", "");
     works(&app, "p");
     app.done(&["no epoch today", "terminating"]);
 }

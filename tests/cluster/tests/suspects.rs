@@ -155,12 +155,12 @@ fn a_call_kills_the_server(story: Story, fault: &'static str) {
 }
 
 #[test]
-fn a_call_that_kills_who_prepares_it_is_held_after_three_crashes() {
+fn a_call_whose_preparation_crashes_the_scheduler_is_held_after_three_crashes() {
     a_call_kills_the_server(Story::new("suspects_prepared"), "read");
 }
 
 #[test]
-fn a_call_whose_answer_kills_who_applies_it_is_held_too() {
+fn a_call_whose_answer_crashes_the_scheduler_is_held_too() {
     a_call_kills_the_server(Story::new("suspects_applied"), "write");
 }
 
@@ -173,7 +173,7 @@ fn a_call_that_kills_runners_is_held_too() {
 
 /// A following call is prepared in the transaction that decides it, and after a crash in a later one. So this call is
 /// held, and not the call or timer before it, which was in hand at the first crash.
-fn what_follows_is_held(story: Story, wait_until: fn() -> Answer) {
+fn a_crashing_call_that_follows_another_is_held_itself(story: Story, wait_until: fn() -> Answer) {
     story.worker.misbehave(move |call: &Call| match call.target() {
         "First" => next("Then", json!(null)),
         _ if call.executes("Then") => force_complete(json!("done")),
@@ -199,12 +199,12 @@ fn what_follows_is_held(story: Story, wait_until: fn() -> Answer) {
 
 #[test]
 fn of_calls_that_follow_from_answers_the_one_that_kills_is_held() {
-    what_follows_is_held(Story::new("suspects_follow"), no_command);
+    a_crashing_call_that_follows_another_is_held_itself(Story::new("suspects_follow"), no_command);
 }
 
 #[test]
 fn of_calls_that_follow_from_timers_the_one_that_kills_is_held() {
-    what_follows_is_held(Story::new("suspects_timer"), || any_of(&[timer("soon", 0.5)]));
+    a_crashing_call_that_follows_another_is_held_itself(Story::new("suspects_timer"), || any_of(&[timer("soon", 0.5)]));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_call_that_waits_for_its_worker_is_never_held() {
 }
 
 #[test]
-fn only_what_was_in_hand_at_a_crash_is_counted_and_not_for_longer_than_the_attempt() {
+fn only_calls_in_hand_at_a_crash_are_counted_and_only_for_their_attempt() {
     let story = Story::new("suspects_counted");
     story.worker.misbehave(|call: &Call| match call.process_id() {
         "bad" => error(500, "Failed", "for now"),
@@ -268,7 +268,7 @@ fn only_what_was_in_hand_at_a_crash_is_counted_and_not_for_longer_than_the_attem
 }
 
 #[test]
-fn many_that_were_in_hand_are_made_again_and_leave_time_for_others() {
+fn many_suspects_are_called_again_and_leave_time_for_other_calls() {
     let story = Story::new("suspects_many");
     let ids: Vec<_> = (0..40).map(|number| format!("s{number}")).collect();
     let ids: Vec<_> = ids.iter().map(String::as_str).chain(["bad"]).collect();
@@ -299,7 +299,7 @@ fn many_that_were_in_hand_are_made_again_and_leave_time_for_others() {
 }
 
 #[test]
-fn what_was_held_is_made_in_a_copy() {
+fn a_held_call_is_made_in_a_copy() {
     let story = Story::new("suspects_copied");
     story.start(&["bad"], Fault::Always("read"));
     story.bad_is_held("Only-1", 3);

@@ -61,8 +61,8 @@ fn policies_by_an_owners_setting_hold_in_steps() {
     // Without a policy there is no word of one.
     superuser.run("ALTER TABLE accounts DISABLE ROW LEVEL SECURITY");
     db.start("gone", "writer").key("gone").go();
-    let told = db.completes("gone").result()["refused"]["message"].clone();
-    assert_eq!(told, "table public.accounts has no row with id = gone");
+    let message = db.completes("gone").result()["refused"]["message"].clone();
+    assert_eq!(message, "table public.accounts has no row with id = gone");
     let wrong = "seen WHERE (who, tenant) NOT IN (('app', 'a'), ('other', 'b'))";
     assert_eq!((superuser.count(wrong), superuser.count("seen")), (0, 40));
     app.done(&[]);
@@ -149,7 +149,7 @@ fn sees(app: &App, role: &str, process: &str) -> (String, String, String) {
 }
 
 #[test]
-fn of_several_settings_that_counts_which_postgres_takes() {
+fn of_several_settings_the_one_that_postgres_uses_counts() {
     let (app, _worker) = application("setting_levels");
     let mut superuser = app.superuser();
     superuser.run(

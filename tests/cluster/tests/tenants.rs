@@ -76,7 +76,7 @@ fn a_trigger_of_a_start_or_an_rpc_cannot_leave_its_role() {
 }
 
 #[test]
-fn a_trigger_leaves_nothing_for_later_in_the_session_of_a_superuser_who_has_become_its_owner() {
+fn a_trigger_defers_nothing_in_the_session_of_a_superuser_that_became_its_owner() {
     let (app, _worker) = application("tenant_deferred");
     let mut db = app.db();
     db.run(
@@ -120,7 +120,7 @@ fn a_trigger_leaves_nothing_for_later_in_the_session_of_a_superuser_who_has_beco
         let error = superuser.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.invoke_rpc('p', 'write')");
         assert!(error.message.contains(message), "{first}, {late}: {error:?}");
     }
-    // Nor does it set what the superuser looks for names by.
+    // Nor does it set the superuser's search path.
     with(&mut superuser, "SET search_path = app, public", "SELECT set_config('search_path', 'app', false)");
     superuser.start("r", "mail").key("r").globals(json!({"n": 1})).go();
     superuser.run("SELECT xdb.invoke_rpc('r', 'write'); RESET ROLE");
@@ -139,7 +139,7 @@ fn a_start_locks_no_table_that_it_may_not_or_need_not_write() {
     let mut other = impatient(&app, "other");
     let error = other.start("p", "mail").key("p").globals(json!({"n": 1})).refused(codes::INSUFFICIENT_PRIVILEGE);
     assert_eq!(error.message, "permission denied for table counters");
-    // Nothing to write to them; the key is looked at all the same.
+    // There is nothing to write to them; the key is checked nevertheless.
     let mut db = impatient(&app, "app");
     db.start("nothing", "mail").key("p").go();
     db.run("BEGIN");
@@ -162,7 +162,7 @@ fn a_start_locks_no_table_that_it_may_not_or_need_not_write() {
 }
 
 #[test]
-fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
+fn a_process_id_of_another_role_is_taken_and_no_session_waits_for_its_locks() {
     let (app, _worker) = application("tenant_ids");
     let mut db = app.db();
     let request = json!({"requestId": "r"});
@@ -192,7 +192,7 @@ fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
     // Their owner has them all locked: as the latest of their ids, and as processes.
     let again = db.start("closed", "mail").key("k").sql();
     db.run(&format!("BEGIN; {again}; SELECT xdb.stop_process('runs')"));
-    assert_eq!(refused(&mut other), at_rest, "locks of others can be told");
+    assert_eq!(refused(&mut other), at_rest, "locks of other roles can be seen");
     db.run("ROLLBACK");
     assert_eq!(other.count("xdb.processes"), 0);
     // A role that may drive the owner's processes may start after them.
@@ -266,7 +266,7 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     app.done(&[]);
 }
 
-/// PL/pgSQL looks up the types of variables at the first call in a process. Here `other` makes that call, with a type
+/// PL/pgSQL resolves the types of variables at the first call in a process. Here `other` makes that call, with a type
 /// that runs code.
 #[test]
 fn no_role_gives_other_types_to_variables_of_a_function_with_a_path_of_its_own() {

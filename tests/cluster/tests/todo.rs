@@ -85,7 +85,7 @@ fn the_distribution_is_done_based_on_the_sharding_key() {
     assert_eq!(header, Some(number.to_string()));
     assert_eq!(shard("b"), shard("a"));
     assert_ne!(shard("c"), shard("a"));
-    assert_eq!(shard("d"), (None, None), "nobody has chosen it");
+    assert_eq!(shard("d"), (None, None), "it was not chosen");
     assert_eq!(db.rpc("a-rpc", "any", json!(null)), json!(number), "RPCs too");
     assert_eq!(db.rpc("d-rpc", "any", json!(null)), json!(null));
     app.done(&[]);

@@ -5,7 +5,7 @@ use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 /// A process type whose only state is for a pull worker of members of `app`.
-fn fetched(app: &App, process_type: &str, definition: &Definition) {
+fn pulled(app: &App, process_type: &str, definition: &Definition) {
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     app.register_with("pull", process_type, definition);
 }
@@ -13,14 +13,14 @@ fn fetched(app: &App, process_type: &str, definition: &Definition) {
 /// A worker may do its work in the transaction that has claimed its call. Processes of other roles go on, and its own
 /// process closes when it can.
 #[test]
-fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
+fn an_open_claim_keeps_a_process_open_and_the_engine_continues() {
     let app = App::new("together_claim");
-    fetched(&app, "fetched", &one_step());
+    pulled(&app, "pulled", &one_step());
     let (mut db, mut holder, mut superuser) = (app.db(), app.db(), app.superuser());
     let claimed = |db: &mut Db| db.one::<String>("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
     for what in ["claim", "extend", "give back"] {
         let process = what.replace(' ', "_");
-        db.start(&process, "fetched").timeout("4 seconds").go();
+        db.start(&process, "pulled").timeout("4 seconds").go();
         let token = if what == "claim" { String::new() } else { claimed(&mut holder) };
         holder.run("BEGIN");
         match what {
@@ -29,7 +29,7 @@ fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
             _ => holder.run(&format!("SELECT xdb.fail_call('{token}')")),
         }
         let closing = format!("xdb.process_execution WHERE process_id = '{process}' AND closing = 'UNCONDITIONAL'");
-        wait_until(&format!("the timeout waits for the one who has it ({what})"), 30, || {
+        wait_until(&format!("the timeout waits for the session that has it ({what})"), 30, || {
             superuser.count(&closing) == 1
         });
         assert_eq!(db.status(&process), "RUNNING");
@@ -42,13 +42,13 @@ fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
 
 /// A transaction that has claimed a call may publish to the process, although a close waits for this transaction.
 #[test]
-fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
+fn a_pull_worker_with_an_open_claim_may_publish_to_a_closing_process() {
     let app = App::new("together_publish");
     let definition =
         Definition::starting_with("Fork").step("Fork").step("Work").step("End").with("localQueues", json!(["box"]));
-    fetched(&app, "fetched", &definition);
+    pulled(&app, "pulled", &definition);
     let (mut db, mut holder, mut superuser) = (app.db(), app.db(), app.superuser());
-    db.start("p", "fetched").go();
+    db.start("p", "pulled").go();
     let token = db.one::<String>("SELECT token FROM xdb.claim_calls('pull')");
     let fork = json!({"stateDecision": {"nextStates": [{"stateId": "Work"}, {"stateId": "End"}]}});
     db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&fork)));
@@ -63,7 +63,7 @@ fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
 
 /// After its process type has moved to another worker or to functions, no session claims the calls of the old worker.
 #[test]
-fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
+fn calls_follow_their_type_away_from_an_idle_pull_worker() {
     let app = App::new("together_moved");
     let _worker = app.worker(|_| force_complete(json!("by the worker")));
     app.db().run(
@@ -72,7 +72,7 @@ fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
     );
     let mut db = app.db();
     for process_type in ["to_url", "to_function"] {
-        fetched(&app, process_type, &one_step());
+        pulled(&app, process_type, &one_step());
         db.start(process_type, process_type).go();
         db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
         // The call is held, and released after the type has moved.
@@ -96,7 +96,7 @@ fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
 
 /// Locked or broken tables of one owner do not block other owners' calls at the same pull worker.
 #[test]
-fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_calls() {
+fn calls_with_locked_or_broken_tables_block_no_other_owners_calls() {
     let app = App::new("together_owners");
     let mut other = app.session("other");
     other.run(
@@ -109,7 +109,7 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
          END $$;
          CREATE POLICY grumbling ON theirs USING (grumble());",
     );
-    fetched(&app, "mine", &one_step());
+    pulled(&app, "mine", &one_step());
     let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
     app.register_with(
         "pull",
@@ -150,13 +150,13 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
 
 /// Locked tables do not block other owners' calls, however many of these calls were due before.
 #[test]
-fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
+fn a_thousand_calls_with_locked_tables_block_no_other_owners_calls() {
     const MANY: i64 = 1200;
     let app = App::new("together_thousand");
     let mut other = app.session("other");
     other.run("CREATE TABLE theirs (id text PRIMARY KEY, n int)");
-    fetched(&app, "mine", &one_step());
-    fetched(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    pulled(&app, "mine", &one_step());
+    pulled(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
     other.run(&format!(
         "SELECT count(xdb.start_process('theirs' || n, 'theirs', global_attribute_pk => 'k' || n, \
              global_attributes => '{{\"n\": 1}}')) FROM generate_series(1, {MANY}) n"
@@ -173,12 +173,12 @@ fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
 
 /// A claim locks few rows beyond its call until its transaction ends.
 #[test]
-fn a_claim_in_an_open_transaction_keeps_hardly_more_than_its_call_from_others() {
+fn a_claim_in_an_open_transaction_locks_hardly_more_than_its_call() {
     let app = App::new("together_few");
     let mut other = app.session("other");
     other.run("CREATE TABLE theirs (id text PRIMARY KEY, n int)");
-    fetched(&app, "mine", &one_step());
-    fetched(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    pulled(&app, "mine", &one_step());
+    pulled(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
     other.start("theirs", "theirs").key("k").globals(json!({"n": 1})).go();
     other.run("BEGIN; LOCK TABLE theirs");
     let (mut db, mut beside) = (app.db(), app.db());
@@ -204,8 +204,8 @@ fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a
              RETURN '{}';
          END $$;",
     );
-    app.superuser().run("SELECT xdb.register_worker('nobody', 'http://127.0.0.1:1')");
-    app.register_with("nobody", "trapped", &Definition::without_start().rpc("r", json!({})));
+    app.superuser().run("SELECT xdb.register_worker('unused', 'http://127.0.0.1:1')");
+    app.register_with("unused", "trapped", &Definition::without_start().rpc("r", json!({})));
     let (mut db, mut watch) = (app.db(), app.superuser());
     db.start("p", "trapped").go();
     watch.run("SELECT xdb.pause_process_type('trapped')");
@@ -230,22 +230,22 @@ fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a
 
 /// In a copy, claimed calls of the original are free, and priorities stay.
 #[test]
-fn in_an_adopted_copy_fetched_calls_are_free_and_priorities_hold() {
+fn in_an_adopted_copy_claimed_calls_are_free_and_priorities_hold() {
     let app = App::alone("together_copied", ClusterOptions::default());
-    fetched(&app, "fetched", &one_step());
+    pulled(&app, "pulled", &one_step());
     let mut db = app.db();
     for (process, priority) in [("urgent", 7), ("lazy", -7), ("plain", 0)] {
-        db.start(process, "fetched").options(json!({"priority": priority})).go();
+        db.start(process, "pulled").options(json!({"priority": priority})).go();
     }
-    let fetch = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 2, lease => '1 day')";
-    assert_eq!(db.all::<String>(fetch), ["urgent", "plain"]);
+    let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 2, lease => '1 day')";
+    assert_eq!(db.all::<String>(claim), ["urgent", "plain"]);
     let (cluster, dump) = (app.cluster(), app.cluster().dump("together_copied", &[]));
     cluster.restore("together_copy", &dump);
     let mut copy = cluster.connect("together_copy", "app");
-    assert_eq!(copy.all::<String>(fetch), Vec::<String>::new(), "it is not adopted");
+    assert_eq!(copy.all::<String>(claim), Vec::<String>::new(), "it is not adopted");
     cluster.connect("together_copy", "boss").run("SELECT xdb.adopt()");
-    assert_eq!(copy.all::<String>(fetch), ["urgent", "plain"]);
-    assert_eq!(copy.all::<String>(fetch), ["lazy"]);
+    assert_eq!(copy.all::<String>(claim), ["urgent", "plain"]);
+    assert_eq!(copy.all::<String>(claim), ["lazy"]);
     let tasks = "SELECT lane || ' ' || priority FROM xdb.task ORDER BY priority";
     assert_eq!(cluster.connect("together_copy", "postgres").all::<String>(tasks), ["0 -7", "0 0", "0 7"]);
     drop(copy);

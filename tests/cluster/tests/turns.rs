@@ -59,7 +59,7 @@ impl Busy {
 }
 
 #[test]
-fn calls_that_read_and_answers_that_close_go_on_while_others_use_up_every_turn() {
+fn reading_calls_and_closing_answers_continue_while_other_answers_use_up_every_turn() {
     let options = ClusterOptions::default().set("xdb.apply_timeout", "100ms");
     let busy = Busy::new(App::alone("turns_busy", options), 100);
     // It reads its row before its call, and writes it when it closes: both come after the answers of a turn.

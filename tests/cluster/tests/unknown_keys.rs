@@ -49,7 +49,7 @@ fn each_answer_with_an_unknown_key_has_a_warning_in_its_event() {
 }
 
 #[test]
-fn an_attempt_that_fails_tells_the_unknown_keys() {
+fn a_failed_attempt_reports_unknown_keys() {
     let app = App::new("unknown_failed");
     let worker = app.worker(|call: &Call| match (call.process_id(), call.attempt()) {
         (_, 2) => dead_end().into(),
@@ -78,13 +78,13 @@ fn an_attempt_that_fails_tells_the_unknown_keys() {
     // No attempt of this process fails, but the warnings are recorded all the same.
     db.start("rejected", "counting").key("rejected").globals(json!({"n": 0})).go();
     let words = [r#"unknown local attribute \"k\"; unknown key extra"#];
-    wait_until("it is told", 10, || views::fails_saying(&mut db, "rejected", &words));
+    wait_until("it is reported", 10, || views::fails_saying(&mut db, "rejected", &words));
     db.run("SELECT xdb.stop_process('rejected')");
     app.done(&[]);
 }
 
 #[test]
-fn a_type_with_strict_answers_takes_no_unknown_key() {
+fn a_type_with_strict_answers_refuses_unknown_keys() {
     let app = App::new("unknown_strict");
     let _worker = app.worker(|call: &Call| match (call.api, call.attempt()) {
         (Api::WaitUntil, 1) => answer(r#"{"commandRequest":{"waitingType":"EmptyCommand"},"extra":null}"#),

@@ -14,7 +14,7 @@ fn set_version(app: &App, version: &str) {
 }
 
 #[test]
-fn on_the_schema_of_another_minor_version_everything_waits_and_says_why() {
+fn on_the_schema_of_another_minor_version_the_engine_waits_and_reports_the_reason() {
     let app = App::new("other_minor");
     let (mut db, mut superuser) = (app.db(), app.superuser());
     let now = superuser.text("SELECT xdb.library_version()");
@@ -52,7 +52,7 @@ fn on_the_schema_of_another_minor_version_everything_waits_and_says_why() {
                 assert_eq!((error.message.as_str(), error.hint.as_str()), (reason.as_str(), remedy));
             }
         }
-        assert_eq!(half_way.worker.calls().len(), calls, "nobody is called");
+        assert_eq!(half_way.worker.calls().len(), calls, "no worker is called");
     }
     set_version(&app, &now);
     let answer = jsonb(&force_complete(json!("kept")).json());

@@ -38,7 +38,7 @@ fn waiting(db: &mut Db, function: &str) -> i64 {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn whatever_closes_a_process_wakes_who_waits_for_it_and_for_its_states() {
+fn any_close_of_a_process_wakes_sessions_that_wait_for_it_and_for_its_states() {
     let (app, worker) = application("waiting_woken");
     let mut db = app.db();
     let cases: [(&str, &str, &str); 9] = [
@@ -121,7 +121,7 @@ fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
+fn the_commit_of_a_prepared_transaction_wakes_waiting_sessions() {
     // The engine does not poll.
     let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.test_poll_interval", "1h");
     let app = App::alone("waiting_prepared", options);
@@ -155,7 +155,7 @@ fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
 }
 
 #[test]
-fn who_waits_for_a_state_learns_that_its_retries_are_spent() {
+fn a_session_that_waits_for_a_state_learns_that_its_retries_are_spent() {
     let app = App::new("waiting_spent");
     let worker = app.worker(|call: &Call| match call.target() {
         "Bad" => Reply::hang(error(500, "Broken", "always")),
@@ -211,7 +211,7 @@ fn processes_that_wait_hold_nothing() {
 
 #[test]
 #[ignore = "needs the build for tests"]
-fn what_a_savepoint_takes_back_takes_no_other_wake_up_with_it() {
+fn a_rollback_to_a_savepoint_cancels_no_other_wake_up() {
     let (app, worker) = application("waiting_savepoint");
     let mut db = app.db();
     for (id, sql) in [

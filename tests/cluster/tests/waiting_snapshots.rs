@@ -35,7 +35,7 @@ fn holds(superuser: &mut Db, pid: i32) -> bool {
         (row.get::<_, bool>(0), row.get::<_, bool>(1))
     };
     wait_until("it sleeps", 20, || look().0);
-    // Woken for nothing, it looks with a snapshot, and sleeps again.
+    // Woken for nothing, it reads with a snapshot, and sleeps again.
     (0..20).all(|_| {
         std::thread::yield_now();
         look().1
@@ -194,11 +194,11 @@ fn a_wait_that_is_ended_early_leaves_its_session_whole() {
 }
 
 #[test]
-fn who_waits_for_calls_and_does_nothing_else_holds_nothing_back() {
+fn a_waiting_pull_worker_holds_no_snapshot() {
     let app = App::new("snapshot_calls");
     let mut superuser = app.superuser();
     superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
-    app.register_with("pull", "fetched", &Definition::starting_with("Only").step("Only"));
+    app.register_with("pull", "pulled", &Definition::starting_with("Only").step("Only"));
     let mut db = app.db();
     for (n, (sql, held)) in [
         ("SELECT token FROM xdb.claim_calls('pull', wait => '60 s')", false),
@@ -212,7 +212,7 @@ fn who_waits_for_calls_and_does_nothing_else_holds_nothing_back() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || session.one::<String>(sql));
             assert_eq!(holds(&mut superuser, pid), held, "{sql}");
-            db.start(&format!("p{n}"), "fetched").go();
+            db.start(&format!("p{n}"), "pulled").go();
             let token = waiter.join().expect("no panic");
             db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(n)).json())));
         });

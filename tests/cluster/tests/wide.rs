@@ -10,7 +10,7 @@ fn for_joined(input: &Value) -> Answer {
 }
 
 /// The process `p`, which begins without a thread. RPCs: `fork` starts a thread for each `[state, input]` of its input,
-/// and `tell` publishes its input to `joined`.
+/// and `publish` publishes its input to `joined`.
 ///
 /// States:
 /// - `Join` waits for `joined` with the bounds of its input, and keeps the messages as the local attribute `name`.
@@ -47,7 +47,7 @@ fn application(app: &App) -> Worker {
         .waiting_step("Join")
         .waiting_step("Mail")
         .rpc("fork", json!({}))
-        .rpc("tell", json!({}));
+        .rpc("publish", json!({}));
     for state in ["Leaf", "Check", "NotEmpty"] {
         definition = definition.step(state);
     }
@@ -74,7 +74,7 @@ fn join(db: &mut Db, name: &str, least: u32, most: u32) {
 }
 
 /// Publishes these numbers to `joined`, in one transaction.
-fn tell(db: &mut Db, numbers: std::ops::RangeInclusive<u32>) {
+fn publish(db: &mut Db, numbers: std::ops::RangeInclusive<u32>) {
     let (first, last) = (numbers.start(), numbers.end());
     db.run(&format!("SELECT count(xdb.publish('p', 'joined', to_jsonb(n))) FROM generate_series({first}, {last}) n"));
 }
@@ -124,7 +124,7 @@ fn read(app: &App, table: &str, written: &str, at_least: i64) -> (i64, i64) {
     let written = format!("SELECT {written} FROM pg_stat_user_tables WHERE relid = 'xdb.{table}'::regclass");
     wait_until("it is reported", 20, || {
         // Whatever turn: figures that wait for the next one are reported by it.
-        app.db().run("SELECT xdb.publish_global('nobody', '1', ttl => '1 hour')");
+        app.db().run("SELECT xdb.publish_global('unread', '1', ttl => '1 hour')");
         superuser.one::<i64>(&written) >= at_least
     });
     let read = format!(
@@ -135,13 +135,13 @@ fn read(app: &App, table: &str, written: &str, at_least: i64) -> (i64, i64) {
 }
 
 #[test]
-fn messages_that_nobody_can_take_yet_are_not_read() {
+fn messages_that_are_still_too_few_are_not_read() {
     const THERE: u32 = 1500;
     let app = App::new("wide_messages");
     let _worker = application(&app);
     let mut db = app.db();
     join(&mut db, "all", THERE + 101, THERE + 101);
-    tell(&mut db, 1..=THERE);
+    publish(&mut db, 1..=THERE);
     left(&mut db, i64::from(THERE));
     report(&mut db);
     let (before, _) = read(&app, "queue_message", "n_tup_ins", i64::from(THERE));
@@ -188,32 +188,32 @@ fn threads_that_wait_for_other_queues_are_not_read() {
 }
 
 #[test]
-fn exactly_enough_suffices_whoever_sends_the_last_one() {
+fn exactly_enough_messages_suffice_from_any_sender() {
     let app = App::new("wide_enough");
     let _worker = application(&app);
     let mut db = app.db();
     join(&mut db, "by a thread", 150, 150);
-    tell(&mut db, 1..=149);
+    publish(&mut db, 1..=149);
     left(&mut db, 149);
     assert_eq!(got(&mut db, "by a thread"), Value::Null);
     fork(&mut db, "Leaf", [json!(150)]);
     assert_eq!(gets(&mut db, "by a thread"), numbers(1..=150));
 
     join(&mut db, "by an rpc", 150, 200);
-    tell(&mut db, 1..=149);
+    publish(&mut db, 1..=149);
     left(&mut db, 149);
-    db.rpc("p", "tell", json!(150));
+    db.rpc("p", "publish", json!(150));
     assert_eq!(gets(&mut db, "by an rpc"), numbers(1..=150));
 
     join(&mut db, "by a client", 150, 200);
-    tell(&mut db, 1..=149);
+    publish(&mut db, 1..=149);
     // From their numbers alone, there may be enough.
     db.run("SELECT count(xdb.publish('p', 'other', '0')) FROM generate_series(1, 60)");
     left(&mut db, 149 + 60);
     db.run("SELECT xdb.publish('p', 'other', '0')");
     left(&mut db, 149 + 61);
     // More than is taken: the rest stays.
-    tell(&mut db, 150..=210);
+    publish(&mut db, 150..=210);
     assert_eq!(gets(&mut db, "by a client"), numbers(1..=200));
     left(&mut db, 10 + 61);
 
@@ -224,16 +224,16 @@ fn exactly_enough_suffices_whoever_sends_the_last_one() {
 }
 
 #[test]
-fn arrivals_and_answers_of_one_turn_come_behind_what_was_there() {
+fn arrivals_and_answers_of_one_turn_come_behind_earlier_messages() {
     let app = App::new("wide_mixed");
     let worker = application(&app);
     let mut db = app.db();
     join(&mut db, "all", 300, 300);
-    tell(&mut db, 1..=200);
+    publish(&mut db, 1..=200);
     left(&mut db, 200);
     fork(&mut db, "HeldLeaf", (281..=300).map(|n| json!(n)));
     worker.wait_for_count("the leaves", 20, 20, |call| call.executes("HeldLeaf"));
-    in_one_turn(&app, &mut db, &worker, |db| tell(db, 201..=280));
+    in_one_turn(&app, &mut db, &worker, |db| publish(db, 201..=280));
     let mut all = gets(&mut db, "all");
     assert_eq!(all[..280], numbers(1..=280), "the clients' messages come before those of answers of the same turn");
     all.sort_unstable();
@@ -243,54 +243,54 @@ fn arrivals_and_answers_of_one_turn_come_behind_what_was_there() {
 }
 
 #[test]
-fn who_needs_less_is_served_before_and_who_waits_longer_first() {
+fn a_wait_for_fewer_messages_is_served_earlier_and_the_longest_wait_first() {
     let app = App::new("wide_two");
     let worker = application(&app);
     let mut db = app.db();
     join(&mut db, "large", 400, 400);
     join(&mut db, "small", 200, 250);
-    tell(&mut db, 1..=199);
+    publish(&mut db, 1..=199);
     left(&mut db, 199);
     assert_eq!((got(&mut db, "large"), got(&mut db, "small")), (Value::Null, Value::Null));
     fork(&mut db, "HeldLeaf", [json!(211)]);
     worker.wait_for("the leaf", 20, |call| call.executes("HeldLeaf"));
-    in_one_turn(&app, &mut db, &worker, |db| tell(db, 200..=210));
+    in_one_turn(&app, &mut db, &worker, |db| publish(db, 200..=210));
     assert_eq!(gets(&mut db, "small"), numbers(1..=210));
     left(&mut db, 1);
-    tell(&mut db, 212..=610);
+    publish(&mut db, 212..=610);
     assert_eq!(gets(&mut db, "large"), numbers(211..=610));
     left(&mut db, 0);
 
     // Both can, at the same moment.
     join(&mut db, "older", 200, 200);
     join(&mut db, "younger", 150, 150);
-    tell(&mut db, 1..=149);
+    publish(&mut db, 1..=149);
     left(&mut db, 149);
-    tell(&mut db, 150..=340);
+    publish(&mut db, 150..=340);
     assert_eq!(gets(&mut db, "older"), numbers(1..=200));
     left(&mut db, 140);
     assert_eq!(got(&mut db, "younger"), Value::Null);
-    tell(&mut db, 341..=350);
+    publish(&mut db, 341..=350);
     assert_eq!(gets(&mut db, "younger"), numbers(201..=350));
     left(&mut db, 0);
     app.done(&[]);
 }
 
 #[test]
-fn one_who_begins_to_wait_takes_what_is_not_enough_for_another() {
+fn a_new_wait_consumes_messages_that_are_too_few_for_another() {
     let app = App::new("wide_beside");
     let worker = application(&app);
     let mut db = app.db();
     join(&mut db, "large", 300, 300);
-    tell(&mut db, 1..=200);
+    publish(&mut db, 1..=200);
     left(&mut db, 200);
     fork(&mut db, "HeldLeaf", [json!(298), json!(299)]);
     fork(&mut db, "HeldJoin", [json!({"name": "small", "least": 1, "most": 3})]);
     worker.wait_for_count("three calls", 20, 3, |call| call.target().starts_with("Held"));
-    in_one_turn(&app, &mut db, &worker, |db| tell(db, 201..=297));
+    in_one_turn(&app, &mut db, &worker, |db| publish(db, 201..=297));
     assert_eq!(gets(&mut db, "small"), numbers(1..=3));
     left(&mut db, 296);
-    tell(&mut db, 300..=303);
+    publish(&mut db, 300..=303);
     let mut large = gets(&mut db, "large");
     large.sort_unstable();
     assert_eq!(large, numbers(4..=303));
@@ -298,13 +298,13 @@ fn one_who_begins_to_wait_takes_what_is_not_enough_for_another() {
 
     // Now there comes enough for both, in the turn in which the wait begins; the leaves end before or after that.
     join(&mut db, "larger", 300, 300);
-    tell(&mut db, 1..=290);
+    publish(&mut db, 1..=290);
     left(&mut db, 290);
     fork(&mut db, "HeldLeaf", (296..=315).map(|n| json!(n)));
     fork(&mut db, "HeldJoin", [json!({"name": "smaller", "least": 3, "most": 3})]);
     worker.wait_for_count("the leaves", 20, 2 + 20, |call| call.executes("HeldLeaf"));
-    worker.wait_for("the one who begins to wait", 20, |call| call.input()["name"] == "smaller");
-    in_one_turn(&app, &mut db, &worker, |db| tell(db, 291..=295));
+    worker.wait_for("the state that begins to wait", 20, |call| call.input()["name"] == "smaller");
+    in_one_turn(&app, &mut db, &worker, |db| publish(db, 291..=295));
     let (larger, smaller) = (gets(&mut db, "larger"), gets(&mut db, "smaller"));
     left(&mut db, 12);
     if smaller == numbers(1..=3) {
@@ -325,7 +325,7 @@ fn a_queue_with_unread_messages_is_not_empty() {
     let worker = application(&app);
     let mut db = app.db();
     join(&mut db, "all", 200, 200);
-    tell(&mut db, 1..=120);
+    publish(&mut db, 1..=120);
     left(&mut db, 120);
     fork(&mut db, "Check", [json!(null)]);
     worker.wait_for("it is not empty", 20, |call| call.executes("NotEmpty"));
@@ -334,10 +334,10 @@ fn a_queue_with_unread_messages_is_not_empty() {
     fork(&mut db, "HeldCheck", [json!(null)]);
     fork(&mut db, "HeldLeaf", [json!(123)]);
     worker.wait_for_count("three calls", 20, 3, |call| call.target().starts_with("Held"));
-    in_one_turn(&app, &mut db, &worker, |db| tell(db, 121..=121));
+    in_one_turn(&app, &mut db, &worker, |db| publish(db, 121..=121));
     worker.wait_for_count("it is not empty again", 20, 2, |call| call.executes("NotEmpty"));
     left(&mut db, 123);
-    tell(&mut db, 124..=200);
+    publish(&mut db, 124..=200);
     let mut all = gets(&mut db, "all");
     all.sort_unstable();
     assert_eq!(all, numbers(1..=200));
@@ -347,17 +347,17 @@ fn a_queue_with_unread_messages_is_not_empty() {
 }
 
 #[test]
-fn a_crash_changes_nothing_about_who_waits_for_many() {
+fn a_crash_does_not_change_a_wait_for_many_messages() {
     let app = App::alone("wide_crash", ClusterOptions::default());
     let _worker = application(&app);
     let mut db = app.db();
     join(&mut db, "all", 200, 200);
-    tell(&mut db, 1..=150);
+    publish(&mut db, 1..=150);
     left(&mut db, 150);
     app.cluster().crash();
     app.cluster().launch();
     let mut db = app.db();
-    tell(&mut db, 151..=199);
+    publish(&mut db, 151..=199);
     left(&mut db, 199);
     assert_eq!(got(&mut db, "all"), Value::Null);
     fork(&mut db, "Leaf", [json!(200)]);

@@ -32,7 +32,7 @@ const LITTLE: u64 = 48 * 1024 * 1024;
 const OF_SERVER: u64 = 256 * 1024 * 1024;
 
 /// Lines of the log that are normal in such a run.
-const EXPLAINED: &[&str] = &["out of memory", "is left alone", "bytes were needed", "a turn of the scheduler failed"];
+const EXPLAINED: &[&str] = &["out of memory", "bytes were needed", "a turn of the scheduler failed"];
 
 /// A function as the catalog has it: its name, and the names and types of its arguments.
 struct Function {
@@ -74,7 +74,7 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
         // Statements of hours would fill a disk.
         .set("log_min_error_statement", "panic");
     let app = App::alone("fuzz", options);
-    // Those that begin later inherit it.
+    // Processes that begin later inherit it.
     for pid in [app.cluster().postmaster().expect("it runs"), app.scheduler()] {
         limit_memory(pid, OF_SERVER);
     }

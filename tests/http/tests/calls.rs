@@ -27,7 +27,7 @@ fn an_answer_comes_back_with_its_status_and_body() {
 }
 
 #[test]
-fn when_to_come_again_is_told_in_seconds_or_by_a_date() {
+fn a_retry_time_is_in_seconds_or_a_date() {
     for (header, expected) in [
         ("Retry-After: 7", Some(7)),
         ("retry-after:  60 ", Some(60)),
@@ -87,7 +87,7 @@ fn a_compressed_answer_is_refused_by_its_name() {
 }
 
 #[test]
-fn the_request_is_what_was_asked_for() {
+fn the_worker_gets_the_submitted_request() {
     let (sender, requests) = channel();
     let sender = Mutex::new(sender);
     let stub = Stub::start(move |mut connection, _| {
@@ -308,7 +308,7 @@ fn a_body_that_just_fits_fits() {
 }
 
 #[test]
-fn what_is_cut_off_is_no_answer() {
+fn a_truncated_response_is_no_answer() {
     let endings: [(&str, &str); 4] = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "in the middle of its answer"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", "in the middle of its answer"),
@@ -364,7 +364,7 @@ fn redirects_are_answers() {
 }
 
 #[test]
-fn what_is_not_http_is_told() {
+fn a_response_that_is_not_http_is_reported() {
     for text in [
         "SSH-2.0-OpenSSH_9.2\r\n\r\n",
         "\0\u{1}\u{2}\r\n\r\n",
@@ -450,7 +450,7 @@ fn tls_with_a_worker_that_has_none_fails() {
 }
 
 #[test]
-fn requests_that_can_not_be_made_are_told() {
+fn impossible_requests_are_reported() {
     let rig = Rig::new(1);
     let stub = Stub::answering(200, "{}");
     let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];

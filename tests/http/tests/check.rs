@@ -36,7 +36,7 @@ fn readable(notifier: &Notifier, milliseconds: i32) -> bool {
 }
 
 #[test]
-fn a_name_is_judged_by_what_it_leads_to() {
+fn a_host_name_is_checked_by_its_addresses() {
     assert_eq!(checked("private.test", "private.test"), None);
     assert_eq!(checked("private.test", "other.test"), Some(FailureKind::Refused));
     assert_eq!(checked("10.1.2.4", "10.1.2.3"), Some(FailureKind::Refused));
@@ -45,7 +45,7 @@ fn a_name_is_judged_by_what_it_leads_to() {
 
 /// The caller does not wait, and is notified when there is a result.
 #[test]
-fn nobody_waits_for_a_name_server() {
+fn no_caller_waits_for_a_name_server() {
     let (go_on, gate) = channel::<()>();
     let gate = Mutex::new(gate);
     let stuck: Lookup = Arc::new(move |_| {

@@ -23,7 +23,7 @@ fn a_connection_that_is_never_accepted_runs_out_of_time() {
 }
 
 #[test]
-fn a_connection_kept_alive_that_died_is_replaced_once() {
+fn a_closed_connection_that_was_kept_alive_is_replaced_once() {
     for by_reset in [false, true] {
         let stub = Stub::start(move |mut connection, number| {
             connection.request();
@@ -73,7 +73,7 @@ fn the_second_try_does_not_take_another_old_connection() {
 }
 
 #[test]
-fn what_began_to_answer_is_not_asked_again() {
+fn a_request_with_a_partial_answer_is_not_repeated() {
     let stub = Stub::start(|mut connection, _| {
         connection.request();
         connection.answer(200, "{}");

@@ -15,7 +15,7 @@ fn permits_at(entries: &str, host: &str, address: &str, port: u16) -> bool {
 }
 
 #[test]
-fn what_is_permitted() {
+fn hosts_are_permitted_by_the_list() {
     let default = "localhost, 127.0.0.1, ::1";
     let table = [
         (default, "localhost", "127.0.0.1", true),
@@ -178,7 +178,7 @@ fn garbage_is_refused_with_its_name() {
 }
 
 #[test]
-fn a_refusal_says_what_was_refused() {
+fn a_refusal_names_the_refused_host() {
     let addresses: Vec<IpAddr> = ["10.0.0.1", "::ffff:169.254.169.254"].map(|a| a.parse().unwrap()).to_vec();
     let message = policy("localhost").filter("db.example", &addresses, 80).unwrap_err();
     assert_eq!(
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_means_the_same_to_the_library_of_http(rest in "[a-zA-Z0-9.:/@%\\[\\]_-]{1,30}") {
+    fn an_accepted_url_means_the_same_to_the_http_library(rest in "[a-zA-Z0-9.:/@%\\[\\]_-]{1,30}") {
         let text = format!("http://{rest}");
         if let Ok(url) = validate_url(&text) {
             let uri: ureq_proto::http::Uri = text.parse().expect("the library reads it");

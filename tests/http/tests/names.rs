@@ -72,7 +72,7 @@ fn names_are_looked_up_once_and_cached() {
 }
 
 #[test]
-fn a_name_that_is_not_found_is_told() {
+fn an_unknown_host_name_is_reported() {
     let Setup { rig, .. } = setup("127.0.0.1");
     assert_eq!(
         failure(rig.get("http://nowhere.test/"), FailureKind::Connect),
@@ -118,13 +118,13 @@ fn names_never_wait_while_there_may_be_a_thread_more() {
 }
 
 #[test]
-fn a_stuck_lookup_holds_nobody_past_their_time() {
+fn a_stuck_lookup_delays_no_call_beyond_its_timeout() {
     let Setup { rig, gate, asked } = setup("127.0.0.1");
     let stub = Stub::answering(200, "{}");
     for tag in 0..3 {
         rig.submit(call(tag, url("stuck.test", &stub), SHORT));
     }
-    // Others are found meanwhile.
+    // Other names are found meanwhile.
     let begin = Instant::now();
     rig.submit(call(3, url("worker.test", &stub), PATIENCE));
     let mut finished = rig.collect(4);
@@ -157,7 +157,7 @@ fn the_policy_is_asked_about_addresses() {
 }
 
 #[test]
-fn a_mapped_address_is_connected_to_as_what_it_is() {
+fn a_mapped_address_is_connected_to_as_ipv4() {
     let Setup { rig, .. } = setup("127.0.0.0/8");
     let stub = Stub::answering(200, "{}");
     assert_eq!(rig.get(url("[::ffff:127.0.0.1]", &stub)), answer(200, "{}"));

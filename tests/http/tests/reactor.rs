@@ -109,7 +109,7 @@ fn engines_of_other_tests() -> usize {
 }
 
 #[test]
-fn calls_beyond_the_connections_wait_in_line() {
+fn calls_beyond_the_connections_queue_up() {
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
     let gate = Arc::new(Gate::default());
@@ -136,7 +136,7 @@ fn calls_beyond_the_connections_wait_in_line() {
 }
 
 #[test]
-fn who_never_got_a_connection_was_not_tried() {
+fn a_call_that_never_got_a_connection_was_not_tried() {
     let stub = Stub::start(|mut connection, _| connection.hang());
     let rig = Rig::new(1);
     rig.reactor.submit(vec![call(0, stub.url("/"), SHORT * 2), call(1, stub.url("/"), SHORT)]);
@@ -194,7 +194,7 @@ fn an_idle_connection_is_closed_in_time() {
 
 /// A worker sends bytes on an idle connection.
 #[test]
-fn what_nobody_asked_for_is_no_answer() {
+fn unrequested_bytes_are_no_answer() {
     let stub = Stub::start(|mut connection, _| {
         while connection.request().is_some() {
             let text = |body| format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{body}");
@@ -279,7 +279,7 @@ fn an_answer_may_come_in_any_pieces() {
 
 /// A worker that never stops sending takes only its turn and its time.
 #[test]
-fn an_endless_answer_holds_nobody_up() {
+fn an_endless_answer_blocks_no_other_call() {
     let flood = Stub::start(|mut connection, _| {
         connection.request();
         let text = "HTTP/1.1 100 Continue\r\n\r\n".repeat(10_000);
@@ -485,11 +485,11 @@ fn an_address_is_judged_when_it_is_connected_to() {
     go_on.send(()).unwrap();
     let message = failure(rig.collect(1).remove(0).outcome, FailureKind::Refused);
     assert!(message.contains("127.0.0.2"), "{message}");
-    assert!(dials.try_recv().is_err(), "nobody went there");
+    assert!(dials.try_recv().is_err(), "no connection went there");
 }
 
 #[test]
-fn what_is_of_no_use_any_more_ends_in_every_state_and_its_worker_is_told() {
+fn a_cancelled_call_ends_in_every_state_and_its_connection_closes() {
     let every = EveryState::new(PATIENCE);
     let begin = Instant::now();
     // Tags of calls that are over, or never were, mean nothing.

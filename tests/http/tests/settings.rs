@@ -8,7 +8,7 @@ use xdb_http_tests::transport::FailureKind;
 const ENOUGH: usize = 1 << 20;
 
 #[test]
-fn hosts_that_can_not_be_read_permit_nothing_and_are_told_once() {
+fn unreadable_hosts_permit_nothing_and_are_reported_once() {
     let (rig, stub) = (Rig::with(HostPolicy::default(), 1, Means::system()), Stub::answering(200, "{}"));
     let mut settings = FollowedSettings::default();
     let mut follow = |hosts| settings.follow(&rig.reactor, hosts, "", 1, ENOUGH);

@@ -45,7 +45,7 @@ fn a_raw_secret_is_its_bytes() {
 }
 
 #[test]
-fn a_secret_that_is_none_is_told_without_quoting_it() {
+fn an_invalid_secret_is_reported_without_quoting_it() {
     for secret in ["whsec_!hidden!", "whsec_", ""] {
         let message = check_secret(secret).unwrap_err();
         assert!(!message.contains("hidden") && !message.contains('!'), "{message}");

@@ -152,7 +152,7 @@ fn tls_may_come_in_any_pieces() {
 
 /// Messages of TLS itself come without an end, and without a byte of an answer.
 #[test]
-fn endless_tls_holds_nobody_up() {
+fn endless_tls_blocks_no_other_call() {
     let authority = Authority::new();
     let mut config = Arc::unwrap_or_clone(authority.certify("localhost", |_| {}));
     config.send_tls13_tickets = 300_000;
@@ -198,7 +198,7 @@ fn a_worker_is_known_by_its_address_too() {
 }
 
 #[test]
-fn who_has_another_name_is_refused() {
+fn a_worker_with_another_name_is_refused() {
     let authority = Authority::new();
     let rig = authority.rig();
     Echo::start(authority.certify("somebody.example", |_| {})).is_refused(&rig, "not valid for name");
@@ -208,7 +208,7 @@ fn who_has_another_name_is_refused() {
 }
 
 #[test]
-fn whom_nobody_trusted_has_certified_is_refused() {
+fn a_worker_with_an_untrusted_certificate_is_refused() {
     let echo = Echo::start(Authority::new().certify("localhost", |_| {}));
     // Two authorities that have the same name are still two.
     echo.is_refused(&Authority::new().rig(), "BadSignature");
@@ -262,7 +262,7 @@ impl Drop for Bundle {
 }
 
 #[test]
-fn authorities_of_a_file_are_trusted_besides_the_others() {
+fn authorities_of_a_file_are_trusted_besides_the_built_in_ones() {
     let (always, one, other) = (Authority::new(), Authority::new(), Authority::new());
     let [first, second, third] = [&always, &one, &other].map(|who| Echo::start(who.certify("localhost", |_| {})));
     let rig = always.rig();
@@ -285,7 +285,7 @@ fn authorities_of_a_file_are_trusted_besides_the_others() {
 
 /// The worker can't repair the problem, so the call counts as one that was not tried.
 #[test]
-fn while_nobody_knows_whom_to_trust_no_call_is_made_over_tls() {
+fn without_trusted_authorities_no_call_is_made_over_tls() {
     let authority = Authority::new();
     let echo = Echo::start(authority.certify("localhost", |_| {}));
     let (rig, plain) = (authority.rig(), Stub::answering(200, "{}"));
@@ -300,7 +300,7 @@ fn while_nobody_knows_whom_to_trust_no_call_is_made_over_tls() {
 }
 
 #[test]
-fn what_is_no_file_of_authorities_says_why() {
+fn an_invalid_file_of_authorities_is_refused_with_the_reason() {
     let authority = Authority::new();
     let broken = authority.pem.replace("MII", "M*I");
     let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";

@@ -34,7 +34,7 @@ SELECT state_execution_id, state_id, status FROM xdb.state_executions WHERE proc
 SELECT xdb.start_process('start-passive', 'StartPassive') IS NOT NULL AS started;
 SELECT count(*) FROM xdb.state_executions WHERE process_id = 'start-passive';
 
--- Nobody would get its input; it is refused rather than dropped.
+-- No state would get its input, so the input is refused instead of dropped.
 SELECT xdb.start_process('start-passive-2', 'StartPassive', input => '{"lost": true}');
 SELECT xdb.start_processes('[{"process_id": "start-passive-2", "process_type": "StartPassive"},
     {"process_id": "start-passive-3", "process_type": "StartPassive", "input": 1}]');
@@ -85,7 +85,7 @@ SELECT user_id, status FROM start_users WHERE user_id = 'u3';
 SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.gone": {"user_id": "u3"}}}');
 SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.start_users": {"gone": "u3"}}}');
 
--- Keys of several columns are given by name, for each table; global_attribute_pk is for those of one column.
+-- Keys of several columns are given by name, for each table; global_attribute_pk is for keys of one column.
 RESET ROLE;
 CREATE TABLE start_seats (show int, seat text, guest text, PRIMARY KEY (show, seat));
 GRANT SELECT, INSERT, UPDATE ON start_seats TO golden_start;

@@ -94,7 +94,7 @@ SELECT golden_start('asking', '{"id": 1}', 'new', 'RETURN_ERROR_ON_CONFLICT');
 RESET ROLE;
 SELECT id, status, customer FROM asking ORDER BY id;
 
--- The privileges are those of what happens: none for a row that is left but SELECT on its key.
+-- The needed privileges depend on the effect: for a row that stays unchanged, only SELECT on its key.
 REVOKE ALL ON asking FROM golden_over;
 SET ROLE golden_over;
 SELECT golden_start('asking', '{"id": 1}', 'x', 'IGNORE_CONFLICT');
@@ -105,7 +105,7 @@ SELECT golden_start('asking', '{"id": 1}', 'x', 'IGNORE_CONFLICT');
 SELECT golden_start('asking', '{"id": 1}', 'x');
 SELECT golden_start('asking', '{"id": 1}', 'x', 'RETURN_ERROR_ON_CONFLICT');
 RESET ROLE;
--- What is mapped can be a column that nobody may write.
+-- A mapped column may be one that no statement can write.
 GRANT SELECT, UPDATE ON demanding TO golden_over;
 SET ROLE golden_over;
 SELECT xdb.register_process_type('Over twice', 'over', '{"globalAttributes": [{"table": "golden_over.demanding", "primaryKey": "id", "attributes": {"a": "twice"}}]}');

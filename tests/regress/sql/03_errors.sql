@@ -1,4 +1,4 @@
--- Every error has a SQLSTATE of class XD, a message in lower case, and where it helps a detail and a hint. Those that
+-- Every error has a SQLSTATE of class XD, a message in lower case, and where it helps a detail and a hint. Errors that
 -- need a worker, a standby or a server without the preloaded library are left to the cluster tests.
 \set SHOW_CONTEXT never
 SELECT xdb.pause_engine();
@@ -46,7 +46,7 @@ SELECT xdb.start_process('errors-2', 'ErrorsNone');
 SELECT xdb.publish('errors-1', 'unknown');
 \echo :SQLSTATE
 
--- XD006: started already. Whoever may see the execution is told which it is.
+-- XD006: started already. A role that may see the execution gets its id.
 DO $$
 DECLARE
     message text;
@@ -108,7 +108,7 @@ SELECT xdb.invoke_rpc('errors-1', 'known', timeout => '-1 second');
 SELECT xdb.invoke_rpc('errors-1', 'known', idempotency_key => '');
 SELECT count(*) FROM xdb.processes WHERE process_id = 'errors-2';
 
--- XD010: nobody listens where the worker should be.
+-- XD010: no worker listens at the URL.
 SELECT xdb.invoke_rpc('errors-1', 'known', timeout => '5 seconds');
 \echo :SQLSTATE
 
@@ -136,7 +136,7 @@ ROLLBACK;
 SELECT xdb.publish('errors-1', 'known', to_jsonb(repeat('x', 2000000)));
 \echo :SQLSTATE
 
--- 42501: registration is not for everybody.
+-- 42501: registration needs a grant.
 SELECT xdb.register_worker('errors', 'http://127.0.0.1:2');
 \echo :SQLSTATE
 SELECT xdb.register_process_type('Errors', 'errors', '{}');

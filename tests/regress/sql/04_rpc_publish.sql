@@ -46,7 +46,7 @@ COMMIT;
 SELECT count(*), bool_and(payload = to_jsonb("position")) AS in_order
 FROM xdb.queue_messages WHERE process_id = 'publish-any' AND queue_name = 'many';
 
--- An RPC calls the worker while the caller waits. Here nobody listens: the caller gets the error, the process is as before.
+-- An RPC calls the worker while the caller waits. Here no worker listens: the caller gets the error, the process is as before.
 SELECT xdb.invoke_rpc('publish-1', 'ask', '{"question": "who?"}', timeout => '5 seconds');
 SELECT xdb.invoke_rpc('publish-1', 'ask', idempotency_key => 'k1', timeout => '5 seconds');
 SELECT xdb.invoke_rpc('publish-1', 'unlisted', timeout => '5 seconds');

@@ -1,4 +1,4 @@
--- Who may see and drive which process.
+-- Which roles may see and drive which processes.
 \set SHOW_CONTEXT never
 SELECT xdb.pause_engine();
 
@@ -30,7 +30,7 @@ SELECT xdb.publish('priv-alice', 'box', '"hello"');
 SET ROLE golden_team;
 SELECT xdb.start_process('priv-team', 'Priv', global_attribute_pk => 't') IS NOT NULL AS started;
 
--- Everybody sees their own, and what belongs to a role that they are a member of.
+-- Each role sees its own processes, and those of the roles that it is a member of.
 SET ROLE golden_alice;
 SELECT process_id, status FROM xdb.processes WHERE process_id LIKE 'priv-%' ORDER BY process_id;
 SELECT xdb.describe_process('priv-team') ->> 'status' AS status;
@@ -53,7 +53,7 @@ SELECT xdb.stop_process('priv-alice');
 SELECT xdb.invoke_rpc('priv-alice', 'any');
 SELECT xdb.wait_for_process('priv-alice', timeout => '1 second');
 
--- The id is taken all the same, and the refusal does not tell by whom.
+-- The id is in use nevertheless, and the error does not name its owner.
 SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x');
 SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x', id_reuse_policy => 'DISALLOW_REUSE');
 SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x', id_reuse_policy => 'TERMINATE_IF_RUNNING');

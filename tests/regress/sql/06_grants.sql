@@ -1,4 +1,4 @@
--- How xdb.grant_usage gives, and that xdb.revoke_usage takes all of it. What it gives, 06_matrix.sql lists; what nobody is given,
+-- How xdb.grant_usage grants, and that xdb.revoke_usage revokes all of it. 06_matrix.sql lists its grants; what no role may get,
 -- 08_catalog.sql asserts.
 \set SHOW_CONTEXT never
 

@@ -1,5 +1,5 @@
--- Who has which privilege on every object of the extension: what is new has no row here, and fails this test until it has one.
--- Nobody stands for PUBLIC, and owner for the owner of the database. Letters as in \dp: X executes, r reads, c reads some
+-- The privileges of each role on every object of the extension: a new object has no row here, and fails this test until it has one.
+-- The column nobody stands for PUBLIC, and owner for the owner of the database. Letters as in \dp: X executes, r reads, c reads some
 -- columns; the others write. U uses the row type of a relation.
 CREATE ROLE golden_nobody;
 CREATE ROLE golden_usage;
@@ -58,7 +58,7 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
   AND i.type NOT IN ('function', 'table', 'view', 'sequence', 'schema', 'composite type');
 
--- So nobody's tables and functions stand in an update's way.
+-- So no role's tables and functions can block an update.
 GRANT CREATE ON SCHEMA public TO golden_usage;
 SET ROLE golden_usage;
 CREATE TABLE of_a_type (row xdb.processes);

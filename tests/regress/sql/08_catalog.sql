@@ -28,7 +28,7 @@ FROM pg_type AS t CROSS JOIN LATERAL aclexplode(coalesce(t.typacl, acldefault('T
 WHERE t.typnamespace = 'xdb'::regnamespace AND t.typelem = 0 AND a.grantee = 0
 ORDER BY 1, 2, 3;
 
--- Who else was given something, apart from the roles of these tests: those who monitor.
+-- Other roles with grants, apart from the roles of these tests: the monitoring role.
 SELECT DISTINCT pg_get_userbyid(a.grantee) AS grantee
 FROM (
     SELECT c.relowner AS owner, a.grantee FROM pg_class AS c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
@@ -53,7 +53,7 @@ SET ROLE pg_monitor;
 SELECT count(*) FROM xdb.status();
 RESET ROLE;
 
--- Nobody but the owner writes a table, or may read a worker's secret.
+-- Only the owner writes a table, or may read a worker's secret.
 SELECT c.oid::regclass AS "writable by others", r.role, p.privilege
 FROM pg_class AS c
 CROSS JOIN (VALUES ('golden_catalog_user'), ('golden_catalog_admin'), ('pg_monitor')) AS r (role)
@@ -81,7 +81,7 @@ WHERE p.pronamespace = 'xdb'::regnamespace
   AND p.proname IN ('grant_usage', 'revoke_usage')
   AND has_function_privilege('golden_catalog_admin', p.oid, 'EXECUTE');
 
--- Every object has a comment. The sequence of an identity column is told by its column.
+-- Every object has a comment. The sequence of an identity column is described by its column.
 SELECT 'schema' AS "without a comment", n.nspname::text AS object
 FROM pg_namespace AS n WHERE n.nspname = 'xdb' AND obj_description(n.oid, 'pg_namespace') IS NULL
 UNION ALL
@@ -146,7 +146,7 @@ WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid)
 ORDER BY 1;
 
--- Every view is read with its reader's rights, behind a barrier, and no function runs with its owner's. Those written
+-- Every view is read with its reader's rights, behind a barrier, and no function runs with its owner's. Functions written
 -- in SQL or PL/pgSQL resolve names in the system's schema alone.
 SELECT c.oid::regclass AS "not its reader's"
 FROM pg_class AS c

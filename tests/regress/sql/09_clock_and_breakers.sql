@@ -22,7 +22,7 @@ SHOW xdb.now;
 RESET ROLE;
 DROP ROLE golden_clock;
 
--- A worker that nobody has called.
+-- A worker that was never called.
 SELECT xdb.register_worker('breaker', 'http://127.0.0.1:1');
 SELECT name, calls, breaker, breaker_open_since, next_probe_at FROM xdb.workers WHERE name = 'breaker';
 SELECT xdb.unregister_worker('breaker');

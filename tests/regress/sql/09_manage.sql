@@ -112,7 +112,7 @@ SELECT xdb.wait_for_state('m-1', 'First-1', '30 s');
 SELECT xdb.wait_for_state('m-1', 'Second-1', '30 s');
 SELECT xdb.wait_for_state('m-1', 'Third-1', '30 s');
 
--- Others don't see it.
+-- Other roles don't see it.
 SET ROLE golden_manage_other;
 SELECT xdb.set_local_attributes('m-2', '{"a": 1}');
 SELECT xdb.skip_timer('m-2', 'First-1');
@@ -121,7 +121,7 @@ SELECT xdb.wait_for_state('m-2', 'First-1', '0');
 SELECT xdb.purge('0');
 RESET ROLE;
 
--- Purging: what closed so long ago, with all of its rows and nothing else.
+-- Purging: executions that closed before that time, with all of their rows and nothing else.
 SELECT xdb.purge(NULL);
 SELECT xdb.purge('-1 s');
 SELECT xdb.purge('1 day');

@@ -1,4 +1,4 @@
--- Messages of global queues as their publishers see them. The engine is paused, so nobody takes any.
+-- Messages of global queues as their publishers see them. The engine is paused, so no process consumes any.
 \set SHOW_CONTEXT never
 SELECT xdb.pause_engine();
 
@@ -8,7 +8,7 @@ SELECT xdb.grant_usage('golden_global');
 SELECT xdb.grant_usage('golden_global_other');
 SET ROLE golden_global;
 
--- A message is kept although nobody waits.
+-- A message is kept although no process waits for it.
 SELECT xdb.publish_global('prices', '{"EUR": 1.10}', key => 'EUR');
 SELECT xdb.publish_global('prices', '{"USD": 1.00}', key => 'USD', ttl => '1 hour');
 SELECT xdb.publish_global('prices');
@@ -57,7 +57,7 @@ ROLLBACK;
 -- Names may be as long as that, all at once.
 SELECT xdb.publish_global(repeat('q', 1024), key => repeat('k', 1024), message_id => repeat('m', 1024));
 
--- A message that nobody has taken is seen by members of its publisher's role and by administrators.
+-- A message that was not consumed is seen by members of its publisher's role and by administrators.
 SET ROLE golden_global_other;
 SELECT count(*) FROM xdb.queue_messages;
 SELECT count(*) FROM xdb.global_message;

@@ -61,7 +61,7 @@ FROM calls WHERE number IN (6, 8, 9, 10, 11) ORDER BY number;
 SELECT xdb.describe_process('surface-1') ->> 'status' AS status;
 RESET ROLE;
 
--- Settings, with what they are if nobody sets them, and who may.
+-- Settings, with their defaults, and the context in which they may be set.
 SELECT name, boot_val, unit, context FROM pg_settings WHERE name LIKE 'xdb.%' ORDER BY name;
 
 DO $$ BEGIN PERFORM xdb.stop_process(process_id) FROM xdb.processes WHERE owner = 'golden_surface' AND status = 'RUNNING'; END $$;

@@ -80,7 +80,7 @@ SELECT told('SELECT xdb.set_local_attributes(''open'', jsonb_build_object(repeat
     told('SELECT xdb.set_local_attributes(''known'', jsonb_build_object(''known'', (repeat(''['', 129) || repeat('']'', 129))::jsonb))');
 SELECT xdb.get_local_attributes('known');
 
--- invoke_rpc. Nobody listens where the worker should be; what is refused is refused before it is called.
+-- invoke_rpc. No worker listens at the URL; invalid arguments are refused before the call.
 SELECT rpc, told(format('SELECT xdb.invoke_rpc(%L, %L)', 'known', rpc)) FROM (VALUES (NULL), (''), ('Known'), ('known '), ('../known')) AS v (rpc);
 SELECT left(told('SELECT xdb.invoke_rpc(''known'', repeat(''x'', 1025))'), 160);
 SELECT told('SELECT xdb.invoke_rpc(''known'', ''known'', to_jsonb(repeat(''x'', 1048575)))'), told('SELECT xdb.invoke_rpc(''known'', ''known'', (repeat(''['', 129) || repeat('']'', 129))::jsonb)');
@@ -96,7 +96,7 @@ SELECT told(format('SELECT xdb.invoke_rpc(%L, %L, idempotency_key => %L)', 'know
 SELECT problem FROM xdb.check_process('known') UNION ALL SELECT problem FROM xdb.check_process('open');
 SELECT xdb.describe_process('known') -> 'status';
 
--- Administration: not for everybody, and with its own arguments.
+-- Administration: only for granted roles, and with its own arguments.
 SELECT call, told('SELECT ' || call) FROM (VALUES ('xdb.purge(''0'')'), ('xdb.pause_engine()'), ('xdb.resume_engine()'), ('state FROM xdb.status()'), ('xdb.register_worker(NULL, NULL)'), ('xdb.unregister_worker(NULL)'),
     ('xdb.register_process_type(NULL, NULL, NULL)'), ('xdb.unregister_process_type(NULL)'), ('xdb.grant_usage(''golden_bad_processes'', true)'), ('xdb.revoke_usage(''golden_bad_processes'')')) AS v (call);
 RESET ROLE;

@@ -13,7 +13,7 @@ SET ROLE golden_dev;
 SELECT xdb.register_worker('dev', 'http://127.0.0.1:1');
 SELECT xdb.register_process_type('Dev', 'dev', '{"localQueues": ["box"]}');
 
--- Nobody else replaces or removes them, or names the worker: neither another deployer, nor an operator.
+-- No other role replaces or removes them, or names the worker: neither another deployer, nor an operator.
 SET ROLE golden_rival;
 SELECT xdb.register_worker('dev', 'http://127.0.0.1:2');
 SELECT xdb.unregister_worker('dev');
@@ -36,7 +36,7 @@ SELECT xdb.register_process_type('Dev', 'dev', '{"localQueues": ["box", "letters
 RESET ROLE;
 SELECT xdb.register_worker('dev', 'http://127.0.0.1:5', max_concurrency => 7);
 
--- Names are everybody's. The rest is for members of the owner and for operators.
+-- All roles may see the names. The rest is for members of the owner and for operators.
 SET ROLE golden_rival;
 SELECT name, url, max_concurrency, registered_at, in_flight, calls, failures, breaker, owner FROM xdb.workers WHERE name = 'dev';
 SELECT process_type, worker, owner, definition, version, registered_at FROM xdb.process_types WHERE process_type = 'Dev';
@@ -82,7 +82,7 @@ SELECT dev_registers('elsewhere');
 SELECT process_type, owner FROM xdb.process_types WHERE worker = 'dev' ORDER BY 1;
 RESET ROLE;
 
--- A role that maps a table may read and update what is mapped of it. INSERT is for those who start processes.
+-- A role that maps a table may read and update its mapped columns. INSERT is for roles that start processes.
 CREATE TABLE owned_rows (id text PRIMARY KEY, note text, other text);
 SET ROLE golden_rival;
 SELECT xdb.register_process_type('Trap', 'rival',
@@ -100,7 +100,7 @@ SELECT xdb.register_process_type('Trap', 'rival',
 SELECT xdb.register_process_type('Trap', 'rival',
     '{"globalAttributes": [{"table": "public.owned_rows", "primaryKey": "id", "attributes": {"note": "note", "other": "other"}}]}');
 
--- What was registered before there were owners is superusers' alone, until it is given to somebody.
+-- Registrations from before owners existed belong to superusers only, until they get an owner.
 RESET ROLE;
 UPDATE xdb.worker SET owner = 0, owner_name = '' WHERE name = 'dev';
 UPDATE xdb.process_type SET owner = 0, owner_name = '' WHERE process_type = 'Dev';
@@ -147,7 +147,7 @@ SET ROLE golden_rival;
 SELECT xdb.describe_process('owned') -> 'owner' AS owner;
 SELECT xdb.register_worker('dev', 'http://127.0.0.1:9');
 SELECT * FROM xdb.check_process('owned');
--- Messages that nobody has taken go along where a superuser or operator does it: the engine waits for what is being moved.
+-- Messages that were not consumed move too, if a superuser or operator does it: the engine waits for rows that are being moved.
 SELECT count(*) FROM xdb.queue_messages WHERE queue_name = 'owned';
 RESET ROLE;
 SELECT xdb.reassign_owned('golden_dev', 'golden_rival');
@@ -157,7 +157,7 @@ SELECT xdb.publish_global('owned', '2', message_id => 'once');
 SELECT count(*) FROM xdb.queue_messages WHERE queue_name = 'owned';
 RESET ROLE;
 
--- An owner that is dropped leaves processes that say so. What is nobody's is given away as well.
+-- Processes of a dropped owner show that it is missing. They can be reassigned too.
 CREATE ROLE golden_leaver IN ROLE golden_plain;
 SET ROLE golden_leaver;
 SELECT xdb.start_process('left', 'Dev') IS NOT NULL AS started;
@@ -171,7 +171,7 @@ SELECT xdb.reassign_owned('-', 'golden_rival');
 SET ROLE golden_rival;
 SELECT xdb.describe_process('left') ? 'ownerProblem' AS has_problem, xdb.describe_process('left') -> 'owner' AS owner;
 RESET ROLE;
--- Who takes the use of XDB away hears of it.
+-- A role that revokes the usage of XDB gets a warning.
 BEGIN;
 SELECT xdb.revoke_usage('golden_rival');
 ROLLBACK;

@@ -90,7 +90,7 @@ SELECT xdb.invoke_rpc('a-1', 'deposit', '{"amount": 1.0, "to": "é"}', idempoten
 SELECT xdb.invoke_rpc('a-1', 'withdraw', idempotency_key => 'none');
 SELECT xdb.invoke_rpc('a-1', 'withdraw', 'null', idempotency_key => 'none');
 SELECT xdb.invoke_rpc('a-1', 'withdraw', '""', idempotency_key => 'none');
--- An input as large as it may be has a digest like others.
+-- An input of the largest size has a digest like other inputs.
 SELECT xdb.invoke_rpc('a-1', 'withdraw', to_jsonb(repeat('x', 900000)), idempotency_key => 'large');
 SELECT xdb.invoke_rpc('a-1', 'withdraw', to_jsonb(repeat('x', 900000)), idempotency_key => 'large');
 SELECT xdb.invoke_rpc('a-1', 'withdraw', to_jsonb(repeat('x', 899999) || 'y'), idempotency_key => 'large');

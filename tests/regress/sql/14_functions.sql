@@ -42,7 +42,7 @@ SELECT pg_temp.register('{"f": "golden_shop.number"}');
 SELECT pg_temp.register('{"f": "golden_shop.many"}');
 SELECT pg_temp.register('{"f": "golden_shop.procedure"}');
 SELECT pg_temp.register('{"f": "nowhere.log"}');
--- Whoever registers needs EXECUTE, and USAGE on the schema.
+-- The registering role needs EXECUTE, and USAGE on the schema.
 SELECT pg_temp.register('{"f": "golden_shop.secret"}');
 SELECT pg_temp.register('{"f": "golden_closed.closed"}');
 
@@ -62,7 +62,7 @@ SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": {"fun
 SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "log", "arguments": 1}]}');
 SELECT xdb.start_process('golden-g', 'Shop', options => jsonb_build_object('callFunctions',
     (SELECT jsonb_agg('{"function": "log"}'::jsonb) FROM generate_series(1, 101))));
--- One that is gone says so, as in SQL.
+-- A dropped function raises the same error as in SQL.
 DROP FUNCTION golden_shop.log(jsonb, jsonb);
 SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "log"}]}');
 SELECT count(*) FROM xdb.processes WHERE process_id = 'golden-g';

@@ -151,14 +151,14 @@ SELECT 'EARLIEST' AS start_at, due FROM pg_temp.due('EARLIEST', '{10, 20, 5}');
 SELECT 'LATEST' AS start_at, due FROM pg_temp.due('LATEST', '{10, 20, 5}');
 SELECT 'within' AS start_at, due FROM pg_temp.due('REPLACE', '{10, 19, 29, 38}', '{"withinSeconds": 10}');
 SELECT 'at most' AS start_at, due BETWEEN 13 AND 15 AS as_said FROM pg_temp.due('REPLACE', '{10, 20}', '{"atMostSeconds": 3614}');
--- Many at once: those of a key are merged in their order.
+-- Many at once: starts with the same key are merged in their order.
 SELECT count(*), count(DISTINCT id) FROM xdb.start_processes('[
     {"process_type": "Job", "input": [1], "options": {"correlationKey": "b"}}, {"process_type": "Job", "input": [1], "options": {"correlationKey": "a"}},
     {"process_type": "Job", "input": [2], "options": {"correlationKey": "b", "merge": {"input": "MERGE"}}}, {"process_type": "Job", "input": [3]},
     {"process_type": "Job", "input": [4], "options": {"correlationKey": "b", "merge": {"input": "MERGE"}}}]') AS id;
 SELECT input FROM pg_temp.pending() ORDER BY input;
 SELECT * FROM xdb.start_processes('[{"process_type": "Job", "input": [1], "options": {"correlationKey": "b", "merge": {"input": "public.job_fails"}}}]');
--- Others' starts are others'; nobody reads the keys.
+-- Starts of other roles belong to those roles; no role reads the keys.
 RESET ROLE;
 CREATE ROLE golden_jobs_other;
 SELECT xdb.grant_usage('golden_jobs_other');

@@ -1,4 +1,4 @@
--- Workers without URL: they fetch their calls with SQL.
+-- Workers without URL: pull workers, which claim their calls with SQL.
 \set SHOW_CONTEXT never
 SELECT xdb.resume_engine();
 CREATE ROLE golden_pull;
@@ -14,7 +14,7 @@ CREATE TABLE pull_invoice (order_id text PRIMARY KEY);
 GRANT SELECT, INSERT, UPDATE ON pull_order TO golden_pull;
 GRANT SELECT, INSERT ON pull_invoice TO golden_pull_worker;
 
--- A role whose members fetch the calls takes the place of the URL.
+-- A role whose members claim the calls takes the place of the URL.
 SELECT xdb.register_worker('pull', NULL);
 SELECT xdb.register_worker('pull', NULL, role => 'nobody_is_called_so');
 SELECT xdb.register_worker('pull', 'http://127.0.0.1:1', role => 'golden_pull_worker');
@@ -153,7 +153,7 @@ SELECT xdb.retry_now(process_id) FROM xdb.failures WHERE error_type = 'Timeout';
 SET ROLE golden_pull_member;
 SELECT token, request->'context'->'attempt' AS attempt FROM xdb.claim_calls('pull', lease => '1 microsecond') \gset c_
 SELECT :'c_attempt';
--- Who comes late and is the first nevertheless is in time.
+-- A late answer is accepted if the call was not claimed again.
 SELECT xdb.complete_call(:'c_token', '{"stateDecision": {"nextStates": [{"stateId": "Locked"}]}, "writeToLocalAttributes": {"n": 1}}');
 
 -- What was loaded under locks has to be the same when the answer comes.
@@ -175,7 +175,7 @@ SET ROLE golden_pull;
 SELECT xdb.start_process('p-5', 'PulledPlain') IS NOT NULL AS started;
 SET ROLE golden_pull_member;
 SELECT token FROM xdb.claim_calls('pull') \gset c_
--- A token of others is worth nothing, and so is what is none.
+-- The token of another role is refused, and so is an invalid one.
 SET ROLE golden_pull_stranger;
 SELECT xdb.complete_call(:'c_token', '{"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}');
 SELECT xdb.fail_call(:'c_token');
@@ -239,7 +239,7 @@ SELECT xdb.complete_call(:'c_token', '{"commandRequest": {"waitingType": "EmptyC
 ROLLBACK;
 SELECT xdb.complete_call(:'c_token', '{"commandRequest": {"waitingType": "EmptyCommand"}, "writeToGlobalAttributes": {"status": "newer"}}');
 
--- RPCs are not fetched. With a URL the worker is called, and leases are void.
+-- RPCs are not claimed. With a URL the worker is called, and leases are void.
 SET ROLE golden_pull;
 SELECT xdb.invoke_rpc('p-8', 'look');
 SET ROLE golden_pull_member;

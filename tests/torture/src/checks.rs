@@ -16,7 +16,7 @@ use crate::world::World;
 pub type Violation = String;
 
 /// The most violations of a kind that are reported.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 /// The violations that were found. The same one is reported only a few times.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Findings {
     pub fn add(&mut self, kind: &'static str, what: impl Into<String>) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
-        if *count <= TOLD {
+        if *count <= SHOWN {
             self.violations.push(format!("{kind}: {}", what.into()));
         } else {
             *self.untold.entry(kind).or_default() += 1;
@@ -84,7 +84,7 @@ pub fn check(world: &World, db: &mut Db, page: &Page, findings: &mut Findings) {
     messages(page, &ended, &effects, findings);
     rpcs(page, &effects, findings);
     seen(page, &ended, findings);
-    fetched(db, page, findings);
+    claimed(db, page, findings);
     resolved(db, page, findings);
     sql_checks::check(db, findings);
     sound(world, findings);
@@ -166,11 +166,12 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
         findings.add("wrong end", format!("{} is {}", ended.process_id, ended.status));
     }
     for ended in others.iter().filter(|ended| !page.starts.contains_key(&ended.request)) {
-        findings.add("ghost start", format!("{} ({}) was started by nobody", ended.process_id, ended.execution));
+        findings
+            .add("ghost start", format!("{} ({}) was not started by any client", ended.process_id, ended.execution));
     }
     let known: BTreeSet<&String> = page.starts.keys().collect();
     for request in orders.iter().filter(|request| !known.contains(request)) {
-        findings.add("ghost row", format!("an order of nobody: {request}"));
+        findings.add("ghost row", format!("an order without a request: {request}"));
     }
 }
 
@@ -189,7 +190,7 @@ fn applied(world: &World, ended: &[Ended], effects: &[Effect], findings: &mut Fi
             findings.add("applied twice", what);
         }
         if !executions.contains(effect.execution()) {
-            findings.add("effect of nobody", format!("{} of an execution that is not there", effect.call));
+            findings.add("effect without an execution", format!("{} of an execution that is not there", effect.call));
         }
     }
 }
@@ -213,10 +214,10 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
         let by = consumed.get(uid.as_str());
         match message.fate {
             Fate::Acknowledged if by.is_none() => {
-                findings.add("message lost", format!("{uid} was acknowledged, and nobody got it"));
+                findings.add("message lost", format!("{uid} was acknowledged, and no state got it"));
             }
             Fate::Refused | Fate::RolledBack if by.is_some() => {
-                findings.add("ghost message", format!("{uid} was {:?}, and somebody got it", message.fate));
+                findings.add("ghost message", format!("{uid} was {:?}, and a state got it", message.fate));
             }
             _ => {}
         }
@@ -298,7 +299,7 @@ fn seen(page: &Page, ended: &[Ended], findings: &mut Findings) {
 }
 
 /// A pull worker knows whether its answer was committed. The deed of the same transaction must agree.
-fn fetched(db: &mut Db, page: &Page, findings: &mut Findings) {
+fn claimed(db: &mut Db, page: &Page, findings: &mut Findings) {
     let deeds: BTreeSet<i64> = db.all("SELECT nonce FROM deeds").into_iter().collect();
     for (nonce, fate) in &page.answers {
         match (fate, deeds.contains(&(*nonce as i64))) {

@@ -123,7 +123,7 @@ impl<'a> Client<'a> {
             99..106 => self.plain(Shape::Steps),
             106..110 => self.mailbox(Shape::Letters),
             110..113 => self.rpcs(Shape::Letters),
-            113..120 => self.plain(Shape::Fetched),
+            113..120 => self.plain(Shape::Claimed),
             120..124 => self.mailbox(Shape::Parcels),
             124..128 => self.plain(Shape::Tally),
             128..133 => self.merges(),
@@ -138,7 +138,7 @@ impl<'a> Client<'a> {
         let process_id = format!("{}-{}-{}", shape.name(), self.name, self.number);
         let length = match shape {
             Shape::Chain | Shape::Mailbox | Shape::Fan => self.random.between(2, 4),
-            Shape::Steps | Shape::Fetched | Shape::Letters | Shape::Parcels => self.random.between(2, 4),
+            Shape::Steps | Shape::Claimed | Shape::Letters | Shape::Parcels => self.random.between(2, 4),
             Shape::Timer | Shape::Rpc | Shape::Conditional | Shape::Delayed => self.random.between(1, 2),
             Shape::Reuse => 3,
             _ => 1,

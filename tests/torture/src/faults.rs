@@ -43,7 +43,7 @@ pub enum Kind {
     WalFull,
     KillRunner,
     TerminateRunner,
-    KillFetcher,
+    KillPullWorker,
     PauseTypes,
     StandStill,
 }
@@ -75,7 +75,7 @@ impl Kind {
         Kind::WalFull,
         Kind::KillRunner,
         Kind::TerminateRunner,
-        Kind::KillFetcher,
+        Kind::KillPullWorker,
         Kind::PauseTypes,
         Kind::StandStill,
     ];
@@ -99,7 +99,7 @@ impl fmt::Display for Kind {
             Kind::StopImmediate => "immediate stop, and start",
             Kind::StopFast => "fast stop, and start",
             Kind::TerminateAll => "SIGTERM of all backends",
-            Kind::WorkerCrash => "worker gone",
+            Kind::WorkerCrash => "worker stopped",
             Kind::WorkerHang => "worker hangs",
             Kind::WorkerDrip => "worker answers in drops",
             Kind::WorkerReset => "worker hangs up in mid-answer",
@@ -112,7 +112,7 @@ impl fmt::Display for Kind {
             Kind::WalFull => "disk full for the WAL",
             Kind::KillRunner => "kill -9 of a runner in a function",
             Kind::TerminateRunner => "SIGTERM of a runner in a function",
-            Kind::KillFetcher => "kill -9 of a session with calls that it fetched",
+            Kind::KillPullWorker => "kill -9 of a session with claimed calls",
             Kind::PauseTypes => "pauses of process types",
             Kind::StandStill => "standstill of a server process",
         })
@@ -251,7 +251,7 @@ impl<'a> Saboteur<'a> {
             Kind::PauseTypes => self.meanwhile(scope, move |world, random| pauses::of_types(world, random, length)),
             Kind::KillRunner => self.runner_in_function().is_some_and(|pid| self.kill(pid)),
             Kind::TerminateRunner => self.runner_in_function().is_some_and(terminate),
-            Kind::KillFetcher => self.with_calls().is_some_and(|pid| self.kill(pid)),
+            Kind::KillPullWorker => self.with_calls().is_some_and(|pid| self.kill(pid)),
             // Engine processes most of the time: of all the server's processes they are few.
             Kind::StandStill => {
                 let which = if self.random.below(4) > 0 {

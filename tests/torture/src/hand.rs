@@ -42,7 +42,7 @@ impl Hand {
             return error(500, "Bad", "it always is");
         }
         if call.target() == "Mend" && call.local("mended") != true {
-            return error(422, "Unmended", "somebody has to mend it");
+            return error(422, "Unmended", "an operator has to mend it");
         }
         if call.api == Api::Rpc {
             self.mischief.pass();
@@ -74,9 +74,9 @@ impl Hand {
     }
 
     /// The answer to a call that was claimed under this lease, and the answer's number.
-    pub fn fetched(&self, call: &Call, lease: Order) -> (u64, Answer) {
+    pub fn claimed(&self, call: &Call, lease: Order) -> (u64, Answer) {
         let nonce = self.ledger.gives(call, lease, Duration::ZERO, delay(call), false);
-        (nonce, self.decide(call, nonce, false, json!({"by": "fetched"})))
+        (nonce, self.decide(call, nonce, false, json!({"by": "claimed"})))
     }
 
     fn decide(&self, call: &Call, nonce: u64, surplus: bool, mut effect: Value) -> Answer {

@@ -87,7 +87,7 @@ struct State {
     next_nonce: u64,
     count: u64,
     repeated: u64,
-    fetched: u64,
+    claimed: u64,
 }
 
 /// The calls and answers of the workers in this round.
@@ -117,9 +117,9 @@ impl Ledger {
 
     /// Records a call that was claimed under this lease. Without a crash, no other worker may get the call before
     /// `until`.
-    pub fn fetched(&self, call: &Call, order: Order, until: Instant) {
+    pub fn claimed(&self, call: &Call, order: Order, until: Instant) {
         let mut state = self.state();
-        state.fetched += 1;
+        state.claimed += 1;
         let known = seen(&mut state, call);
         let at = call.at;
         known.arrivals.push(Arrival { order, at });
@@ -131,7 +131,7 @@ impl Ledger {
         }
         if let Some(early) = early {
             let id = call.call_id();
-            let what = format!("{id} was given to somebody else {early:?} before its lease had ended");
+            let what = format!("{id} was given to another worker {early:?} before its lease had ended");
             state.complaints.push(what);
         }
     }
@@ -185,14 +185,14 @@ impl Ledger {
     /// The numbers of calls that the engine made, of calls that it repeated, and of claimed calls.
     pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
-        (state.count, state.repeated, state.fetched)
+        (state.count, state.repeated, state.claimed)
     }
 
     /// Forgets everything except the counts and the last number of an answer. Numbers stay unique.
     pub fn turn_the_page(&self) {
         let mut state = self.state();
-        let State { next_nonce, count, repeated, fetched, .. } = *state;
-        *state = State { next_nonce, count, repeated, fetched, ..State::default() };
+        let State { next_nonce, count, repeated, claimed, .. } = *state;
+        *state = State { next_nonce, count, repeated, claimed, ..State::default() };
     }
 }
 
@@ -234,7 +234,7 @@ fn check_times(state: &mut State, call: &Call) {
         let id = call.call_id();
         let asked = nonce.and_then(|nonce| state.given.get(&nonce)).and_then(|given| Some((given.sent, given.delay?)));
         let Some((sent, delay)) = asked else {
-            state.complaints.push(format!("{id} has waited for a time that nobody asked for: answer {nonce:?}"));
+            state.complaints.push(format!("{id} has waited for an unrequested time: answer {nonce:?}"));
             continue;
         };
         if call.at + CLOCK_TOLERANCE < sent + delay {

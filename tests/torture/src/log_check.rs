@@ -53,13 +53,13 @@ pub fn check(world: &World, from: usize, wal_full: bool, findings: &mut Findings
 }
 
 /// The engine's lines in the log, counted by their texts, as a summary for a reader.
-pub fn engine_says(world: &World) -> BTreeMap<String, usize> {
-    let mut said = BTreeMap::new();
+pub fn engine_lines(world: &World) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
     for line in world.cluster().log().lines() {
         if let Some((_, message)) = line.split_once("> LOG:  xdb: ") {
             let words: String = message.chars().filter(|c| !c.is_ascii_digit()).take(100).collect();
-            *said.entry(words).or_default() += 1;
+            *lines.entry(words).or_default() += 1;
         }
     }
-    said
+    lines
 }

@@ -6,7 +6,6 @@
 mod checks;
 mod clients;
 mod faults;
-mod fetchers;
 mod hand;
 mod ledger;
 mod log_check;
@@ -15,6 +14,7 @@ mod mischief;
 mod options;
 mod pauses;
 mod proof;
+mod pull_workers;
 mod rack;
 mod record;
 mod schema;
@@ -54,7 +54,7 @@ fn print(options: &Options, report: &Report) {
     println!("\n=== Summary: SEED={}, {} rounds in {:.0} s", options.seed, report.rounds, report.took.as_secs_f64());
     println!("{:>8}  processes started, and known to be", report.started);
     println!("{:>8}  calls of the worker, {} of them repeated", report.calls, report.repeated_calls);
-    println!("{:>8}  calls that were fetched", report.fetched_calls);
+    println!("{:>8}  calls that were claimed", report.claimed_calls);
     for (what, count) in &report.figures {
         println!("{count:>8}  {what}");
     }
@@ -68,7 +68,7 @@ fn print(options: &Options, report: &Report) {
         println!("       -      {kind}: not possible here, {why}");
     }
     println!("From a restart to the end of the last process: median {}, worst {}", seconds(median), seconds(worst));
-    for (words, count) in &report.said {
+    for (words, count) in &report.engine_lines {
         println!("{count:>8}  times in the log: {words}");
     }
     if report.violations.is_empty() {

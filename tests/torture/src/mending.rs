@@ -46,7 +46,7 @@ fn mended(id: &str) -> String {
 
 /// Releases once everything that only an operator would release. If a process has ended meanwhile, the statement fails,
 /// and the next call does the rest.
-pub fn let_go(db: &mut Db) {
+pub fn release_held(db: &mut Db) {
     let incidents = format!("SELECT {}, xdb.retry_now(process_id) FROM xdb.incidents", mended("process_id"));
     for sql in [
         // A fault may have come twice in the moment in which a call was made.

@@ -7,8 +7,8 @@ use serde_json::json;
 use xdb_cluster_tests::db::{Db, jsonb, literal};
 
 use crate::checks::Findings;
-use crate::fetchers::Fetcher;
 use crate::hand::Hand;
+use crate::pull_workers::PullWorker;
 use crate::record::{Fate, Message, Start};
 use crate::shapes::Shape;
 use crate::world::World;
@@ -30,7 +30,7 @@ pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings)
     let _all = (0..TIMES).all(|number| both(&mut proof, number))
         && proof.message(Shape::Letters, round, 0)
         && proof.functions(round)
-        && proof.fetched(hand, round);
+        && proof.claimed(hand, round);
     world.cluster().set("xdb.test_poll_interval", "1000");
 }
 
@@ -128,24 +128,24 @@ impl Proof<'_> {
     }
 
     /// A pull worker that waits for a call is woken by the start. A runner is woken by the worker's answer.
-    fn fetched(&mut self, hand: &Hand, round: u32) -> bool {
+    fn claimed(&mut self, hand: &Hand, round: u32) -> bool {
         const WAITS: &str = "SELECT count(*) = 1 FROM pg_stat_activity \
             WHERE query LIKE '%claim_calls(%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()";
-        let process_id = format!("fetched-proof-{round}");
+        let process_id = format!("claimed-proof-{round}");
         let world = self.world;
         self.until_idle();
         let came = thread::scope(|scope| {
-            let waits = scope.spawn(move || Fetcher::new(world, hand, &format!("{round}-proof")).one(AT_ONCE));
+            let waits = scope.spawn(move || PullWorker::new(world, hand, &format!("{round}-proof")).one(AT_ONCE));
             let deadline = Instant::now() + AT_ONCE;
             while !self.superuser.one::<bool>(WAITS) && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(2));
             }
-            Self::start(self.db, &process_id, Shape::Fetched, 2, "COMMIT");
-            self.note(&process_id, Shape::Fetched, 2);
+            Self::start(self.db, &process_id, Shape::Claimed, 2, "COMMIT");
+            self.note(&process_id, Shape::Claimed, 2);
             waits.join().expect("its panic is printed above")
         });
         if !came {
-            let what = format!("who waits for calls was not given that of {process_id} within {AT_ONCE:?}");
+            let what = format!("a waiting pull worker did not get the call of {process_id} within {AT_ONCE:?}");
             self.findings.add("wake-up lost", what);
         }
         came && self.ended(&process_id, "its call was answered")

@@ -14,7 +14,6 @@ use xdb_cluster_tests::worker::Worker;
 use crate::checks::{self, Findings, Violation};
 use crate::clients::{self, Client};
 use crate::faults::{Kind, Planned, Saboteur, Schedule};
-use crate::fetchers::Fetcher;
 use crate::hand::{Hand, Urgent};
 use crate::ledger::Ledger;
 use crate::log_check;
@@ -23,9 +22,10 @@ use crate::mischief::Mischief;
 use crate::options::Options;
 use crate::pauses;
 use crate::proof;
+use crate::pull_workers::PullWorker;
 use crate::record::Record;
 use crate::schema;
-use crate::shapes::{FETCHING, Shape};
+use crate::shapes::{PULL_WORKER, Shape};
 use crate::sql_checks;
 use crate::wal::{self, WalDisk};
 use crate::world::World;
@@ -33,7 +33,7 @@ use crate::world::World;
 /// Clients that work at the same time.
 const CLIENTS: usize = 8;
 /// Sessions of pull workers.
-const FETCHERS: usize = 4;
+const PULL_WORKERS: usize = 4;
 /// With more running processes than this, clients wait.
 const MOST_RUNNING: u64 = 3000;
 /// How long the engine is alone before the last fault of a round.
@@ -49,7 +49,7 @@ pub struct Report {
     pub started: u64,
     pub calls: u64,
     pub repeated_calls: u64,
-    pub fetched_calls: u64,
+    pub claimed_calls: u64,
     /// What the processes have done, by kind.
     pub figures: BTreeMap<&'static str, i64>,
     pub repeated_operations: u64,
@@ -62,7 +62,7 @@ pub struct Report {
     pub recoveries: Vec<Duration>,
     pub violations: Vec<Violation>,
     /// The engine's lines in the log, with their numbers.
-    pub said: BTreeMap<String, usize>,
+    pub engine_lines: BTreeMap<String, usize>,
 }
 
 /// Runs until the time is over and the processes are started, or until something is wrong.
@@ -84,11 +84,11 @@ impl Drop for End<'_> {
 }
 
 /// Ends the work of pull workers, however the round ends.
-struct Fetched<'a>(&'a World);
+struct PullWorkersEnd<'a>(&'a World);
 
-impl Drop for Fetched<'_> {
+impl Drop for PullWorkersEnd<'_> {
     fn drop(&mut self) {
-        self.0.fetched_all.store(true, Ordering::Relaxed);
+        self.0.pull_workers_end.store(true, Ordering::Relaxed);
     }
 }
 
@@ -121,7 +121,7 @@ impl Rack {
         let of_worker = hand.clone();
         let worker = Worker::start_forgetful(move |call| of_worker.answer(call));
         app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&worker.url())));
-        app.superuser().run(&format!("SELECT xdb.register_worker('{FETCHING}', NULL, role => 'app')"));
+        app.superuser().run(&format!("SELECT xdb.register_worker('{PULL_WORKER}', NULL, role => 'app')"));
         app.db().run(&schema::tables());
         app.superuser().run(schema::RUNS_SINCE);
         for shape in Shape::ALL {
@@ -162,11 +162,11 @@ impl Rack {
         }
         report.took = begun.elapsed();
         report.started = world.started.load(Ordering::Relaxed);
-        (report.calls, report.repeated_calls, report.fetched_calls) = world.ledger.counts();
+        (report.calls, report.repeated_calls, report.claimed_calls) = world.ledger.counts();
         report.repeated_operations = world.repeats();
         report.over_quota = world.over_quota();
         report.faults = saboteur.counts;
-        report.said = log_check::engine_says(world);
+        report.engine_lines = log_check::engine_lines(world);
         report
     }
 
@@ -185,7 +185,9 @@ impl Rack {
         println!("round {round}, {:.0} s: {}", length.as_secs_f64(), text.join("; "));
         let mut findings = Findings::default();
         let restart = Kind::RESTARTS[round as usize % Kind::RESTARTS.len()];
-        if self.fetching(round, || self.work_and_drain(planned, length, saboteur, restart, report, &mut findings)) {
+        if self
+            .with_pull_workers(round, || self.work_and_drain(planned, length, saboteur, restart, report, &mut findings))
+        {
             proof::wake_ups(world, &self.hand, round, &mut findings);
         }
         let page = world.record.turn_the_page();
@@ -211,14 +213,14 @@ impl Rack {
     }
 
     /// Runs `work` while pull workers claim calls.
-    fn fetching<T>(&self, round: u32, work: impl FnOnce() -> T) -> T {
+    fn with_pull_workers<T>(&self, round: u32, work: impl FnOnce() -> T) -> T {
         let world = &self.world;
-        world.fetched_all.store(false, Ordering::Relaxed);
+        world.pull_workers_end.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let _end = Fetched(world);
-            for number in 0..FETCHERS {
-                let fetcher = Fetcher::new(world, &self.hand, &format!("{round}-{number}"));
-                scope.spawn(move || fetcher.run());
+            let _end = PullWorkersEnd(world);
+            for number in 0..PULL_WORKERS {
+                let worker = PullWorker::new(world, &self.hand, &format!("{round}-{number}"));
+                scope.spawn(move || worker.run());
             }
             work()
         })
@@ -238,14 +240,14 @@ impl Rack {
         self.work(report.rounds - 1, planned, length, saboteur);
         report.fault_time += worked.elapsed();
         // For a moment the engine is alone: no other session's commit flushes the engine's commits.
-        self.world.fetchers_rest.store(true, Ordering::Relaxed);
+        self.world.pull_workers_rest.store(true, Ordering::Relaxed);
         std::thread::sleep(ALONE);
         let restarted = Instant::now();
         self.world.record.note(&format!("LAST FAULT {restart}"));
         if saboteur.fault(restart, None) {
             *saboteur.counts.entry(restart).or_default() += 1;
         }
-        self.world.fetchers_rest.store(false, Ordering::Relaxed);
+        self.world.pull_workers_rest.store(false, Ordering::Relaxed);
         let drained = self.drain(findings);
         report.recoveries.push(restarted.elapsed());
         drained
@@ -290,7 +292,7 @@ impl Rack {
         let deadline = Instant::now() + DRAINED_WITHIN;
         loop {
             if let Some(mut db) = self.world.superuser(Duration::from_secs(30)) {
-                mending::let_go(&mut db);
+                mending::release_held(&mut db);
                 let running = "SELECT count(*) FROM xdb.process_execution WHERE status = 'RUNNING'";
                 let left = db.try_one::<i64>(running);
                 if left == Ok(0) {

@@ -25,7 +25,7 @@ pub fn tables() -> String {
              $$ BEGIN INSERT INTO public.effects (row_id, effect) VALUES (new.id, new.effect); RETURN NULL; END $$;
          CREATE TRIGGER note_effect AFTER INSERT OR UPDATE OF effect ON work
              FOR EACH ROW WHEN (new.effect IS NOT NULL) EXECUTE FUNCTION note_effect();
-         -- What functions and workers that fetch their calls write themselves, beside their answers.
+         -- What functions and pull workers write themselves, beside their answers.
          CREATE TABLE deeds (number bigserial PRIMARY KEY, call text NOT NULL, nonce bigint NOT NULL);
          CREATE SEQUENCE function_nonces START {FIRST_OF_FUNCTIONS};
          -- Starts with a correlation key that were committed.

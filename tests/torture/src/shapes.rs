@@ -43,7 +43,7 @@ pub enum Shape {
     /// Messages and RPCs that functions answer.
     Letters,
     /// Steps of a pull worker, and between them steps of functions.
-    Fetched,
+    Claimed,
     /// Messages that a pull worker's step waits for.
     Parcels,
     /// Its answer calls a function that counts.
@@ -76,7 +76,7 @@ impl Shape {
         Shape::Pool,
         Shape::Steps,
         Shape::Letters,
-        Shape::Fetched,
+        Shape::Claimed,
         Shape::Parcels,
         Shape::Tally,
         Shape::Merge,
@@ -104,7 +104,7 @@ impl Shape {
             Shape::Pool => "pool",
             Shape::Steps => "steps",
             Shape::Letters => "letters",
-            Shape::Fetched => "fetched",
+            Shape::Claimed => "claimed",
             Shape::Parcels => "parcels",
             Shape::Tally => "tally",
             Shape::Merge => "merge",
@@ -126,14 +126,14 @@ impl Shape {
 
     /// Whether its result contains the number of steps.
     pub fn counts(self) -> bool {
-        matches!(self, Shape::Chain | Shape::Reuse | Shape::Steps | Shape::Fetched)
+        matches!(self, Shape::Chain | Shape::Reuse | Shape::Steps | Shape::Claimed)
     }
 
     /// The worker that it is registered with. Functions need none.
     pub fn worker(self) -> Option<&'static str> {
         match self {
             Shape::Steps | Shape::Letters => None,
-            Shape::Fetched | Shape::Parcels => Some(FETCHING),
+            Shape::Claimed | Shape::Parcels => Some(PULL_WORKER),
             _ => Some("stub"),
         }
     }
@@ -146,7 +146,7 @@ impl Shape {
         };
         let definition = self.states().maps("public.work", "id", &["n", "effect"]).rpc("poke", poke);
         match self {
-            Shape::Steps | Shape::Letters | Shape::Fetched | Shape::Tally => {
+            Shape::Steps | Shape::Letters | Shape::Claimed | Shape::Tally => {
                 definition.with("functions", json!({"tally": "public.add_to_tally"}))
             }
             _ => definition,
@@ -180,7 +180,7 @@ impl Shape {
                 config["waitUntilFunction"] = json!("public.wait_of");
                 Definition::starting_with("Open").waiting_step_with("Open", config)
             }
-            Shape::Fetched => step("Work").step_with("Count", of_function()),
+            Shape::Claimed => step("Work").step_with("Count", of_function()),
             Shape::Tally => step("Tally"),
             Shape::Merge => step("Gather"),
             Shape::Incident => {
@@ -192,7 +192,7 @@ impl Shape {
 }
 
 /// The name of the pull worker.
-pub const FETCHING: &str = "hands";
+pub const PULL_WORKER: &str = "hands";
 
 /// The time of a call of a state.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);

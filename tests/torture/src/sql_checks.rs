@@ -164,7 +164,7 @@ pub fn check(db: &mut Db, findings: &mut Findings) {
 /// How many things of each kind a round had. A reader sees that the checks had something to check.
 const FIGURES: &[(&str, &str)] = &[
     ("answers of functions", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'function'"),
-    ("answers to calls that were fetched", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'fetched'"),
+    ("answers to calls that were claimed", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'claimed'"),
     ("answers that functions counted", "SELECT sum(n)::bigint FROM tallies"),
     ("starts that were merged", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'StartMerged'"),
     ("incidents", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'IncidentRaised'"),

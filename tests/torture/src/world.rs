@@ -36,9 +36,9 @@ pub struct World {
     /// Backends of workers between the claim of a call and its answer.
     pub with_calls: Pids,
     /// Pull workers have stopped.
-    pub fetched_all: AtomicBool,
+    pub pull_workers_end: AtomicBool,
     /// Pull workers do nothing for now.
-    pub fetchers_rest: AtomicBool,
+    pub pull_workers_rest: AtomicBool,
     /// Processes that were killed with SIGKILL by the rack.
     killed: Mutex<HashSet<i32>>,
     /// Ids of processes that were started recently, for the threads that watch.
@@ -96,8 +96,8 @@ impl World {
             over_quota: AtomicU64::new(0),
             in_rpc: Pids::default(),
             with_calls: Pids::default(),
-            fetched_all: AtomicBool::new(false),
-            fetchers_rest: AtomicBool::new(false),
+            pull_workers_end: AtomicBool::new(false),
+            pull_workers_rest: AtomicBool::new(false),
             killed: Mutex::default(),
             recent: Mutex::default(),
         }

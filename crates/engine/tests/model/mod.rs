@@ -4,7 +4,7 @@
 //! The model is as simple as possible, and slow. It keeps logs of all received messages, written attributes and
 //! failures of calls. It deletes nothing, and finds the present state by reading the logs.
 //!
-//! Where the specification leaves something open, a comment that begins with "Open:" says so, and what was chosen.
+//! Where the specification leaves something open, a comment that begins with "Open:" names the choice.
 
 pub mod compare;
 pub mod ops;

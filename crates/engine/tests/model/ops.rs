@@ -1,4 +1,4 @@
-//! Random steps of a run. A step names states and timers by numbers, which are looked up when the step is made. So a
+//! Random steps of a run. A step names states and timers by numbers, which are resolved when the step is made. So a
 //! run can be shortened and stays valid.
 
 use proptest::collection::{btree_map, vec};
@@ -14,14 +14,14 @@ pub const SECOND: i64 = 1_000_000;
 pub enum Op {
     /// A state's call is answered, whatever the call is.
     Answer {
-        whom: Whom,
+        target: Target,
         request: CommandRequest,
         decision: Decision,
         effects: Effects,
         offer: usize,
     },
     Fail {
-        whom: Whom,
+        target: Target,
         attempt: Attempt,
         failure: Failure,
         further: Further,
@@ -29,25 +29,25 @@ pub enum Op {
         jitter: f64,
     },
     /// The worker refuses the call this number of times, and asks for it later.
-    PutOff {
-        whom: Whom,
+    RepeatLater {
+        target: Target,
         times: u32,
         after: Duration,
         jitter: f64,
     },
     /// The call fails this number of times, each time when it is due.
     FailAgain {
-        whom: Whom,
+        target: Target,
         times: u32,
     },
     Repeat {
-        whom: Whom,
+        target: Target,
         times: u32,
         jitter: f64,
     },
     /// The answer of a state is lost in a crash before it is applied.
     LoseAnswer {
-        whom: Whom,
+        target: Target,
         decision: Decision,
         effects: Effects,
     },
@@ -74,16 +74,16 @@ pub enum Op {
     SendGlobally(Vec<GlobalPublish>),
     /// This number of free messages of global queues are offered.
     Offer {
-        whom: Whom,
+        target: Target,
         count: usize,
     },
     Rpc(RpcAnswer),
     SetAttributes(BTreeMap<String, Json>),
     SkipTimer {
-        whom: Whom,
+        target: Target,
         command_id: Option<String>,
     },
-    RetryNow(Vec<Whom>),
+    RetryNow(Vec<Target>),
     Stop {
         stop_type: StopType,
         reason: Option<String>,
@@ -102,7 +102,7 @@ pub enum Op {
 
 /// The state execution of a step: one that fits, or any. Any other state execution may have ended, or not exist.
 #[derive(Clone, Copy, Debug)]
-pub enum Whom {
+pub enum Target {
     Fitting(usize),
     Any(u32, Api),
 }
@@ -387,8 +387,8 @@ fn api() -> impl Strategy<Value = Api> {
     prop::sample::select(&[Api::WaitUntil, Api::Execute][..])
 }
 
-fn whom() -> impl Strategy<Value = Whom> {
-    prop_oneof![15 => (0..100usize).prop_map(Whom::Fitting), 1 => (0..10u32, api()).prop_map(|(seq, api)| Whom::Any(seq, api))]
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![15 => (0..100usize).prop_map(Target::Fitting), 1 => (0..10u32, api()).prop_map(|(seq, api)| Target::Any(seq, api))]
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -451,29 +451,29 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     let command_id = || option::of(prop::sample::select(&["t", "u", "v"][..]).prop_map(str::to_owned));
     prop_oneof![
-        40 => (whom(), request(), decision(), effects(), 0..8usize).prop_map(|(whom, request, decision, effects, offer)| {
-            Op::Answer { whom, request, decision, effects, offer }
+        40 => (target(), request(), decision(), effects(), 0..8usize).prop_map(|(target, request, decision, effects, offer)| {
+            Op::Answer { target, request, decision, effects, offer }
         }),
-        6 => (whom(), attempt, failure(), further(), option::weighted(0.2, effects().prop_map(Box::new)), jitter())
-            .prop_map(|(whom, attempt, failure, further, applied, jitter)| {
-                Op::Fail { whom, attempt, failure, further, applied, jitter }
+        6 => (target(), attempt, failure(), further(), option::weighted(0.2, effects().prop_map(Box::new)), jitter())
+            .prop_map(|(target, attempt, failure, further, applied, jitter)| {
+                Op::Fail { target, attempt, failure, further, applied, jitter }
             }),
-        1 => (whom(), 1..14u32, asked(), jitter())
-            .prop_map(|(whom, times, after, jitter)| Op::PutOff { whom, times, after, jitter }),
-        2 => (whom(), 1..15u32).prop_map(|(whom, times)| Op::FailAgain { whom, times }),
-        2 => (whom(), 1..14u32, jitter()).prop_map(|(whom, times, jitter)| Op::Repeat { whom, times, jitter }),
-        2 => (whom(), decision(), effects())
-            .prop_map(|(whom, decision, effects)| Op::LoseAnswer { whom, decision, effects }),
+        1 => (target(), 1..14u32, asked(), jitter())
+            .prop_map(|(target, times, after, jitter)| Op::RepeatLater { target, times, after, jitter }),
+        2 => (target(), 1..15u32).prop_map(|(target, times)| Op::FailAgain { target, times }),
+        2 => (target(), 1..14u32, jitter()).prop_map(|(target, times, jitter)| Op::Repeat { target, times, jitter }),
+        2 => (target(), decision(), effects())
+            .prop_map(|(target, decision, effects)| Op::LoseAnswer { target, decision, effects }),
         9 => (0..100usize, early()).prop_map(|(pick, early)| Op::Fire { pick, early }),
         8 => publish().prop_map(Op::Send),
         8 => (1..4usize).prop_map(Op::TakeIn),
         6 => vec(publish(), 0..5).prop_map(Op::Arrive),
         7 => vec(publish_globally(), 1..4).prop_map(Op::SendGlobally),
-        7 => (whom(), 0..12usize).prop_map(|(whom, count)| Op::Offer { whom, count }),
+        7 => (target(), 0..12usize).prop_map(|(target, count)| Op::Offer { target, count }),
         6 => rpc().prop_map(Op::Rpc),
         3 => attributes().prop_map(Op::SetAttributes),
-        4 => (whom(), command_id()).prop_map(|(whom, command_id)| Op::SkipTimer { whom, command_id }),
-        4 => vec(whom(), 0..5).prop_map(Op::RetryNow),
+        4 => (target(), command_id()).prop_map(|(target, command_id)| Op::SkipTimer { target, command_id }),
+        4 => vec(target(), 0..5).prop_map(Op::RetryNow),
         3 => pause().prop_map(Op::Pause),
         2 => Just(Op::Resume),
         2 => early().prop_map(|early| Op::PauseEnds { early }),

@@ -81,38 +81,44 @@ pub fn carry_out(plan: &Plan) -> Result<Run, TestCaseError> {
 impl Run {
     fn perform(&mut self, op: &Op) -> Outcome {
         match op {
-            Op::Answer { whom, request, decision, effects, offer } => {
-                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+            Op::Answer { target, request, decision, effects, offer } => {
+                let Some((seq, api)) = self.at_call(*target) else { return Ok(()) };
                 self.submit(answer(seq, api, request, decision, effects), 0.5, *offer)
             }
-            Op::Fail { whom, attempt, failure, further, applied, jitter } => {
-                let said = Said { further: *further, applied: applied.clone() };
-                self.fail(*whom, *attempt, failure, said, *jitter)
+            Op::Fail { target, attempt, failure, further, applied, jitter } => {
+                let fields = FailureFields { further: *further, applied: applied.clone() };
+                self.fail(*target, *attempt, failure, fields, *jitter)
             }
-            Op::PutOff { whom, times, after, jitter } => {
-                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+            Op::RepeatLater { target, times, after, jitter } => {
+                let Some((seq, api)) = self.at_call(*target) else { return Ok(()) };
                 for _ in 0..*times {
                     if self.model.call(seq, api).is_none() {
                         break;
                     }
                     let failure = Failure { status: Some(503), ..Failure::default() };
-                    let whom = Whom::Any(seq.0, api);
-                    self.fail(whom, Attempt::Next, &failure, Said::further(Further::Repeat(*after)), *jitter)?;
+                    let target = Target::Any(seq.0, api);
+                    self.fail(
+                        target,
+                        Attempt::Next,
+                        &failure,
+                        FailureFields::further(Further::Repeat(*after)),
+                        *jitter,
+                    )?;
                 }
                 Ok(())
             }
-            Op::FailAgain { whom, times } => {
-                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+            Op::FailAgain { target, times } => {
+                let Some((seq, api)) = self.at_call(*target) else { return Ok(()) };
                 for _ in 0..*times {
                     let Some(call) = self.model.call(seq, api) else { break };
                     self.now = self.now.max(call.not_before);
                     let failure = Failure { detail: "it failed again".to_owned(), ..Failure::default() };
-                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, Said::default(), 0.5)?;
+                    self.fail(Target::Any(seq.0, api), Attempt::Next, &failure, FailureFields::default(), 0.5)?;
                 }
                 Ok(())
             }
-            Op::Repeat { whom, times, jitter } => {
-                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+            Op::Repeat { target, times, jitter } => {
+                let Some((seq, api)) = self.at_call(*target) else { return Ok(()) };
                 for _ in 0..*times {
                     if self.model.status() != ProcessStatus::Running {
                         break;
@@ -121,8 +127,8 @@ impl Run {
                 }
                 Ok(())
             }
-            Op::LoseAnswer { whom, decision, effects } => {
-                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+            Op::LoseAnswer { target, decision, effects } => {
+                let Some((seq, api)) = self.at_call(*target) else { return Ok(()) };
                 let request =
                     CommandRequest { waiting_type: WaitingType::Empty, commands: Vec::new(), combinations: Vec::new() };
                 let command = answer(seq, api, &request, decision, effects);
@@ -130,7 +136,7 @@ impl Run {
                 let lost = self.decide(&command, 0.5, &[]);
                 self.now = self.now + Duration(SECOND);
                 let failure = Failure { detail: "the server was gone".to_owned(), ..Failure::default() };
-                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, Said::default(), 0.5)?;
+                self.fail(Target::Any(seq.0, api), Attempt::Skipped, &failure, FailureFields::default(), 0.5)?;
                 // A decision now would be the same, unless it was the last attempt.
                 if self.model.call(seq, api).is_some() {
                     let again = self.decide(&command, 0.5, &[]);
@@ -198,22 +204,22 @@ impl Run {
                 }
                 Ok(())
             }
-            Op::Offer { whom, count } => {
+            Op::Offer { target, count } => {
                 let waiting = self.model.live().into_iter().filter(|seq| self.model.waiting(*seq).is_some()).collect();
-                let Some(seq) = fitting(*whom, waiting) else { return Ok(()) };
+                let Some(seq) = fitting(*target, waiting) else { return Ok(()) };
                 self.submit(Command::GlobalMessagesArrived { seq }, 0.5, *count)
             }
             Op::Rpc(answer) => {
                 self.submit(Command::RpcAnswered { rpc_name: "r".to_owned(), answer: answer.clone() }, 0.5, 0)
             }
             Op::SetAttributes(attributes) => self.submit(Command::SetLocalAttributes(attributes.clone()), 0.5, 0),
-            Op::SkipTimer { whom, command_id } => {
+            Op::SkipTimer { target, command_id } => {
                 let timed = self.model.live().into_iter().filter(|seq| !self.model.timers(*seq).is_empty()).collect();
-                let Some(seq) = fitting(*whom, timed) else { return Ok(()) };
+                let Some(seq) = fitting(*target, timed) else { return Ok(()) };
                 self.submit(Command::SkipTimer { seq, command_id: command_id.clone() }, 0.5, 0)
             }
             Op::RetryNow(seqs) => {
-                let seqs = seqs.iter().filter_map(|whom| Some(self.at_call(*whom)?.0));
+                let seqs = seqs.iter().filter_map(|target| Some(self.at_call(*target)?.0));
                 self.submit(Command::RetryNow(seqs.collect()), 0.5, 0)
             }
             Op::Stop { stop_type, reason } => {
@@ -240,9 +246,16 @@ impl Run {
         }
     }
 
-    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, said: Said, jitter: f64) -> Outcome {
-        let Said { further, applied } = said;
-        let Some((seq, api)) = self.at_call(whom) else { return Ok(()) };
+    fn fail(
+        &mut self,
+        target: Target,
+        attempt: Attempt,
+        failure: &Failure,
+        fields: FailureFields,
+        jitter: f64,
+    ) -> Outcome {
+        let FailureFields { further, applied } = fields;
+        let Some((seq, api)) = self.at_call(target) else { return Ok(()) };
         let failures = self.model.call(seq, api).map_or(&[][..], |call| &call.failures);
         let last = failures.last().map_or(0, |last| last.attempt);
         let attempt = match attempt {
@@ -256,7 +269,7 @@ impl Run {
         self.submit(Command::CallFailed(failed), jitter, 0)
     }
 
-    fn at_call(&self, whom: Whom) -> Option<(StateSeq, Api)> {
+    fn at_call(&self, target: Target) -> Option<(StateSeq, Api)> {
         let at = |api| move |seq: &StateSeq| self.model.call(*seq, api).map(|_| (*seq, api));
         let calls: Vec<_> = self
             .model
@@ -264,9 +277,9 @@ impl Run {
             .iter()
             .filter_map(|seq| at(Api::WaitUntil)(seq).or_else(|| at(Api::Execute)(seq)))
             .collect();
-        match whom {
-            Whom::Fitting(pick) => picked(&calls, pick),
-            Whom::Any(seq, api) => Some((StateSeq(seq), api)),
+        match target {
+            Target::Fitting(pick) => picked(&calls, pick),
+            Target::Any(seq, api) => Some((StateSeq(seq), api)),
         }
     }
 
@@ -312,7 +325,7 @@ impl Run {
                 return expect(false, || format!("the engine has {outcome:?}, the model {expected:?}\n{self}"));
             }
         };
-        self.look_at_part(&step)?;
+        self.check_with_part_loaded(&step)?;
         let before = self.execution.clone();
         for event in &events {
             self.execution.apply(event, self.now);
@@ -326,15 +339,15 @@ impl Run {
             self.free.retain(|free| message.iter().all(|taken| taken.number != free.number));
         }
         let mut found = differences(&self.model, &self.execution);
-        found.extend(self.told_otherwise());
+        found.extend(self.different_writes());
         expect(found.is_empty(), || format!("{}\n{self}", found.join("\n")))?;
         self.model.round_as(&self.execution);
         Ok(())
     }
 
     /// The decision does not depend on what else is loaded.
-    fn look_at_part(&self, step: &Step) -> Outcome {
-        let whom = match &step.command {
+    fn check_with_part_loaded(&self, step: &Step) -> Outcome {
+        let target = match &step.command {
             Command::WaitUntilAnswered { seq, .. }
             | Command::ExecuteAnswered { seq, .. }
             | Command::CallFailed(CallFailed { seq, .. })
@@ -351,7 +364,7 @@ impl Run {
             let counted = [Api::WaitUntil, Api::Execute]
                 .iter()
                 .any(|api| state.call(*api).is_some_and(|call| call.failed_attempts > RECORDED_ATTEMPTS));
-            whom.contains(seq) || counted || state.status() == StateStatus::Waiting
+            target.contains(seq) || counted || state.status() == StateStatus::Waiting
         });
         part.local_attributes.clear();
         part.results.clear();
@@ -360,7 +373,7 @@ impl Run {
     }
 
     /// Compares the writes of global attributes, and the messages to global queues, of the whole run.
-    fn told_otherwise(&self) -> Vec<String> {
+    fn different_writes(&self) -> Vec<String> {
         let events = || self.steps.iter().filter_map(|step| step.outcome.as_ref().ok()).flatten();
         let writes: Vec<(String, Json)> = events()
             .filter_map(|event| match event {
@@ -401,12 +414,12 @@ impl std::fmt::Display for Run {
 
 /// The failure that a worker reports.
 #[derive(Clone, Default)]
-struct Said {
+struct FailureFields {
     further: Further,
     applied: Option<Box<Effects>>,
 }
 
-impl Said {
+impl FailureFields {
     fn further(further: Further) -> Self {
         Self { further, ..Self::default() }
     }
@@ -490,9 +503,9 @@ fn picked<T: Clone>(all: &[T], pick: usize) -> Option<T> {
     all.get(pick % all.len().max(1)).cloned()
 }
 
-fn fitting(whom: Whom, all: Vec<StateSeq>) -> Option<StateSeq> {
-    match whom {
-        Whom::Fitting(pick) => picked(&all, pick),
-        Whom::Any(seq, _) => Some(StateSeq(seq)),
+fn fitting(target: Target, all: Vec<StateSeq>) -> Option<StateSeq> {
+    match target {
+        Target::Fitting(pick) => picked(&all, pick),
+        Target::Any(seq, _) => Some(StateSeq(seq)),
     }
 }

@@ -90,8 +90,8 @@ impl Model {
             Command::MessagesArrived(messages) => {
                 // The queue may no longer be listed. But it was listed when the message was published, and the message
                 // was accepted.
-                let nobody_knows = Default::default();
-                self.publish(messages, &Context { published_before: &nobody_knows, ..*context });
+                let nothing = Default::default();
+                self.publish(messages, &Context { published_before: &nothing, ..*context });
             }
             Command::GlobalMessagesArrived { seq } => {
                 if self.waiting(*seq).is_none() {

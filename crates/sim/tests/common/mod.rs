@@ -21,7 +21,7 @@ impl Sim {
         sim
     }
 
-    fn say(&mut self, command: &str, arguments: Value) -> Value {
+    fn send(&mut self, command: &str, arguments: Value) -> Value {
         let line = json!({command: arguments}).to_string();
         serde_json::from_str(&self.simulator.line(&line)).unwrap()
     }
@@ -29,7 +29,7 @@ impl Sim {
     /// Sends a command that must succeed. Returns its result.
     pub fn ask(&mut self, command: &str, arguments: Value) -> Value {
         let process_id = arguments.get("process_id").cloned();
-        let mut reply = self.say(command, arguments);
+        let mut reply = self.send(command, arguments);
         assert!(reply.get("error").is_none(), "{command}: {reply}");
         if command == "start" {
             let id = reply["result"].clone();
@@ -40,7 +40,7 @@ impl Sim {
 
     /// Sends a command that must be refused. Returns its SQLSTATE, and its detail or else its message.
     pub fn refused(&mut self, command: &str, arguments: Value) -> (String, String) {
-        let error = self.say(command, arguments)["error"].take();
+        let error = self.send(command, arguments)["error"].take();
         let text = |key: &str| error[key].as_str().map(str::to_owned);
         (text("sqlstate").unwrap(), text("detail").or(text("message")).unwrap())
     }

@@ -1,4 +1,4 @@
-"""Bills, whose calls workers fetch: what the tests of these have in common."""
+"""Bills, whose calls pull workers claim: the shared code of their tests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AsyncBilling(xdb.Process):
 
 @pytest.fixture
 def billing(xdb_db: Any) -> Iterator[Any]:
-    """A database with the tables and types of this file, whose calls `app` may fetch."""
+    """A database with the tables and types of this file, whose calls `app` may claim."""
     xdb_db.execute(TABLES)
     with psycopg.connect(xdb_db.superuser_dsn) as conn:
         changes = xdb.PullWorker(Billing, AsyncBilling, name="billing").register(conn, role="app")

@@ -12,7 +12,7 @@ from xdb.testing.pytest_plugin import TestServer, new_database
 
 @pytest.fixture
 def worker() -> Iterator[ProtocolWorker]:
-    """A worker of our own, which nobody has registered yet."""
+    """A worker of our own, which is not registered yet."""
     served = ProtocolWorker()
     yield served
     served.close()

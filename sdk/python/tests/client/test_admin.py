@@ -48,7 +48,7 @@ def test_the_same_twice_changes_nothing(shop: Any, worker: ProtocolWorker) -> No
     assert shop.admin.check(EVERYTHING) == []
 
 
-def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
+def test_a_registration_reports_its_changes(shop: Any, worker: ProtocolWorker) -> None:
     other = worker.url.replace("127.0.0.1", "localhost")
     planned = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, no_secret=True, dry_run=True)
     assert "url: " in str(planned[0]) and "max_concurrency: 64 -> 7" in str(planned[0])
@@ -61,7 +61,7 @@ def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
     assert shop.admin.check(xdb.Worker(Changed)) == []
     assert shop.execute("SELECT url FROM xdb.workers") == [(None,)]  # another role's
     assert not shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=other)[0]
-    # A secret can't be known, so it is told.
+    # A secret can't be read back, so a change is always reported.
     moved = str(shop.admin.register(xdb.Worker(Changed, threads=7), name="shop", url=worker.url, no_secret=True)[0])
     assert "calls will not be signed" in moved and "max_concurrency" not in moved
 
@@ -159,7 +159,7 @@ class Widened(xdb.Process, name="Stored"):
         return xdb.complete()
 
 
-def test_what_is_stored_and_can_not_be_read(xdb_db: Any) -> None:
+def test_stored_values_that_can_not_be_read_are_found(xdb_db: Any) -> None:
     xdb_db.serve(Stored)
     for n in range(2):
         xdb_db.client.start(Stored, f"s-{n}", n, local={"note": n})
@@ -208,7 +208,7 @@ def test_a_worker_that_refuses_its_calls(shop: Any, worker: ProtocolWorker, stat
     assert shop.admin.check(EVERYTHING) == []
 
 
-def test_an_answer_that_names_what_is_not_registered(shop: Any, worker: ProtocolWorker) -> None:
+def test_an_answer_names_an_unregistered_state(shop: Any, worker: ProtocolWorker) -> None:
     asked = {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"commandId": "c", "queueName": "nowhere"}]}
     worker.answer = lambda call, request: (200, {"commandRequest": asked, "stateDecision": {"nextStates": [{"stateId": "nowhere"}]}})
     shop.client.start(Idle, "i")
@@ -230,7 +230,7 @@ def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: Protocol
         assert conn.execute("SELECT headers FROM xdb.worker").fetchone() == ({"x-a": "b"},)
 
 
-def test_a_type_without_a_starting_state_is_told(shop: Any, worker: ProtocolWorker) -> None:
+def test_a_type_without_a_starting_state_is_reported(shop: Any, worker: ProtocolWorker) -> None:
     class Adrift(xdb.Process):
         @xdb.state
         def pack(self) -> xdb.Decision:
@@ -264,7 +264,7 @@ def test_executions_that_would_be_stranded(shop: Any, worker: ProtocolWorker) ->
     assert shop.admin.check(new) == []
 
 
-def test_an_rpc_that_is_gone(shop: Any) -> None:
+def test_a_removed_rpc_is_found(shop: Any) -> None:
     class Less(xdb.Process, name="Order"):
         pass
 
@@ -333,7 +333,7 @@ def test_a_worker_that_has_a_secret_is_not_registered_without(shop: Any, worker:
     assert "secret: none is given, so the worker's own is registered" in moved and registered() == [("its own",)]
 
 
-def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
+def test_the_rights_of_operators_and_deployers(shop: Any, worker: ProtocolWorker) -> None:
     mine = admin.Admin(shop.dsn)
     assert "can't be seen: it belongs to postgres" in str(mine.check(EVERYTHING)[0])
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -475,7 +475,7 @@ def test_serving_by_the_command_line(tmp_path: Path) -> None:
         assert served.wait(60) == 0
 
 
-def test_what_the_server_counts(shop: Any) -> None:
+def test_the_counts_of_the_server_are_used(shop: Any) -> None:
     """A later server counts for all roles; what it says is stood in for."""
     with psycopg.connect(shop.superuser_dsn) as conn:
         conn.execute(
@@ -492,7 +492,7 @@ def test_what_the_server_counts(shop: Any) -> None:
     ]
 
 
-def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> None:
+def test_an_older_server_is_detected(shop: Any, worker: ProtocolWorker) -> None:
     """Where the view of process types is not there, everything is registered again, and nothing is claimed."""
     with psycopg.connect(shop.superuser_dsn) as conn:
         conn.execute("ALTER VIEW xdb.process_types RENAME TO process_types_of_later")

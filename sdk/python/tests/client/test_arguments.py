@@ -24,7 +24,7 @@ def client() -> Any:
 STOCK = Stock.row({"article": "a", "place": "b"})
 
 
-def test_a_start_has_all_rows_of_its_class_and_no_others(client: Any) -> None:
+def test_a_start_has_exactly_the_rows_of_its_class(client: Any) -> None:
     with pytest.raises(TypeError, match=r"^rows= lacks rows that Order maps: give rows=\[Orders\.row\(key\)\]$"):
         client.start(Order, "o")
     with pytest.raises(TypeError, match=r"give rows=\[Orders\.row\(key\), Stock\.row\(key\)\]$"):
@@ -65,7 +65,7 @@ def test_a_status_that_there_is_not(client: Any) -> None:
         list(client.list(status="DONE"))
 
 
-def test_what_the_attributes_of_a_process_are_not() -> None:
+def test_a_view_of_a_process_can_not_write_or_publish() -> None:
     seen = view(Order, {"note": "n", "tries": 3})
     assert (seen.note, seen.tries) == ("n", 3)
     with pytest.raises(xdb.NotLoaded, match="^Orders.status is a column, and only local attributes can be read here: read it from its table$"):

@@ -51,7 +51,7 @@ def test_keys_of_several_columns_and_tables(shop: Any) -> None:
         shop.client.start(Delivery, "d-2", rows=[Orders.row("1"), Orders.row("2")])
 
 
-def test_what_is_there_already(shop: Any) -> None:
+def test_the_conflict_option_decides_about_an_existing_row(shop: Any) -> None:
     shop.execute("INSERT INTO orders VALUES ('1', 'old', 1)")
     shop.client.start(Order, "a", rows=start_row("1", status="ignored"), conflict="ignore")
     assert shop.execute("SELECT status FROM orders") == [("old",)]
@@ -411,11 +411,11 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(shop: Any) ->
     of_the_application = "FROM pg_stat_activity WHERE usename = 'app' AND datname = current_database()"
     with psycopg.connect(shop.superuser_dsn, autocommit=True) as admin:
         admin.execute(f"SELECT pg_terminate_backend(pid) {of_the_application}")
-    wait_until("it is gone", lambda: shop.execute(f"SELECT count(*) {of_the_application}") == [(1,)])
+    wait_until("it is deleted", lambda: shop.execute(f"SELECT count(*) {of_the_application}") == [(1,)])
     assert shop.client.describe("i").status == "RUNNING"
 
 
-def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
+def test_wrong_arguments_are_refused_before_any_sql(shop: Any) -> None:
     nowhere = Client("host=/nowhere")
     with pytest.raises(TypeError, match="not a subclass of xdb.Process"):
         nowhere.start("Order", "o")  # type: ignore[arg-type]
@@ -435,12 +435,12 @@ def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
         Client(5)
 
 
-def test_what_the_server_refuses(shop: Any, worker: ProtocolWorker) -> None:
+def test_errors_of_the_server_have_classes(shop: Any, worker: ProtocolWorker) -> None:
     client = shop.client
     with pytest.raises(errors.ProcessNotFound):
-        client.describe("nobody")
+        client.describe("missing")
     with pytest.raises(errors.ProcessNotFound):
-        client.describe("nobody", execution=uuid.uuid4())
+        client.describe("missing", execution=uuid.uuid4())
     with pytest.raises(errors.InvalidArgument):
         client.start(Idle, "")
     client.start(Idle, "i")

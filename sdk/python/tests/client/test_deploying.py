@@ -183,7 +183,7 @@ REPEATED = "SELECT count(*) FROM xdb.history WHERE event_type = 'CallRepeated'"
 
 
 def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balancer) -> None:
-    """What is added is registered, the workers are rolled, and what is gone is registered when it is empty."""
+    """What is added is registered, the workers are rolled, and removals are registered when they are empty."""
     balancer.register(xdb_db, Old)
     xdb_db.client.start_many([xdb.Start(Old, f"d-{n}") for n in range(100)])
     waiting = "SELECT count(*) FROM xdb.waits"
@@ -218,7 +218,7 @@ def test_a_rolling_deployment_fails_no_attempt(xdb_db: Database, balancer: Balan
     assert count(xdb_db, FAILED) == 0
 
 
-def test_what_no_instance_has_is_seen(
+def test_a_state_that_no_instance_has_is_reported(
     xdb_db: Database, balancer: Balancer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once in the worker's log, the history and `repeats`; after a while in `xdb.failures`, as a failed attempt."""
@@ -278,7 +278,7 @@ def test_pull_workers_of_two_versions(xdb_db: Database, kind: Any) -> None:
     xdb_db.client.publish(New.go, "d", "1")
     wait_until("the old one has worked", lambda: CHARGED == ["d"])
     told = "SELECT count(*) FROM xdb.failures WHERE error_type = 'NotRegistered' AND detail LIKE '%this worker may run an older version'"
-    wait_until("all four are told", lambda: count(xdb_db, told) == 4)
+    wait_until("all four are reported", lambda: count(xdb_db, told) == 4)
     assert count(xdb_db, FAILED) == 0
     [finding] = [str(each) for each in xdb_db.admin.check(new)]
     assert "of different versions, so 4 calls can't proceed: Deploy has no state 'pack' here" in finding
@@ -299,7 +299,7 @@ def test_a_pull_worker_that_goes_before_its_registration(xdb_db: Database, kind:
     stop()
     stopped = run_until_stopped(new, xdb_db.dsn)
     xdb_db.client.publish(New.go, "d", "1")
-    wait_until("it is told", lambda: xdb_db.execute("SELECT error_type FROM xdb.failures") == [("NotRegistered",)])
+    wait_until("it is reported", lambda: xdb_db.execute("SELECT error_type FROM xdb.failures") == [("NotRegistered",)])
     assert count(xdb_db, FAILED) == 0
     xdb_db.admin.register(new, name="deploy", url=None, role="app")
     assert xdb_db.client.wait(New, "d").result == "packed"

@@ -136,7 +136,7 @@ def test_a_session_that_has_not_flushed(shop: Any) -> None:
     assert shop.execute("SELECT status FROM orders") == [("added",)]
 
 
-def test_what_is_no_connection_for_this_client(shop: Any) -> None:
+def test_a_connection_of_the_wrong_kind_is_refused(shop: Any) -> None:
     async def crosswise() -> None:
         async with await psycopg.AsyncConnection.connect(shop.dsn) as conn:
             with pytest.raises(TypeError, match=r"use xdb\.AsyncClient"):

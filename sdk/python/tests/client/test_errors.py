@@ -49,7 +49,7 @@ class Driver(Exception):
 
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
-def test_what_is_to_be_repeated(sqlstate: str) -> None:
+def test_transient_errors_are_retryable(sqlstate: str) -> None:
     with pytest.raises(errors.SerializationFailure) as raised, errors.translated():
         raise Driver(sqlstate)
     assert raised.value.sqlstate == sqlstate and raised.value.retryable
@@ -61,13 +61,13 @@ def test_an_error_of_a_later_server() -> None:
     assert type(made) is errors.XdbError and made.sqlstate == "XD999"
 
 
-def test_others_pass_unchanged() -> None:
+def test_other_exceptions_pass_unchanged() -> None:
     for other in (Driver("23505"), ValueError("x"), errors.NotRunning("x")):
         assert errors.from_driver(other) is None
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
-def test_a_role_that_was_granted_nothing_is_told_what_to_do() -> None:
+def test_a_role_without_grants_gets_a_hint() -> None:
     def notes(sqlstate: str, message: str, wrapped: bool = False) -> list[str]:
         error: Exception = Driver(sqlstate)
         error.args = (message,)
@@ -86,7 +86,7 @@ def test_a_role_that_was_granted_nothing_is_told_what_to_do() -> None:
     assert notes("42501", "permission denied for table xdb") == notes("42P01", denied) == notes("42501", "no") == []
 
 
-def test_what_wraps_a_drivers_error() -> None:
+def test_an_exception_that_wraps_a_drivers_error_is_translated() -> None:
     outer = RuntimeError("wrapped")
     outer.__cause__ = Driver("XD007")
     made = errors.from_driver(outer)

@@ -37,14 +37,14 @@ class Fails(xdb.Process):
 
     @xdb.state(retry=xdb.Retry(initial=timedelta(hours=1), maximum=timedelta(hours=1)))
     def slow(self) -> xdb.Decision:
-        raise LookupError("nobody has it")
+        raise LookupError("no shelf has it")
 
     @xdb.rpc
     def ask(self, what: str) -> int:
         found: dict[str, Exception] = {
             "fatal": xdb.Fatal("NotAnApprover", "eve is none of them"),
             "retryable": xdb.Retryable("Busy"),
-            "plain": LookupError("nobody has it"),
+            "plain": LookupError("no shelf has it"),
             "long": xdb.Fatal("L" * 300, "long"),
             "zero": ValueError("a \0 in it"),
         }
@@ -72,7 +72,7 @@ def test_an_rpc_that_fails_has_the_workers_word_for_it(client: Any) -> None:
     cases = [
         ("fatal", "NotAnApprover", "NotAnApprover: eve is none of them."),
         ("retryable", "Busy", "Busy: Busy."),
-        ("plain", "LookupError", "LookupError: nobody has it."),
+        ("plain", "LookupError", "LookupError: no shelf has it."),
         ("long", "L" * 200, "L: long."),
         ("zero", "ValueError", "ValueError: a \ufffd in it."),
         ("output", "CodecError", "CodecError: Fails.ask() returned: str 'output' is not int."),
@@ -114,7 +114,7 @@ def test_a_retryable_error_is_tried_again_and_then_fails_the_process(client: Any
 def test_a_wait_that_times_out_has_the_last_failure(client: Any) -> None:
     client.publish(Fails.go, "f", "wait")
     wait_until("it fails", lambda: client.describe("f").last_failure)
-    expected = "process 'f' is still RUNNING and has no result yet: attempt 1 of slow-1 failed: LookupError: nobody has it"
+    expected = "process 'f' is still RUNNING and has no result yet: attempt 1 of slow-1 failed: LookupError: no shelf has it"
     for execution in (None, client.describe("f").execution_id):
         with pytest.raises(TimeoutError) as timed_out:
             _ = client.wait(Fails, "f", timeout=0.01, execution=execution).result

@@ -82,7 +82,7 @@ def test_a_worker_that_has_another_secret(xdb_db: Any) -> None:
             found = [str(each) for each in xdb_db.admin.ask_workers(mine)]
             text = f"Served: worker mine at {server.url} refuses calls that are signed with the secret of the code"
             assert found == ([text] if refused else [])
-    assert [each.is_note for each in xdb_db.admin.ask_workers(mine)] == [True]  # one that is not there is told once
+    assert [each.is_note for each in xdb_db.admin.ask_workers(mine)] == [True]  # a worker that is not there is reported once
 
 
 @contextlib.contextmanager
@@ -129,7 +129,7 @@ def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: py
 
 @contextlib.contextmanager
 def silent(listens: bool) -> Iterator[str]:
-    """A port where nobody answers."""
+    """A port where no server answers."""
     with socket.socket() as kept:
         kept.bind(("127.0.0.1", 0))
         if listens:
@@ -137,7 +137,7 @@ def silent(listens: bool) -> Iterator[str]:
         yield f"http://127.0.0.1:{kept.getsockname()[1]}"
 
 
-def test_workers_that_do_not_say(monkeypatch: pytest.MonkeyPatch, worker: ProtocolWorker) -> None:
+def test_workers_without_a_health_answer(monkeypatch: pytest.MonkeyPatch, worker: ProtocolWorker) -> None:
     with pytest.raises(health.NotAsked, match="HTTP Error 501"):
         health.types_at(worker.url)
     monkeypatch.setattr(health, "TIMEOUT", 0.1)
@@ -148,7 +148,7 @@ def test_workers_that_do_not_say(monkeypatch: pytest.MonkeyPatch, worker: Protoc
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"types": []}', b"\xff"])
-def test_what_is_no_health(body: bytes) -> None:
+def test_an_invalid_health_answer(body: bytes) -> None:
     class Odd(xdb.Worker):
         def health(self) -> xdb.Reply:
             return xdb.Reply(200, body)

@@ -27,6 +27,6 @@ CASES: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize("call, message", CASES, ids=[message for _, message in CASES])
-def test_the_place_is_told(call: Callable[[], object], message: str) -> None:
+def test_the_place_of_the_error_is_in_the_message(call: Callable[[], object], message: str) -> None:
     with pytest.raises(xdb.CodecError, match="^" + re.escape(message)):
         call()

@@ -81,7 +81,7 @@ def test_days_that_pass_by_themselves(db: Any) -> None:
     assert "it is broken" in str(db.execute("SELECT detail FROM xdb.failures"))
 
 
-def test_what_waits_for_no_time(db: Any) -> None:
+def test_a_process_that_waits_for_no_time_is_reported(db: Any) -> None:
     class Patient(xdb.Process):
         pass
 
@@ -92,7 +92,7 @@ def test_what_waits_for_no_time(db: Any) -> None:
     db.client.stop("p")
 
 
-def test_what_comes_next_comes_by_itself(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_comes_due_meanwhile_is_not_missed(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Soon(xdb.Process):
         @xdb.state(start=True, wait=xdb.timer(hours=1))
         def only(self) -> xdb.Decision:
@@ -184,7 +184,7 @@ def test_time_goes_likewise_in_memory() -> None:
         stories(sim)
 
 
-def test_a_start_that_was_put_off_counts_from_its_time(db: Any) -> None:
+def test_a_deferred_start_counts_from_its_time(db: Any) -> None:
     db.serve(Monthly)
     db.client.start(Monthly, "m", start_at=datetime.now(timezone.utc) + timedelta(days=10))
     db.clock.advance(days=35)
@@ -203,7 +203,7 @@ def test_too_much_on_the_way_is_refused(db: Any, monkeypatch: pytest.MonkeyPatch
     db.client.stop("m")
 
 
-# --- workers that fetch their calls
+# --- pull workers
 
 
 class Visit(xdb.Process):
@@ -211,21 +211,21 @@ class Visit(xdb.Process):
 
     @xdb.state(start=True, wait=xdb.any_of(names, xdb.timer(days=1)))
     def greet(self) -> xdb.Decision:
-        return xdb.complete(self.names.message if self.names.received else "nobody")
+        return xdb.complete(self.names.message if self.names.received else "no name")
 
 
 @pytest.mark.parametrize("kind", [xdb.PullWorker, xdb.AsyncPullWorker])
 def test_a_pull_worker_is_served(db: Any, kind: Any) -> None:
     worker = kind(Visit, name="visits")  # as a program has it: it connects as psql does
     db.serve(worker)
-    for n, (answer, result) in enumerate([("Ada", "Ada"), (None, "nobody")]):
+    for n, (answer, result) in enumerate([("Ada", "Ada"), (None, "no name")]):
         db.client.start(Visit, f"v-{n}")
         if answer is not None:
             db.client.publish(Visit.names, f"v-{n}", answer)
         assert db.clock.run_until_closed(f"v-{n}").result == result
 
 
-def test_a_pull_worker_that_nobody_runs_is_named(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_worker_that_does_not_run_is_named(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "SETTLES_WITHIN", 2.0)
     db.admin.register(xdb.PullWorker(Visit, name="visits"), name="visits", url=None, role="app")
     db.client.start(Visit, "v")
@@ -285,7 +285,7 @@ def test_a_server_that_does_not_start() -> None:
         Server(settings={"no_such_setting": "1"})
 
 
-def test_a_server_is_gone_when_it_is_stopped() -> None:
+def test_a_stopped_server_leaves_nothing() -> None:
     server = Server()
     assert server.directory.exists() and "ready to accept connections" in server.log
     server.stop()

@@ -1,4 +1,4 @@
-"""Workers that fetch their calls, against a real server."""
+"""Pull workers, against a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shop import wait_until
 import xdb
 
 
-def test_calls_are_fetched_and_answered_with_what_their_handlers_wrote(billing: Any) -> None:
+def test_calls_are_claimed_and_completed_with_the_writes_of_their_handlers(billing: Any) -> None:
     worker = xdb.PullWorker(Billing, name="billing", connections=billing.dsn)
     assert worker.work() == 0
     start(billing, "b1")
@@ -35,7 +35,7 @@ def test_calls_are_fetched_and_answered_with_what_their_handlers_wrote(billing: 
     worker.close()
 
 
-def test_what_a_handler_wrote_goes_with_its_failure(billing: Any) -> None:
+def test_the_writes_of_a_handler_are_rolled_back_with_its_failure(billing: Any) -> None:
     worker = xdb.PullWorker(Billing, name="billing", connections=billing.dsn, batch=10)
     for how in ("fails once", "refused"):
         start(billing, how, input=how)
@@ -53,7 +53,7 @@ def test_what_a_handler_wrote_goes_with_its_failure(billing: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["conninfo", "pool", "function"])
-def test_connections_are_those_of_a_client(billing: Any, kind: str) -> None:
+def test_connections_may_be_those_of_a_client(billing: Any, kind: str) -> None:
     with ConnectionPool(billing.dsn, open=True) as pool:
         given: Any = {"conninfo": billing.dsn, "pool": pool, "function": lambda: psycopg.connect(billing.dsn)}[kind]
         worker = xdb.PullWorker(Billing, name="billing", connections=given)
@@ -62,7 +62,7 @@ def test_connections_are_those_of_a_client(billing: Any, kind: str) -> None:
         worker.close()
 
 
-def test_threads_share_the_work_and_stop_when_they_are_told(billing: Any) -> None:
+def test_threads_share_the_work_and_stop_on_request(billing: Any) -> None:
     for n in range(20):
         start(billing, f"b{n}")
     with xdb.PullWorker(Billing, name="billing", connections=billing.dsn, threads=3, batch=4, wait=0.2) as worker:
@@ -71,7 +71,7 @@ def test_threads_share_the_work_and_stop_when_they_are_told(billing: Any) -> Non
         assert len(threads) == 3
     assert not any(each.is_alive() for each in threads)
     worker.close()
-    # What had been fetched and not begun was given back.
+    # Calls that were claimed but not begun were given back.
     with psycopg.connect(billing.superuser_dsn) as conn:
         assert conn.execute("SELECT in_flight FROM xdb.workers WHERE name = 'billing'").fetchall() == [(0,)]
 
@@ -99,7 +99,7 @@ def test_a_call_that_is_lost_leaves_nothing(billing: Any, caplog: Any) -> None:
 
 def test_a_wrong_name_ends_the_program(billing: Any) -> None:
     with pytest.raises(xdb.errors.UnknownWorker):
-        xdb.PullWorker(Billing, name="nobody", connections=billing.dsn).run()
+        xdb.PullWorker(Billing, name="unknown", connections=billing.dsn).run()
     with pytest.raises(LookupError, match="no transaction"):
         xdb.connection()
     with pytest.raises(ValueError, match="batch"):
@@ -117,7 +117,7 @@ def test_registering_shows_what_changes(billing: Any) -> None:
     assert "register_worker(name => 'billing', url => NULL, role => 'app')" in worker.sql(role="app")
 
 
-def test_coroutines_fetch_calls(billing: Any) -> None:
+def test_coroutines_claim_calls(billing: Any) -> None:
     async def run() -> None:
         for n in range(5):
             start(billing, f"a{n}", AsyncBilling)
@@ -176,7 +176,7 @@ class AsyncOdd(xdb.Process):
 
 
 @pytest.mark.parametrize("process", [Odd, AsyncOdd])
-def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) -> None:
+def test_one_odd_answer_does_not_affect_other_calls(billing: Any, process: Any) -> None:
     register(billing, process)
     odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul past the codec", "years", "too long"]
     for how in ("first", *odd, "no nul", "last"):
@@ -218,7 +218,7 @@ def test_a_failure_that_is_refused_ends_no_worker(billing: Any) -> None:
     worker.close()
 
 
-def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
+def test_claimed_calls_outlive_the_connection(billing: Any) -> None:
     gone = threading.Event()
 
     class Losing(xdb.Process):
@@ -286,7 +286,7 @@ def conflicting(how: str, made: list[str]) -> xdb.Decision:
         if how == "context":
             raise LookupError("and then this")
         if how == "says it":
-            raise xdb.Fatal("Taken", "somebody else has it") from error
+            raise xdb.Fatal("Taken", "another order has it") from error
         raise
     raise AssertionError("no conflict")
 

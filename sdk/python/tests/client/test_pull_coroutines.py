@@ -1,4 +1,4 @@
-"""What handlers of workers that fetch their calls may do with their connection, where the worker runs coroutines."""
+"""What handlers of pull workers may do with their connection, if the worker runs coroutines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Notes(xdb.Process):
 
 
 def test_an_ordinary_handler_has_no_connection_of_coroutines(xdb_db: Any) -> None:
-    """Its statement would be a coroutine that nobody awaits: written nowhere, and the call counted as done."""
+    """Its statement would be a coroutine that is never awaited: written nowhere, and the call counted as done."""
     xdb_db.execute(TABLE)
     with psycopg.connect(xdb_db.superuser_dsn) as conn:
         xdb.PullWorker(Notes, name="notes").register(conn, role="app")

@@ -77,7 +77,7 @@ def test_no_call_ends_a_worker(billing: Any, kind: Any, settings: dict[str, str]
     assert told["PanicException"][1] == "called `Option::unwrap()` on a `None` value" and told["SystemExit"][1] == "for good"
 
 
-def test_a_connection_that_raises_what_it_likes_ends_no_worker(billing: Any, caplog: Any) -> None:
+def test_a_connection_that_raises_any_exception_ends_no_worker(billing: Any, caplog: Any) -> None:
     def connect() -> Any:
         if left:
             raise left.pop()

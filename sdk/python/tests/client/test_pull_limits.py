@@ -1,4 +1,4 @@
-"""What a role is set to is for the queries of its application: clients, and workers that fetch their calls, work under all of it."""
+"""The settings of a role are for the queries of its application: clients and pull workers run under all of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Writes(xdb.Process):
 
 
 class Stages(xdb.Process):
-    """Its calls go over HTTP, or are fetched."""
+    """Its calls go over HTTP, or are claimed."""
 
     bill: Bill
     paid = xdb.Queue[str]()
@@ -122,7 +122,7 @@ def result_of(billing: Any, id: str) -> Any:
         return client.describe(id, conn=conn).results[0].output
 
 
-def test_a_worker_works_under_what_its_role_is_set_to(billing: Any, caplog: Any) -> None:
+def test_a_worker_runs_under_the_settings_of_its_role(billing: Any, caplog: Any) -> None:
     """A pool's connections are in a transaction already when a worker gets them."""
     seen = furnished(billing, "transactions")
     with ConnectionPool(billing.dsn, open=True) as pool:
@@ -145,16 +145,16 @@ class billing_as_operator:
 def test_threads(billing: Any, role: str, caplog: Any) -> None:
     seen = furnished(billing, role)
     worker = xdb.PullWorker(Long, name="billing", connections=billing.dsn, wait=5)
-    fetched, fetch = list[float](), worker._claim_calls
+    claimed, claim = list[float](), worker._claim_calls
 
     def noted(wait: float) -> Any:
-        fetched.append(wait)
-        return fetch(wait)
+        claimed.append(wait)
+        return claim(wait)
 
     worker._claim_calls = noted  # type: ignore[method-assign]
     with worker:
         # A limit of the role's would have ended the first wait by then.
-        wait_until("it waits for calls", lambda: len(fetched) > (2 if "statement_timeout" in ROLES[role][0] else 0))
+        wait_until("it waits for calls", lambda: len(claimed) > (2 if "statement_timeout" in ROLES[role][0] else 0))
         starts(billing, Long, "long")
         assert result_of(billing, "long") == seen
     worker.close()
@@ -196,7 +196,7 @@ def test_an_answer_waits_for_a_row_as_long_as_it_has_to(billing: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "pull"])
-def test_a_client_works_under_what_its_role_is_set_to(billing: Any, kind: str) -> None:
+def test_a_client_runs_under_the_settings_of_its_role(billing: Any, kind: str) -> None:
     set_for_role(billing, **HOSTILE)
     seen = "SELECT current_setting('transaction_isolation'), current_setting('search_path')"
     assert billing.execute(seen) == [("serializable", '""')]
@@ -245,7 +245,7 @@ def test_a_client_waits_in_slices_below_its_limits(billing: Any, name: str) -> N
     client.close()
 
 
-def test_a_wait_that_somebody_cancels_is_cancelled(billing: Any) -> None:
+def test_a_wait_that_another_session_cancels_is_cancelled(billing: Any) -> None:
     register(billing, Long)
     billing.client.start(Long, "long")
     client = Client(billing.dsn)
@@ -317,7 +317,7 @@ WAITS = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_databas
 
 @pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
 @pytest.mark.parametrize("kind", ["threads", "coroutines"])
-def test_a_failure_is_told_though_its_execution_is_locked(billing: Any, limit: str, kind: str) -> None:
+def test_a_failure_is_reported_although_its_execution_is_locked(billing: Any, limit: str, kind: str) -> None:
     begun, locked = threading.Event(), threading.Event()
 
     class Failing(xdb.Process):
@@ -355,17 +355,17 @@ def test_a_wait_that_is_cut_short_has_found_nothing(process: Any, cut_short: set
     """If a claim that waits for nothing is cut short as well, that is an error, which the log tells."""
     asked = list[float]()
 
-    def fetch(wait: float) -> Any:
+    def claim(wait: float) -> Any:
         asked.append(wait)
         if wait in cut_short:
             raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
         return []
 
-    async def fetch_as_coroutine(wait: float) -> Any:
-        return fetch(wait)
+    async def claim_as_coroutine(wait: float) -> Any:
+        return claim(wait)
 
     worker: Any = (xdb.PullWorker if process is Isolated else xdb.AsyncPullWorker)(process, name="billing", wait=5)
-    worker._claim_calls = fetch if process is Isolated else fetch_as_coroutine
+    worker._claim_calls = claim if process is Isolated else claim_as_coroutine
     with pytest.raises(psycopg.errors.QueryCanceled) if 0 in cut_short else contextlib.nullcontext():
         assert (worker._next() if process is Isolated else asyncio.run(worker._next())) == []
     assert asked == [5, 0]

@@ -1,4 +1,4 @@
-"""Workers that fetch their calls, and are stopped, interrupted or killed."""
+"""Pull workers that are stopped, interrupted or killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from transactions import asyncpg_arguments, url
 import xdb
 
 
-def test_a_failure_that_could_not_be_told_is_told_at_the_end(billing: Any) -> None:
+def test_a_failure_that_could_not_be_reported_is_reported_at_the_end(billing: Any) -> None:
     refusals: list[str] = []
 
     class Losing(xdb.Process):
@@ -76,17 +76,17 @@ def test_coroutines_that_are_cancelled(billing: Any) -> None:
         await cancelled(worker)
         assert failures(billing) == {"w0": ("CancelledError", "the handler was interrupted")}
         # The second time no handler begins, because there is no connection to be had for it.
-        fetch = worker._claim_calls
+        claim = worker._claim_calls
 
-        async def fetch_and_block(wait: float) -> Any:
-            claimed = await fetch(wait)
+        async def claim_and_block(wait: float) -> Any:
+            claimed = await claim(wait)
             if claimed:
                 blocks.append(True)
             return claimed
 
-        worker._claim_calls = fetch_and_block  # type: ignore[method-assign]
+        worker._claim_calls = claim_and_block  # type: ignore[method-assign]
         await cancelled(worker)
-        worker._claim_calls = fetch  # type: ignore[method-assign]
+        worker._claim_calls = claim  # type: ignore[method-assign]
         worker._stopping.clear()
         while len(completed()) < 2:
             await worker.work()
@@ -103,7 +103,7 @@ def test_coroutines_that_are_cancelled(billing: Any) -> None:
     assert [attempts(billing, f"w{n}") for n in range(2)] == [1, 0]
 
 
-def test_a_signal_is_for_every_worker_of_a_loop_and_for_who_had_it_before(billing: Any) -> None:
+def test_a_signal_reaches_every_worker_of_a_loop_and_the_previous_handler(billing: Any) -> None:
     async def run() -> None:
         loop, told = asyncio.get_running_loop(), list[str]()
         loop.add_signal_handler(signal.SIGTERM, told.append, "told")
@@ -272,7 +272,7 @@ def test_a_handler_that_does_not_end_is_left_to_another_worker(billing: Any, kin
 
 @pytest.mark.parametrize("source", ["own", "pool", "asyncpg", "asyncpg pool", "sqlalchemy"])
 @pytest.mark.parametrize("how", ["cleans up", "goes on"])
-def test_what_a_handler_writes_when_it_is_cancelled_is_undone(billing: Any, source: str, how: str) -> None:
+def test_the_writes_of_a_cancelled_handler_are_rolled_back(billing: Any, source: str, how: str) -> None:
     """Its clean-up is a part of its transaction. One that refuses to end loses its connection, and writes in no other's transaction."""
     ended = asyncio.Event()
 

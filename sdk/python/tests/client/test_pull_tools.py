@@ -1,4 +1,4 @@
-"""Workers that fetch their calls, with the tools that there are for others: registering, checking, spans, the command line."""
+"""Pull workers with the tools of other workers: registering, checking, spans, the command line."""
 
 from __future__ import annotations
 

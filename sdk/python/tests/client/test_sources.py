@@ -70,7 +70,7 @@ def test_functions_that_give_a_connection(shop: Any) -> None:
         Client(lambda: conn).describe("i")
 
 
-def test_registering_is_one_transaction_whatever_the_connection_does(shop: Any) -> None:
+def test_registering_is_one_transaction_on_any_connection(shop: Any) -> None:
     class Nowhere(xdb.Row, table="public.nowhere", key="id"):
         name: str
 
@@ -189,7 +189,7 @@ def test_nothing_is_prepared(shop: Any) -> None:
     source.close()
 
 
-def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
+def test_after_a_fork_each_process_has_its_own_connections(shop: Any) -> None:
     shop.client.start(Idle, "i")
     assert shop.client.describe("i").status == "RUNNING"
     child = os.fork()

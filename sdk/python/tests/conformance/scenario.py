@@ -82,7 +82,7 @@ class ScriptedWorker:
         return {name: self._answers.pop(name) for name in list(self._answers) if these(name)}
 
     def compare_failures(self, members: tuple[str, ...]) -> None:
-        """Of failures that a request tells of, only these members are compared."""
+        """Of failures in a request, only these members are compared."""
         self._of_failures = members
 
     def finish(self) -> None:

@@ -283,14 +283,14 @@ class ByFunctions(OnServer):
 
 
 class ByFetching(ByFunctions):
-    """A worker fetches the calls of states. Functions answer RPCs, since nothing calls this worker."""
+    """A pull worker claims the calls of states. Functions answer RPCs, since nothing calls this worker."""
 
     worker = "scenario"
     states = False
     of_failures = ("errorType",)
     left_out = {
         "a_worker_that_is_full": "it claims no more than it takes",
-        "attributes": "an error of a table is its own, and its next attempt is told of none",
+        "attributes": "an error of a table is its own, and its next attempt gets none",
     }
 
     def serve(self, worker: ScriptedWorker) -> None:
@@ -298,15 +298,15 @@ class ByFetching(ByFunctions):
         worker.compare_failures(self.of_failures)
         self._superuser.execute("SELECT xdb.register_worker('scenario', NULL, role => 'app')")
         self._ends = threading.Event()
-        self._fetching = threading.Thread(target=self._fetch, args=(worker,))
-        self._fetching.start()
+        self._pulling = threading.Thread(target=self._pull, args=(worker,))
+        self._pulling.start()
 
     def close(self) -> None:
         self._ends.set()
-        self._fetching.join()
+        self._pulling.join()
         super().close()
 
-    def _fetch(self, worker: ScriptedWorker) -> None:
+    def _pull(self, worker: ScriptedWorker) -> None:
         waiting: deque[tuple[str, Mapping[str, Any]]] = deque()
         with psycopg.connect(self._database.dsn, autocommit=True) as session:
             while not self._ends.is_set():

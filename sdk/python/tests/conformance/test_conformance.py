@@ -79,7 +79,7 @@ def test_numbers(number: Any) -> None:
         assert Decimal(json.loads(written)).as_tuple() == Decimal(number["value"]).as_tuple()  # a text, with all digits
 
 
-def test_numbers_are_what_postgres_makes_of_them(xdb_db: Any) -> None:
+def test_numbers_are_written_as_postgres_does(xdb_db: Any) -> None:
     for number in vectors("numbers"):
         sql = f"SELECT to_jsonb(%s::{number['type']})::text, (jsonb_build_object('n', %s::jsonb) ->> 'n')::{number['type']}::text"
         kind = TYPES[number["type"]]

@@ -82,7 +82,7 @@ def written(value: Any, indent: str = "", width: int = 150) -> str:
     return f"{first}\n" + ",\n".join(within + item for item in items) + f"\n{indent}{last}"
 
 
-def test_what_is_compared() -> None:
+def test_differences_of_histories_are_found() -> None:
     """Two times may be a little apart; nothing else may differ."""
     event = normalised("2027-01-01T00:00:00+00:00", "AttemptFailed", {"seq": 1, "nextAttemptAt": 1798761660500000})
     assert event == ["AttemptFailed", {"seq": 1, "nextAttemptAt": {"inSeconds": 60.5}}]

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_loop_goes_round() {
-        let worker = Worker::start(1, |request, reply| reply.say(request.target()));
+        let worker = Worker::start(1, |request, reply| reply.push(request.target()));
         let ceiling = measure(&worker, 3, Duration::from_millis(100)).expect("a worker that answers");
         assert!(ceiling.requests_per_second > 0.0);
         assert!(worker.calls() > 3, "each connection asks again when it is answered");

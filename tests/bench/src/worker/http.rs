@@ -64,7 +64,7 @@ mod tests {
     const REQUEST: &[u8] = b"POST /a/b HTTP/1.1\r\nHost: x\r\ncontent-LENGTH: 3\r\n\r\nabcPOST";
 
     #[test]
-    fn a_message_ends_where_its_length_says() {
+    fn a_message_ends_after_its_content_length() {
         let message = parse(REQUEST).expect("good HTTP").expect("complete");
         assert_eq!(&REQUEST[message.subject.0..message.subject.1], b"/a/b");
         assert_eq!(&REQUEST[message.body.0..message.body.1], b"abc");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_length_is_refused() {
+    fn a_message_without_a_length_is_refused() {
         assert!(parse(b"POST / HTTP/1.1\r\n\r\n").is_err());
         assert!(parse(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
         assert!(parse(b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n").is_err());

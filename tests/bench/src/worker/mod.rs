@@ -72,7 +72,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub fn say(&mut self, text: &str) {
+    pub fn push(&mut self, text: &str) {
         self.body.extend_from_slice(text.as_bytes());
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_id_without_a_number_is_nobodys() {
+    fn a_process_id_without_a_number_belongs_to_no_worker() {
         let request = Request { api: Api::Rpc, body: br#"{"processId":"p"}"#, at: Instant::now() };
         assert_eq!(request.index(), usize::MAX);
     }

@@ -182,12 +182,12 @@ impl<'a> Server<'a> {
                     self.turn(descriptor);
                 }
             }
-            self.give_what_is_due();
+            self.send_due_answers();
         }
     }
 
     fn accept(&mut self) -> Result<(), Error> {
-        let listener = self.listener.as_ref().expect("only the thread with the listener is told of it");
+        let listener = self.listener.as_ref().expect("only the thread with the listener is woken for it");
         loop {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
@@ -285,7 +285,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn give_what_is_due(&mut self) {
+    fn send_due_answers(&mut self) {
         let now = Instant::now();
         while self.later.peek().is_some_and(|Reverse(next)| next.due <= now) {
             let Some(Reverse(later)) = self.later.pop() else { return };
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn every_thread_has_connections_and_each_serves_many_calls() {
-        let worker = Worker::start(2, |request, reply| reply.say(request.target()));
+        let worker = Worker::start(2, |request, reply| reply.push(request.target()));
         let mut streams: Vec<TcpStream> = (0..4).map(|_| connect(&worker)).collect();
         for round in 0..3 {
             for stream in &mut streams {
@@ -390,7 +390,7 @@ mod tests {
     fn a_late_answer_comes_after_the_quick_ones() {
         let late = Duration::from_millis(30);
         let worker = Worker::start(1, move |request, reply| {
-            reply.say("x");
+            reply.push("x");
             reply.after = if request.target() == "Late" { late } else { Duration::ZERO };
         });
         let (mut slow, mut quick) = (connect(&worker), connect(&worker));
@@ -401,8 +401,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_protocol_is_a_complaint_and_the_end_of_the_connection() {
-        let worker = Worker::start(1, |_, reply| reply.say("x"));
+    fn a_request_outside_the_protocol_is_a_complaint_and_ends_the_connection() {
+        let worker = Worker::start(1, |_, reply| reply.push("x"));
         assert!(ask(&mut connect(&worker), "/elsewhere", "{}").is_err());
         assert_eq!(worker.complaints(), ["no such path: /elsewhere"]);
     }

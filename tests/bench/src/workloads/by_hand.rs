@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_id_is_a_parameter_and_is_given_once() {
+    fn a_value_with_an_id_is_a_parameter_and_is_passed_once() {
         let template = Template { execution_id: "e-1".into(), rows: Vec::new(), tables: Vec::new() };
         let row = [
             cell("a", Some("e-1")),

@@ -209,7 +209,7 @@ fn running(superuser: &mut Db) -> i64 {
 fn stop(stage: &Stage<'_>) -> Result<(), String> {
     let (mut superuser, mut other) = (stage.superuser(), stage.other());
     wait_for("the neighbour's processes are stopped", Duration::from_secs(300), || {
-        // One may be at work, and wait for the next look.
+        // One may be at work, and wait for the next poll.
         other.run(&format!(
             "SELECT xdb.stop_process(process_id) FROM xdb.processes
              WHERE process_id LIKE '{NOISY}%' AND status = 'RUNNING' LIMIT 10"
@@ -252,7 +252,7 @@ fn timers(stage: &Stage<'_>) -> Result<Run, String> {
     let wait = format!(r#"{{"commandRequest":{{"waitingType":"AllOfCompletion","timerCommands":[{timers}]}}}}"#);
     let noisy = worker(
         stage,
-        move |request, reply| if request.api == Api::WaitUntil { reply.say(&wait) } else { chain::end(reply) },
+        move |request, reply| if request.api == Api::WaitUntil { reply.push(&wait) } else { chain::end(reply) },
     );
     let quick = register_apart(stage, &noisy, &noise(&json!({})));
     start(stage, processes, "'{}'");
@@ -267,8 +267,8 @@ fn next_states(stage: &Stage<'_>) -> Result<Run, String> {
     let leaves = vec![r#"{"stateId":"Leaf"}"#; each as usize].join(",");
     let fan = format!(r#"{{"stateDecision":{{"nextStates":[{leaves}]}}}}"#);
     let noisy = worker(stage, move |request, reply| match request.target() {
-        "Leaf" => reply.say(r#"{"stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}}"#),
-        _ => reply.say(&fan),
+        "Leaf" => reply.push(r#"{"stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}}"#),
+        _ => reply.push(&fan),
     });
     let quick = register_apart(stage, &noisy, &noise(&json!({"skipWaitUntil": true})));
     start(stage, processes, "'{}'");
@@ -280,7 +280,7 @@ fn next_states(stage: &Stage<'_>) -> Result<Run, String> {
 
 fn failures(stage: &Stage<'_>) -> Result<Run, String> {
     let processes = stage.lab.options.scaled(1000, 50);
-    let noisy = worker(stage, |_, reply| reply.say("no answer"));
+    let noisy = worker(stage, |_, reply| reply.push("no answer"));
     let again = json!({"initialIntervalSeconds": 0.1, "backoffCoefficient": 1, "maximumIntervalSeconds": 0.1});
     let quick = register_apart(stage, &noisy, &noise(&json!({"skipWaitUntil": true, "executeApiRetryPolicy": again})));
     start(stage, processes, "'{}'");
@@ -292,7 +292,7 @@ fn failures(stage: &Stage<'_>) -> Result<Run, String> {
 
 fn attributes(stage: &Stage<'_>) -> Result<Run, String> {
     let (processes, each) = (stage.lab.options.scaled(50, 5), stage.lab.options.scaled(1500, 10));
-    let noisy = worker(stage, |_, reply| reply.say(r#"{"stateDecision":{"nextStates":[{"stateId":"Noise"}]}}"#));
+    let noisy = worker(stage, |_, reply| reply.push(r#"{"stateDecision":{"nextStates":[{"stateId":"Noise"}]}}"#));
     let quick = register_apart(stage, &noisy, &noise(&json!({"skipWaitUntil": true})));
     let mut other = stage.other();
     // Ten thousand bytes each, which do not compress.
@@ -342,7 +342,7 @@ fn waiters(stage: &Stage<'_>) -> Result<Run, String> {
     let (sessions, messages) = (stage.lab.options.scaled(500, 20), stage.lab.options.scaled(60_000, 100));
     const AT_ONCE: u64 = 100;
     let wait = r#"{"commandRequest":{"waitingType":"AllOfCompletion","localQueueCommands":[{"commandId":"end","queueName":"never"}]}}"#;
-    let noisy = worker(stage, move |_, reply| reply.say(wait));
+    let noisy = worker(stage, move |_, reply| reply.push(wait));
     let quick = register_apart(stage, &noisy, &noise(&json!({})));
     start(stage, 1, "'{}'");
     let published = AtomicU64::new(0);

@@ -36,7 +36,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 
 fn call(stage: &Stage<'_>, length: Duration) -> Result<Run, String> {
     let worker = stage.worker(|request, reply| {
-        reply.say(if request.target() == "close" { CLOSE } else { r#"{"output":"ok"}"# });
+        reply.push(if request.target() == "close" { CLOSE } else { r#"{"output":"ok"}"# });
     });
     stage.register("fast", &worker, &[("rpc", &json!({"states": {}}))]);
     stage.start("p-", "rpc", 0, SESSIONS as u64, "'{}'");

@@ -57,9 +57,9 @@ fn fan_out(stage: &Stage<'_>, processes: u64, width: u64) -> Result<Run, String>
     let ended = Arc::new(AtomicU64::new(0));
     let last = Arc::clone(&ended);
     let worker = stage.worker(move |request, reply| match (request.api, request.target()) {
-        (Api::Execute, "Leaf") => reply.say(LEAF),
-        (Api::Execute, "Fan") => reply.say(&fan),
-        (Api::WaitUntil, _) => reply.say(&join),
+        (Api::Execute, "Leaf") => reply.push(LEAF),
+        (Api::Execute, "Fan") => reply.push(&fan),
+        (Api::WaitUntil, _) => reply.push(&join),
         _ => {
             last.fetch_add(1, Ordering::Relaxed);
             chain::end(reply);

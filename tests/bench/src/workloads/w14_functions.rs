@@ -38,7 +38,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 }
 
 fn run(stage: &Stage<'_>, processes: u64, one_at_a_time: bool) -> Result<Run, String> {
-    // The meter looks at one; nothing is asked of it.
+    // The meter reads one; it gets no requests.
     let worker = stage.worker(|_, reply| chain::end(reply));
     stage.register("fast", &worker, &[("idle", &chain::definition(1))]);
     register(stage);

@@ -15,7 +15,7 @@ use crate::report::{Row, Run, figure};
 use crate::stats::Distribution;
 use crate::verify::{self, Expected};
 
-pub const WORKLOAD: Workload = Workload { name: "W15", about: "workers that fetch their calls with SQL", measure };
+pub const WORKLOAD: Workload = Workload { name: "W15", about: "pull workers", measure };
 
 /// Calls that are claimed at once.
 const BATCH: i32 = 10;
@@ -84,7 +84,7 @@ pub fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, process
     let worked =
         at_once(connections, |_| one_connection(stage, completed)).into_iter().collect::<Result<Vec<_>, String>>()?;
     // Until the last completion: a session that finds no call scans a little longer.
-    let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("nobody worked")?;
+    let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("no worker did any work")?;
     let seconds = ended.saturating_duration_since(begun).as_secs_f64();
     let latencies = worked.into_iter().flat_map(|(latencies, _)| latencies).collect();
     let steps = processes * STATES;
@@ -118,7 +118,7 @@ fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, 
     loop {
         let calls = db.client().query(&claim, &[&BATCH]).map_err(failed)?;
         if calls.is_empty() {
-            // Others may have what there is, and bring the next steps.
+            // Other workers may have all due calls, and bring the next steps.
             if ended.elapsed() > Duration::from_millis(200) {
                 return Ok((taken, ended));
             }

@@ -51,11 +51,11 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 
 fn idle(stage: &Stage<'_>, sessions: usize, calls: u64, length: Duration) -> Result<Run, String> {
     w15_pull::register(stage, &chain::definition(1));
-    let (fetched, arrivals) = channel();
+    let (claimed, arrivals) = channel();
     std::thread::scope(|scope| {
         for _ in 0..sessions {
-            let fetched = fetched.clone();
-            scope.spawn(move || wait_and_work(stage, &fetched));
+            let claimed = claimed.clone();
+            scope.spawn(move || wait_and_work(stage, &claimed));
         }
         let measured = (|| -> Result<Run, String> {
             let waiting = || Ok(stage.superuser().one::<i64>(WAITING) == sessions as i64);
@@ -90,7 +90,7 @@ fn idle(stage: &Stage<'_>, sessions: usize, calls: u64, length: Duration) -> Res
 }
 
 /// Claims calls and completes them, until the session is ended.
-fn wait_and_work(stage: &Stage<'_>, fetched: &Sender<Instant>) {
+fn wait_and_work(stage: &Stage<'_>, claimed: &Sender<Instant>) {
     let mut db = stage.app();
     while let Ok(calls) = db.client().query(CLAIM, &[]) {
         if calls.is_empty() {
@@ -98,7 +98,7 @@ fn wait_and_work(stage: &Stage<'_>, fetched: &Sender<Instant>) {
         }
         let at = Instant::now();
         let Ok((tokens, answers)) = w15_pull::answered(&calls, 1) else { return };
-        if db.client().execute(COMPLETE, &[&tokens, &answers]).is_err() || fetched.send(at).is_err() {
+        if db.client().execute(COMPLETE, &[&tokens, &answers]).is_err() || claimed.send(at).is_err() {
             return;
         }
     }

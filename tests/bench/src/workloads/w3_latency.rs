@@ -50,7 +50,7 @@ fn one_at_a_time(stage: &Stage<'_>, processes: u64, states: u64) -> Result<Run, 
     let (requests, arrivals) = channel::<Instant>();
     let worker = stage.worker(move |request, reply| {
         // The other side goes away when a run has failed, which it says itself.
-        let _told = requests.send(request.at);
+        let _sent = requests.send(request.at);
         chain::go_on(chain::state_number(request), states, "", reply);
     });
     stage.register("fast", &worker, &[("chain", &chain::definition(states))]);

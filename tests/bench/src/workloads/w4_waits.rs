@@ -50,7 +50,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         stage.worker(move |request, reply| match request.api {
             Api::WaitUntil => {
                 waiting.fetch_add(1, Ordering::Relaxed);
-                reply.say(WAIT);
+                reply.push(WAIT);
             }
             Api::Execute | Api::Rpc => {
                 woken.note(request.index(), clock.nanoseconds(request.at));

@@ -51,9 +51,9 @@ fn all_fire(stage: &Stage<'_>, timers: u64, within: Duration) -> Result<Run, Str
         stage.worker(move |request, reply| {
             if request.api == Api::WaitUntil {
                 counts[0].fetch_add(1, Ordering::Relaxed);
-                reply.say(r#"{"commandRequest":{"waitingType":"AllOfCompletion","timerCommands":[{"fireAt":""#);
-                reply.say(request.text(r#""stateInput":""#));
-                reply.say(r#""}]}}"#);
+                reply.push(r#"{"commandRequest":{"waitingType":"AllOfCompletion","timerCommands":[{"fireAt":""#);
+                reply.push(request.text(r#""stateInput":""#));
+                reply.push(r#""}]}}"#);
             } else {
                 fired.note(request.index(), clock.nanoseconds(request.at));
                 counts[1].fetch_add(1, Ordering::Relaxed);
@@ -64,7 +64,7 @@ fn all_fire(stage: &Stage<'_>, timers: u64, within: Duration) -> Result<Run, Str
     stage.register("fast", &worker, &[("timer", &json!({"startingState": "Timer", "states": {"Timer": {}}}))]);
     let base = now() + 86_400_000_000;
     let seed = stage.lab.options.seed as i64;
-    // A moment of the time in question, by chance; the input of the process is the time, as the worker is to say it.
+    // A moment of the time in question, by chance; the input of the process is the time, as the worker should send it.
     let due = format!(
         "to_timestamp({base} / 1e6) AT TIME ZONE 'UTC'
          + ((hashint8extended(i, {seed}) & 1073741823) % {}) * interval '1 microsecond'",

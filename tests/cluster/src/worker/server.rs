@@ -133,7 +133,7 @@ impl Worker {
         if let Ok(stream) = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)) {
             // The thread closes the listener, and with it this connection: then nothing listens any more.
             let closed = (&stream).read(&mut [0]);
-            assert!(!matches!(closed, Ok(1..)), "nobody answers here");
+            assert!(!matches!(closed, Ok(1..)), "no worker answers here");
         }
     }
 
@@ -141,7 +141,7 @@ impl Worker {
     pub fn come_back(&self) {
         let mut listener = None;
         // The one before may not be closed yet.
-        crate::wait::wait_until("nobody listens any more", 20, || {
+        crate::wait::wait_until("no worker listens any more", 20, || {
             listener = TcpListener::bind(self.address).ok();
             listener.is_some()
         });
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_protocol_is_a_complaint() {
+    fn a_request_outside_the_protocol_is_a_complaint() {
         let worker = Worker::start(|_| dead_end());
         assert!(ask(&mut connect(&worker), "/elsewhere").expect("an answer").contains("404"));
         while worker.ledger().complaints().is_empty() {

@@ -1,10 +1,10 @@
-//! Where a session looks for the calls of a pull worker, and how many calls of each owner it claims.
+//! Where a session scans for the calls of a pull worker, and how many calls of each owner it claims.
 //!
-//! A look is one statement. A look *from the head* reads each line of the worker from its first entry. It finds all
-//! lines, and leases that have ended. Other looks begin at this session's cursors. So they pass the entries of calls
+//! A scan is one statement. A scan *from the head* reads each line of the worker from its first entry. It finds all
+//! lines, and leases that have ended. Other scans begin at this session's cursors. So they pass the entries of calls
 //! that are done, which an old snapshot keeps in the index, and the calls of other shards. `xdb_sched::due_scan`
-//! explains why no call is lost behind a cursor. As long as a look from the head is cheap, a session makes one after
-//! each look that found nothing.
+//! explains why no call is lost behind a cursor. As long as a scan from the head is cheap, a session makes one after
+//! each scan that found nothing.
 //!
 //! Owners take turns at a worker, in the order of their oids (`xdb_sched::turns`). A session continues after the owner
 //! that it served last. Its first claim begins at a random owner. Priority and due time order the calls of one owner.
@@ -24,58 +24,58 @@ use xdb_sched::due_scan::DueScan;
 use xdb_sched::room::Owner;
 use xdb_sched::turns::shares;
 
-/// Looks from the head are cheap if one of the last two took no longer. (The time of a session's first look includes
+/// Scans from the head are cheap if one of the last two took no longer. (The time of a session's first scan includes
 /// planning.)
 const CHEAP: Duration = Duration::from_millis(10);
 
-/// How often a session with calls to claim looks for leases that have ended. Such a look reads all due calls.
+/// How often a session with calls to claim scans for leases that have ended. Such a scan reads all due calls.
 const LEASES_EVERY: Duration = Duration::from_secs(1);
 
-/// The session spends at most one tenth of its time on such looks.
+/// The session spends at most one tenth of its time on such scans.
 const LEASES_SHARE: u32 = 10;
 
 /// The most pairs of worker and shards that a session remembers.
 const REMEMBERED: usize = 100;
 
 thread_local! {
-    static LOOKS: RefCell<HashMap<Key, Looks>> = RefCell::default();
+    static MEMORIES: RefCell<HashMap<Key, ScanMemory>> = RefCell::default();
 }
 
 /// A worker's name, and the shards whose calls are claimed.
 type Key = (String, (i16, i16));
 
-/// What a session remembers about its looks at a worker.
+/// What a session remembers about its scans of a worker.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct ScanMemory {
     worker: WorkerId,
-    /// The lines that the last look from the head found.
+    /// The lines that the last scan from the head found.
     lines: Vec<PullLine>,
     scan: DueScan<PullLine, Timestamp>,
     was_slow: bool,
     is_expensive: bool,
     found_nothing: bool,
-    /// When to look for leases that have ended although calls are due. None: now.
+    /// When to scan for leases that have ended although calls are due. None: now.
     leases_at: Option<Instant>,
     /// The owner that was served last.
     last: Option<Owner>,
 }
 
-/// How a look is made.
+/// How a scan is made.
 pub(super) struct Plan {
     /// The lines, each with its cursor. None: from the head.
     pub lines: Option<Vec<(PullLine, Timestamp)>>,
     pub leases: bool,
 }
 
-/// Makes the next looks begin at the head: this session gave calls back, which may be behind its cursors.
+/// Makes the next scans begin at the head: this session gave calls back, which may be behind its cursors.
 pub(super) fn given_back() {
-    LOOKS.with_borrow_mut(|all| all.values_mut().for_each(|looks| looks.scan.from_head_again()));
+    MEMORIES.with_borrow_mut(|all| all.values_mut().for_each(|memory| memory.scan.from_head_again()));
 }
 
-impl Looks {
+impl ScanMemory {
     /// Runs `body` on what the session remembers about a worker.
     pub fn of<T>(key: &Key, body: impl FnOnce(&mut Self) -> T) -> T {
-        LOOKS.with_borrow_mut(|all| {
+        MEMORIES.with_borrow_mut(|all| {
             if all.len() >= REMEMBERED && !all.contains_key(key) {
                 all.clear();
             }
@@ -83,7 +83,7 @@ impl Looks {
         })
     }
 
-    /// Plans the next look. `again`: the last look is repeated. `waits`: a commit may have woken the session, so there
+    /// Plans the next scan. `again`: the last scan is repeated. `waits`: a commit may have woken the session, so there
     /// may be a call after the cursors.
     pub fn plan(&self, again: bool, waits: bool) -> Plan {
         let now = Instant::now();
@@ -95,7 +95,7 @@ impl Looks {
         Plan { lines: (!from_head).then(|| self.lines.iter().map(since).collect()), leases }
     }
 
-    /// Takes in the result of a look that began at `began` and looked for calls due at `now`. False: the look must be
+    /// Takes in the result of a scan that began at `began` for calls due at `now`. False: the scan must be
     /// repeated, because the name belongs to another worker now, or because calls may be behind the cursors.
     pub fn seen(&mut self, plan: &Plan, sight: &Sight, (began, now): (Instant, Timestamp)) -> bool {
         let ended = Instant::now();
@@ -130,7 +130,7 @@ impl Looks {
         true
     }
 
-    /// When to look from the head for calls behind the cursors.
+    /// When to scan from the head for calls behind the cursors.
     pub fn behind_at(&self) -> Option<Instant> {
         self.scan.behind_at()
     }
@@ -151,7 +151,7 @@ struct DueLine {
 }
 
 impl DueLines {
-    /// `counted`: the number at which the look stopped counting the calls of a line.
+    /// `counted`: the number at which the scan stopped counting the calls of a line.
     pub fn new(seen: &[LineSeen], counted: usize) -> Self {
         let due = |seen: &LineSeen| if seen.due < counted { seen.due } else { usize::MAX };
         let of_line = |seen: &LineSeen| Some(DueLine { line: seen.line, due: due(seen), since: seen.first? });
@@ -161,18 +161,18 @@ impl DueLines {
     }
 
     /// Shares `places` among the lines. `except`: owners that get none.
-    pub fn shared(&self, looks: &mut Looks, places: usize, except: impl Fn(Oid) -> bool) -> Vec<LineShare> {
+    pub fn shared(&self, memory: &mut ScanMemory, places: usize, except: impl Fn(Oid) -> bool) -> Vec<LineShare> {
         let mut owners: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for due in self.lines.iter().filter(|due| due.due > 0 && !except(due.line.owner)) {
             owners.entry(due.line.owner.to_u32()).or_default().push(due);
         }
         let any = || owners.keys().nth((random() * owners.len() as f64) as usize).copied();
-        let Some(last) = looks.last.or_else(any) else { return Vec::new() };
+        let Some(last) = memory.last.or_else(any) else { return Vec::new() };
         let in_turn: Vec<_> =
             owners.range((Bound::Excluded(last), Bound::Unbounded)).chain(owners.range(..=last)).collect();
         let due = |lines: &Vec<&DueLine>| lines.iter().fold(0, |sum: usize, line| sum.saturating_add(line.due));
         let (shares, served) = shares(&in_turn.iter().map(|(_, lines)| due(lines)).collect::<Vec<_>>(), places);
-        looks.last = served.map(|served| *in_turn[served].0);
+        memory.last = served.map(|served| *in_turn[served].0);
         let mut rooms = Vec::new();
         for ((_, lines), mut share) in in_turn.into_iter().zip(shares) {
             for due in lines {

@@ -15,11 +15,11 @@ use crate::hand::Hand;
 use crate::ledger::Order;
 use crate::record::Fate;
 use crate::session::{self, Attempt, Session, passes};
-use crate::shapes::FETCHING;
+use crate::shapes::PULL_WORKER;
 use crate::world::World;
 
 /// One pull worker.
-pub struct Fetcher<'a> {
+pub struct PullWorker<'a> {
     world: &'a World,
     hand: &'a Hand,
     session: Session<'a>,
@@ -55,7 +55,7 @@ impl Claimed {
 fn claim_sql(most: u64, wait: Duration, lease: Duration) -> String {
     format!(
         "SELECT jsonb_build_object('token', token, 'api', api, 'request', request)::text
-         FROM xdb.claim_calls('{FETCHING}', max_calls => {most}, wait => '{} ms', lease => '{} ms')",
+         FROM xdb.claim_calls('{PULL_WORKER}', max_calls => {most}, wait => '{} ms', lease => '{} ms')",
         wait.as_millis(),
         lease.as_millis()
     )
@@ -69,16 +69,16 @@ fn complete_sql(token: &str, answer: &Answer) -> String {
     format!("SELECT xdb.complete_call({}, {})", literal(token), jsonb(&answer.json()))
 }
 
-impl<'a> Fetcher<'a> {
-    pub fn new(world: &'a World, hand: &'a Hand, name: &str) -> Fetcher<'a> {
-        let random = Random::new(world.seed, &format!("fetcher {name}"));
-        Fetcher { world, hand, session: Session::new(world, "app"), random }
+impl<'a> PullWorker<'a> {
+    pub fn new(world: &'a World, hand: &'a Hand, name: &str) -> PullWorker<'a> {
+        let random = Random::new(world.seed, &format!("pull worker {name}"));
+        PullWorker { world, hand, session: Session::new(world, "app"), random }
     }
 
     /// Works until the round has ended. While there are faults it sometimes works badly, and afterwards always well.
     pub fn run(mut self) {
-        while !self.world.fetched_all.load(Ordering::Relaxed) {
-            if self.world.fetchers_rest.load(Ordering::Relaxed) {
+        while !self.world.pull_workers_end.load(Ordering::Relaxed) {
+            if self.world.pull_workers_rest.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(5));
                 continue;
             }
@@ -128,7 +128,7 @@ impl<'a> Fetcher<'a> {
             self.world.record.complain(format!("claim_calls gave {claimed:?}"));
         }
         for Claimed { call, order, .. } in &read {
-            self.world.ledger.fetched(call, *order, until);
+            self.world.ledger.claimed(call, *order, until);
         }
         read
     }
@@ -159,7 +159,7 @@ impl<'a> Fetcher<'a> {
 
     /// Does the deed and completes the call in one transaction, which ends with `end`.
     fn complete(&mut self, claimed: &Claimed, end: &str) -> Fate {
-        let (nonce, answer) = self.hand.fetched(&claimed.call, claimed.order);
+        let (nonce, answer) = self.hand.claimed(&claimed.call, claimed.order);
         let mut fate = self.tries(claimed, nonce, &answer, end);
         if fate == Fate::Unknown && self.random.permille(500) {
             // If the first try was applied, or another session has the call, this try is refused. Then the result stays
@@ -234,7 +234,7 @@ impl<'a> Fetcher<'a> {
             let runs_since = session::runs_since(db)?;
             if let Some(claimed) = text.and_then(|text| Claimed::read(&text, Instant::now(), runs_since)) {
                 world.ledger.looked_at(&claimed.call);
-                let (nonce, answer) = hand.fetched(&claimed.call, claimed.order);
+                let (nonce, answer) = hand.claimed(&claimed.call, claimed.order);
                 let work = format!("{}; {}", deed_sql(&claimed.call, nonce), complete_sql(&claimed.token, &answer));
                 given = Some((claimed, nonce));
                 db.try_run(&work)?;
