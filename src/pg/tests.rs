@@ -13,7 +13,7 @@ mod xdb_tests {
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{FromColumn, array, column, value};
-    use crate::pg::row_locks::{UpdateLocker, update_locker};
+    use crate::pg::row_locks::{OwnLock, RowPlace, own_lock, own_lock_in};
     use crate::pg::shmem::over::{self, Quota};
     use crate::pg::shmem::{Role, Slot, slow, waiter};
     use crate::pg::spi::{self, Spi};
@@ -78,18 +78,37 @@ mod xdb_tests {
         let (own, next) = unsafe { (pg_sys::GetCurrentTransactionId(), pg_sys::ReadNextFullTransactionId().value) };
         let next = pg_sys::TransactionId::from(next as u32);
         let (ended, key_share) = (pg_sys::TransactionId::from(3), Status::MultiXactStatusForKeyShare);
-        let beside = |other, status| {
+        let lockers = |one, other, status| {
             // SAFETY: makes up the lockers of a row; no row ever names them.
-            let xmax = unsafe {
+            unsafe {
                 pg_sys::MultiXactIdSetOldestMember();
-                pg_sys::MultiXactIdCreate(own, key_share, other, status)
-            };
-            update_locker(xmax.into_inner())
+                let multixact = pg_sys::MultiXactIdCreate(one, key_share, other, status);
+                own_lock_in(multixact, pg_sys::HEAP_XMAX_IS_MULTI)
+            }
         };
-        assert_eq!(update_locker(own.into_inner()), UpdateLocker::Absent);
-        assert_eq!(beside(next, Status::MultiXactStatusForNoKeyUpdate), UpdateLocker::Absent);
-        assert_eq!(beside(next, Status::MultiXactStatusForUpdate), UpdateLocker::Open);
-        assert_eq!(beside(ended, Status::MultiXactStatusForUpdate), UpdateLocker::Ended);
+        assert_eq!(lockers(own, next, Status::MultiXactStatusForNoKeyUpdate), OwnLock::Alone);
+        assert_eq!(lockers(own, next, Status::MultiXactStatusForUpdate), OwnLock::BesideOpen);
+        assert_eq!(lockers(own, ended, Status::MultiXactStatusForUpdate), OwnLock::BesideEnded);
+        assert_eq!(lockers(ended, next, Status::MultiXactStatusForUpdate), OwnLock::Missing);
+    }
+
+    #[pg_test]
+    fn a_version_of_a_row_with_only_the_lock_of_another_transaction_is_told_from_a_locked_one() {
+        run("CREATE TABLE pg_temp.locked AS SELECT 1 AS id").expect("a table");
+        let seen = || {
+            let read = |row: &spi::Row| Ok((row.at::<pg_sys::Oid>(0)?, row.at::<RowPlace>(1)?));
+            let sql = "SELECT tableoid, ctid FROM pg_temp.locked";
+            let (table, place) = spi::connect(|spi| spi.first(sql, &[], read)).expect(sql).expect("a row");
+            own_lock(table, place)
+        };
+        let lock = || run("SELECT FROM pg_temp.locked FOR KEY SHARE");
+        assert_eq!(seen(), OwnLock::Missing);
+        // The row still names the subtransaction that has ended, as it would name another session's.
+        subxact::undone(lock).expect("a lock");
+        assert_ne!(one("SELECT xmax::text FROM pg_temp.locked"), "0");
+        assert_eq!(seen(), OwnLock::Missing);
+        lock().expect("a lock");
+        assert_eq!(seen(), OwnLock::Alone);
     }
 
     #[pg_test]

@@ -6,7 +6,7 @@ use super::pauses;
 use super::table::{Gives, Read, Record, batch, record, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, from_postgres, value};
-use crate::pg::row_locks::{UpdateLocker, update_locker};
+use crate::pg::row_locks::{OwnLock, RowPlace, own_lock};
 use crate::pg::shmem::held_up::BlockingLock;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
@@ -79,8 +79,8 @@ statements! {
         WHERE l.process_id = $1");
     LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE")
         => fn lock(id: ExecutionId) -> Option<FoundExecution>;
-    LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1"
-        => fn locker(id: ExecutionId) -> Option<String>;
+    VERSION = "SELECT p.tableoid, p.ctid FROM xdb.process_execution p WHERE p.execution_id = $1"
+        => fn version(id: ExecutionId) -> Option<(pg_sys::Oid, RowPlace)>;
     /// Locks an execution against steps and publishers, and reads the locked row.
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE")
         => pub fn lock_for_close(id: ExecutionId) -> Option<FoundExecution>;
@@ -234,18 +234,20 @@ pub enum PublishersLock {
 }
 
 /// Takes the publisher's lock. Steps don't conflict with it, and a close waits for it. Postgres may grant it although
-/// the row is locked for a close ([`update_locker`]). Then nothing may be published before that close has ended.
+/// the row is locked for a close, or only on a version that is replaced ([`own_lock`]). In the first case nothing may be
+/// published before that close has ended, and in the second the row is locked again.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
-    let locked = lock(spi, id)?;
-    if locked.is_none() {
-        return Ok(PublishersLock::Locked(None));
+    loop {
+        let Some(locked) = lock(spi, id)? else { return Ok(PublishersLock::Locked(None)) };
+        let Some((table, place)) = version(spi, id)? else { return Ok(PublishersLock::Locked(None)) };
+        return Ok(match own_lock(table, place) {
+            OwnLock::Missing => continue,
+            OwnLock::Alone => PublishersLock::Locked(Some(locked)),
+            // The ended transaction may have closed the execution after the row was read. From now on no transaction can.
+            OwnLock::BesideEnded => PublishersLock::Locked(lock(spi, id)?),
+            OwnLock::BesideOpen => PublishersLock::Closing,
+        });
     }
-    Ok(match locker(spi, id)?.and_then(|xmax| xmax.parse().ok()).map(update_locker) {
-        Some(UpdateLocker::Open) => PublishersLock::Closing,
-        // The ended transaction may have closed the execution after the row was read. From now on no transaction can.
-        Some(UpdateLocker::Ended) => PublishersLock::Locked(lock(spi, id)?),
-        Some(UpdateLocker::Absent) | None => PublishersLock::Locked(locked),
-    })
 }
 
 /// Locks many process ids, in the given order. Each id occurs once. Returns the ids without an execution.

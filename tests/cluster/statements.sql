@@ -888,11 +888,6 @@ PREPARE statement AS
 SELECT l.process_id, l.execution_id, p.owner FROM unnest($1::text[]) AS k (process_id) JOIN xdb.latest_execution l ON l.process_id = k.process_id JOIN xdb.process_execution p ON p.execution_id = l.execution_id;
 DEALLOCATE statement;
 
--- xdb::store::process::LOCKERS
-PREPARE statement AS
-SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1;
-DEALLOCATE statement;
-
 -- xdb::store::process::LOCK_FOR_CLOSE
 PREPARE statement AS
 SELECT p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, p.pause_mode, p.paused_until, p.pause_reason FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE;
@@ -956,6 +951,11 @@ DEALLOCATE statement;
 -- xdb::store::process::STATE_HAS_BEEN
 PREPARE statement AS
 SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been FROM xdb.process_execution WHERE execution_id = $1;
+DEALLOCATE statement;
+
+-- xdb::store::process::VERSION
+PREPARE statement AS
+SELECT p.tableoid, p.ctid FROM xdb.process_execution p WHERE p.execution_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::proof::COLUMNS
