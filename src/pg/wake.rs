@@ -2,7 +2,7 @@
 //!
 //! Notes are kept per subtransaction. A savepoint that is rolled back drops its notes.
 //!
-//! The callbacks run after the commit, where an error would bring the server down. So the callbacks touch only atomics
+//! The callbacks run after the commit, where an error would crash the server. So the callbacks touch only atomics
 //! and latches.
 //!
 //! `PREPARE TRANSACTION` drops the notes, because `COMMIT PREPARED` may run in another session. `COMMIT PREPARED` wakes
