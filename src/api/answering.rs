@@ -7,6 +7,8 @@
 //!
 //! The session waits for the execution's lock, up to the caller's timeouts. It keeps the lock until the transaction
 //! ends.
+//!
+//! Limitations: other transactions that need the execution wait until the session's transaction ends.
 
 use super::Caller;
 use crate::error;

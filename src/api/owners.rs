@@ -1,4 +1,6 @@
 //! `xdb.reassign_owned`: moves everything that a role owns to another role.
+//!
+//! Limitations: only the current database. Messages of global queues move only if a superuser or operator calls it.
 
 use super::{Caller, needed};
 use crate::error;

@@ -3,6 +3,9 @@
 //! A token names a call: `<execution>/<seq>/<number>[/<fingerprint>]`. The number is that of the lease. The fingerprint
 //! stands for what the call loaded under locks. A token is no secret: only roles that may claim the worker's calls can
 //! use it.
+//!
+//! Limitations: claims need `READ COMMITTED`, because a claim could not see which calls have come due since its
+//! snapshot.
 
 use super::answering::{self, Answering, TablesInSession};
 use super::owners_tables::OwnersTables;

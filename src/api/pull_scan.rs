@@ -8,6 +8,8 @@
 //!
 //! Owners take turns at a worker, in the order of their oids (`xdb_sched::turns`). A session continues after the owner
 //! that it served last. Its first claim begins at a random owner. Priority and due time order the calls of one owner.
+//!
+//! Limitations: a session remembers a hundred workers with their shards. With more, it begins at the head again.
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};

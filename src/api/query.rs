@@ -1,4 +1,7 @@
 //! Functions that read a process, or wait for the end of a process or state.
+//!
+//! Limitations: unless its statement is only the call, a wait keeps a snapshot. Until the wait ends, vacuum removes no
+//! row that was deleted after the snapshot.
 
 use super::pull::{LONGEST_WAIT, length};
 use super::{Caller, name, needed};

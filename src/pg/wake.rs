@@ -2,14 +2,14 @@
 //!
 //! Notes are kept per subtransaction. A savepoint that is rolled back drops its notes.
 //!
-//! The callbacks run after the commit, where an error would bring the server down. So the callbacks touch only atomics
+//! The callbacks run after the commit, where an error would crash the server. So the callbacks touch only atomics
 //! and latches.
 //!
 //! `PREPARE TRANSACTION` drops the notes, because `COMMIT PREPARED` may run in another session. `COMMIT PREPARED` wakes
 //! the engine and all waiting sessions instead.
 //!
 //! The engine polls, so a lost wake-up only delays it. A waiting session with a place in shared memory does not poll.
-//! It looks again only when it is woken, or when its time is over. So every transaction that ends an execution or a
+//! It scans again only when it is woken, or when its time is over. So every transaction that ends an execution or a
 //! state must note that here.
 //!
 //! A new call wakes one of the sessions that wait for calls. `shmem/waiter.rs` says why no call is missed.
@@ -292,7 +292,7 @@ pub mod waiter {
     /// A place of a waiting session. It is given back when dropped, at the end of the transaction, or at the end of the
     /// process, whichever comes first.
     ///
-    /// Register *first* and look *then*, with a new snapshot. Everything that commits after the look wakes this
+    /// Register *first* and scan *then*, with a new snapshot. Everything that commits after the scan wakes this
     /// session.
     pub struct Registration {
         place: Option<usize>,
@@ -371,7 +371,7 @@ pub mod waiter {
         }
         let is_polling = places.iter().any(|one| one.place.is_none());
         latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
-        // Clears the wake-ups: the next look serves them.
+        // Clears the wake-ups: the next scan serves them.
         woken();
     }
 

@@ -1,7 +1,7 @@
-//! Finds the names of slow tables and functions, for `xdb.status()`. The marks are in shared memory:
-//! [`crate::pg::shmem::slow`].
+//! Describes the marks of slow tables, functions and roles, for `xdb.status()` and the log: each with its name from the
+//! catalog and its reason. The marks are in shared memory, and [`crate::pg::shmem::slow`] sets and ends them.
 //!
-//! Limitations: only reads. `pg/shmem/slow.rs` sets and ends the marks.
+//! Limitations: a mark has only an oid. If the object was dropped, its name is a number.
 
 use super::table::statements;
 use crate::pg::catch::Result;

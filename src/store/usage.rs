@@ -1,5 +1,7 @@
 //! Counts the states that running processes of a type are in, and the queues that they wait for. A new definition of
 //! the type must not remove these.
+//!
+//! Limitations: reads all running processes of the type. Counts are cut at 10,000.
 
 use super::registry::TypeId;
 use super::table::statements;

@@ -670,7 +670,7 @@ struct Candidate {
 }
 
 impl OpenCalls {
-    /// The places that are free for more calls. Answers that are held up also take places: they use memory.
+    /// The places that are free for more calls. Answers that are blocked also take places: they use memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
         let takes_turns = role.takes_turns();
         let held_up = if takes_turns { 0 } else { backlog.held_up() };

@@ -207,7 +207,7 @@ impl<'i> Decider<'_, '_, 'i> {
                 self.waits(item);
             }
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
-            // A waiter has no answer, and holds up none.
+            // A waiter has no answer, and blocks none.
             _ if matches!(item, Item::Waiter(_)) => {}
             ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked(_) | ItemOutcome::TableBusy(_) => {
                 self.held_up.insert(id);
