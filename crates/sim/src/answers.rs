@@ -39,7 +39,7 @@ impl Simulator {
 
     /// Applies the outcome of a state's call. `applied` is false if the call is over. `failure` says why the attempt has
     /// failed.
-    pub(crate) fn answer_state(&mut self, call: &OpenCall, attempt: Attempt, answered: &Answered) -> Result<Value> {
+    fn answer_state(&mut self, call: &OpenCall, attempt: Attempt, answered: &Answered) -> Result<Value> {
         match self.apply(call.execution, &answered.command(attempt), Some(call))? {
             Outcome::Applied => Ok(present(json!({"applied": true, "failure": answered.failure()}))),
             Outcome::Repeat => self.answer_state(call, attempt, &Answered::Uncalled),
@@ -49,7 +49,7 @@ impl Simulator {
     }
 
     /// Applies the answer to an RPC. Returns its `output`.
-    pub(crate) fn answer_rpc(
+    fn answer_rpc(
         &mut self,
         call: &OpenCall,
         rpc: &AskedRpc,

@@ -5,17 +5,10 @@ use crate::line::{Given, shown};
 use crate::run::Run;
 use crate::{Result, Simulator};
 use serde_json::{Value, json};
-use xdb_calls::{Outcome, failed_by_policy};
+use xdb_calls::Outcome;
 use xdb_engine::*;
 use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
-
-/// What happens at its time.
-enum Due {
-    Command(ExecutionId, Command),
-    /// The open call with this number has not been answered.
-    Timeout(u64),
-}
 
 impl Simulator {
     /// Moves the clock by a length of time, to a moment, or to the next due time. Timers fire on the way. The clock
@@ -51,23 +44,16 @@ impl Simulator {
     /// Processes everything that is due now.
     fn fire(&mut self) -> Result<()> {
         loop {
-            let due = self.agenda().find(|(at, _)| *at <= self.now);
-            match due.map(|(_, due)| due) {
-                // A command that is refused would be due for ever.
-                Some(Due::Command(id, command)) if self.apply(id, &command, None)? != Outcome::Applied => break,
-                Some(Due::Command(..)) => {}
-                Some(Due::Timeout(number)) => {
-                    if let Some(call) = self.open.remove(&number)
-                        && let Called::State(attempt) = call.called
-                    {
-                        let failure = Failure::of("Timeout", call.timed_out());
-                        self.answer_state(&call, attempt, &failed_by_policy(failure))?;
-                    }
-                }
-                None => break,
+            let due = self.agenda().find(|(at, ..)| *at <= self.now);
+            let Some((_, id, command)) = due else { return Ok(()) };
+            if let Command::CallFailed(failed) = &command {
+                self.open.retain(|_, open| open.state() != Some((id, failed.seq)));
+            }
+            // A command that is refused would be due for ever.
+            if self.apply(id, &command, None)? != Outcome::Applied {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// The next due time after now.
@@ -75,7 +61,7 @@ impl Simulator {
         // A call held by a pause becomes due at the end of the pause, if the pause has an end.
         let calls = self.running_states().filter_map(|(run, state)| Some(self.next_call(run, state)?.1.not_before));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
-        let times = self.agenda().map(|(at, _)| at).chain(calls).chain(pauses);
+        let times = self.agenda().map(|(at, ..)| at).chain(calls).chain(pauses);
         times.filter(|at| *at > self.now).min()
     }
 
@@ -85,17 +71,22 @@ impl Simulator {
         running.flat_map(|run| run.execution.states.values().map(move |state| (run, state.as_ref())))
     }
 
-    /// What happens by itself, and when. The order decides between equal times.
-    fn agenda(&self) -> impl Iterator<Item = (Timestamp, Due)> {
+    /// What happens by itself: time, execution and command. The order decides between equal times.
+    fn agenda(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
         let running = || self.runs.values().map(|run| &run.execution).filter(|execution| execution.is_running());
-        let timeouts = running().filter_map(|of| Some((of.timeout_at?, Due::Command(of.id, Command::ProcessTimeout))));
+        let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
         let timers = self.running_states().flat_map(|(run, state)| {
             let fires = |command| Command::TimerFired { seq: state.seq, command };
-            state.open_timers().map(move |(command, at)| (at, Due::Command(run.execution.id, fires(command))))
+            state.open_timers().map(move |(command, at)| (at, run.execution.id, fires(command)))
         });
-        let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, Due::Command(of.id, Command::PauseEnds))));
-        let calls = self.open.iter().filter(|(_, open)| open.state().is_some());
-        let calls = calls.map(|(number, open)| (open.deadline, Due::Timeout(*number)));
+        let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, of.id, Command::PauseEnds)));
+        let calls = self.open.values().filter_map(|open| match &open.called {
+            Called::State(attempt) => {
+                let failure = Failure::of("Timeout", open.timed_out());
+                Some((open.deadline, open.execution, attempt.failed(failure, Further::ByPolicy)))
+            }
+            Called::Rpc(_) => None,
+        });
         timeouts.chain(timers).chain(pauses).chain(calls)
     }
 }
