@@ -37,6 +37,7 @@ refusals! {
     unknown_state_execution(id: &StateExecutionId);
     unknown_queue(name: &str, known: &str);
     already_started(process_id: &str, why: &str);
+    no_worker_for_rpc(rpc_name: &str);
     reuse_refused(process_id: &str, latest: ExecutionId, why: &str);
     not_running(process_id: &str, why: impl Into<String>);
     invalid_definition(what: impl std::fmt::Display);
@@ -67,9 +68,6 @@ xdb_protocol::errors! {
     answer_not_applied(process_id: &str, what: &str) = b"XD010",
         "the answer to a call of process \"{process_id}\" can't be applied",
         detail sentence(what);
-    /// The process type belongs to a pull worker, and RPCs can't be claimed.
-    worker_is_not_called(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" can't be called",
-        detail "The worker of the process type has no URL. Pull workers answer no RPCs.";
     /// A session tried to claim calls of an HTTP worker.
     worker_has_url(worker: &str) = b"XD026", "the calls of worker \"{worker}\" can't be claimed",
         detail "The worker has a URL, so the engine calls it.",
@@ -117,9 +115,6 @@ xdb_protocol::errors! {
     superuser_rpc() = b"XD013", "superusers can't invoke RPCs here that use mapped tables or functions",
         detail "Triggers and policies of these tables, and functions, run with the rights of the caller.",
         hint "Use an ordinary role, with SET ROLE, or set xdb.allow_superuser_processes.";
-    no_worker_for_rpc(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" has no handler",
-        detail "The process type has no worker, and the RPC has no function.",
-        hint "Name a function for the RPC in \"rpcs\" of the definition, or register a worker for the process type.";
     /// The caller is a function that answers a step of this very process.
     own_step(function: &str) = b"XD016", "a function that answers a call of a process can't call {function} for the same process",
         hint "Make the change with the answer of the function.";

@@ -22,7 +22,7 @@ pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
 /// The most threads that one execution has at a time, and the most timers that its states wait for.
-pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
+pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(Quotas::FIXED.threads as i32);
 
 /// Makes settings of these three limits, in test builds only. Without them a test would need thousands of processes to
 /// reach a limit, and couldn't tell a wake-up from a poll.
@@ -37,14 +37,8 @@ fn define_limits() {
     }
 }
 
-/// The most commands of one wait.
-const MAX_COMMANDS: usize = 1000;
-
-/// The shortest backoff between two attempts of a call.
-const MIN_RETRY_INTERVAL: Duration = Duration(100_000);
-
 /// The longest timeout of a call that a definition or an answer may set.
-pub const MAX_CALL_TIMEOUT: Duration = Duration(3_600_000_000);
+pub const MAX_CALL_TIMEOUT: Duration = Quotas::FIXED.call_timeout;
 
 /// The most local attributes of an execution.
 pub const MAX_LOCAL_ATTRIBUTES: usize = 10_000;
@@ -156,12 +150,10 @@ pub fn max_bulk_bytes() -> usize {
 pub fn quotas() -> Quotas {
     let queue_messages = MAX_QUEUE_MESSAGES.get() as usize;
     Quotas {
-        commands: MAX_COMMANDS,
         threads: MAX_THREADS.get() as usize,
-        retry_interval: MIN_RETRY_INTERVAL,
-        call_timeout: MAX_CALL_TIMEOUT,
         queue_messages,
         queue_bytes: queue_messages.saturating_mul(BYTES_OF_A_MESSAGE),
+        ..Quotas::FIXED
     }
 }
 

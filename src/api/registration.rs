@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, Definition, Json, TableMapping};
-use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
+use xdb_protocol::{MAX_DEFINITION_BYTES, check_tables, parse_definition};
 
 /// Headers that the protocol sets itself.
 const OWN_HEADERS: [&str; 3] = ["idempotency-key", "traceparent", "xdb-shard"];
@@ -259,13 +259,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     })?;
     caller.on_system_tables(|spi, registry| {
         check_functions(spi, caller, &mut definition)?;
-        let mut relations = BTreeSet::new();
-        for table in &definition.global_attributes {
-            if !relations.insert(table.relation) {
-                return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
-            }
-            check_table(spi, caller, table)?;
-        }
+        check_tables(&definition.global_attributes).map_err(error::invalid_definition)?;
+        definition.global_attributes.iter().try_for_each(|table| check_table(spi, caller, table))?;
         let worker_id = worker.as_deref().map(|worker| worker_to_use(spi, caller, worker)).transpose()?;
         let put = TypeToPut {
             name: &process_type,
@@ -397,9 +392,6 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
         catalog::missing_privileges(spi, caller.role, relation, &table.primary_key, &attributes)?
     {
         return Err(error::may_not_map(&table.table, &missing));
-    }
-    if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
-        return wrong(format!("the key \"{key}\" can't be an attribute"));
     }
     match catalog::unique_key(spi, table.relation, &table.primary_key)? {
         Some(_) => Ok(()),

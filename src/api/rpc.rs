@@ -51,7 +51,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let mut deadline = target.begin(caller, &process_id, &rpc_name, asked)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
-    let loads = target.loads();
+    let loads = Loads::of_rpc(&target.config);
     let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
     let locking = Locking {
@@ -231,13 +231,8 @@ fn target(
     loaded.meta.process_type = Some(process_type.clone());
     let config = arguments::rpc(&process_type.definition, rpc_name)?;
     let target = ToCall { loaded, process_type, config };
-    match target.verdict() {
-        Verdict::Elsewhere => Err(error::worker_is_not_called(rpc_name)),
-        Verdict::Fails(..) => Err(error::no_worker_for_rpc(rpc_name)),
-        Verdict::Waits(reason) => Err(error::worker_failed(rpc_name, reason.to_string())),
-        Verdict::Closes(why) => Err(error::worker_failed(rpc_name, why)),
-        Verdict::MayBeMade | Verdict::Held(_) => Ok(target),
-    }
+    target.verdict().refuse_rpc(rpc_name)?;
+    Ok(target)
 }
 
 impl ToCall {
@@ -248,7 +243,7 @@ impl ToCall {
         let id = self.loaded.before.id;
         let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
         let is_paused = matches!(self.verdict(), Verdict::Held(_));
-        let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
+        let wait = |deadline| rpc_pause::wait(caller, id, deadline);
         if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // Meanwhile the RPC may have been registered with a function.
@@ -259,15 +254,8 @@ impl ToCall {
 
     /// The timeout of the RPC if the caller gives none.
     fn timeout(&self) -> std::time::Duration {
-        let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
-        own.unwrap_or(default).as_std()
-    }
-
-    fn loads(&self) -> Loads {
-        let own = |loading: &Option<Loading>| loading.clone().unwrap_or_default();
-        let RpcConfig { load_global_attributes, load_local_attributes, .. } = &self.config;
-        Loads { global: own(load_global_attributes), local: own(load_local_attributes) }
+        self.config.timeout().unwrap_or(default).as_std()
     }
 
     /// Whether this session may call the RPC now.

@@ -6,9 +6,16 @@
 //! ```
 //!
 //! The driver checks the fence: an answer comes here only under a valid lease, with its execution locked. Every other
-//! check comes before the application's tables are written, and the execution changes in memory after that. Commands
-//! that are no answers (a timer, a failed attempt, a command of a caller) go the same way, without the steps for
-//! answers.
+//! check comes before the application's tables are written, and the execution changes in memory after that.
+//!
+//! Commands that are no answers and come from the execution itself go the same way, without the steps for answers:
+//! failed attempts, timers, free messages of global queues, the timeout of the process and the end of its pause. In the
+//! simulator, commands of callers go this way too.
+//!
+//! On the server, commands of callers do not come here. A session holds every lock that its command needs. So functions
+//! like `xdb.stop_process()`, a registration that makes calls due, and a merged start decide and apply by themselves.
+//! Messages are received when an execution is loaded (`src/store/inbox.rs`). A start never comes here: there is no
+//! execution yet.
 //!
 //! Limitations: a driver that returns `Later` or an error after writing to tables has to undo the writes itself.
 

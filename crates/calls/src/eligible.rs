@@ -26,6 +26,7 @@
 
 use std::fmt;
 use xdb_engine::*;
+use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::{unlisted_state, unregistered};
 
 /// The process or session that would make a call.
@@ -94,6 +95,19 @@ pub enum Verdict<'a> {
     Closes(&'static str),
 }
 
+impl Verdict<'_> {
+    /// Refuses an RPC, unless this session makes it now or at the end of a pause.
+    pub fn refuse_rpc(&self, rpc_name: &str) -> Result<(), Refusal> {
+        match self {
+            Self::MayBeMade | Self::Held(_) => Ok(()),
+            Self::Elsewhere => Err(refusal::worker_is_not_called(rpc_name)),
+            Self::Fails(..) => Err(refusal::no_worker_for_rpc(rpc_name)),
+            Self::Waits(reason) => Err(refusal::worker_failed(rpc_name, reason.to_string())),
+            Self::Closes(why) => Err(refusal::worker_failed(rpc_name, why)),
+        }
+    }
+}
+
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -106,6 +120,22 @@ pub enum Reason {
 pub enum Paused<'a> {
     Process(&'a Pause),
     Type(&'a Pause),
+}
+
+impl<'a> Paused<'a> {
+    pub fn pause(self) -> &'a Pause {
+        let (Self::Process(pause) | Self::Type(pause)) = self;
+        pause
+    }
+
+    /// The error for a caller whose request the pause rejects, or who has waited for the end of the pause.
+    pub fn refusal(self, execution: &Execution) -> Refusal {
+        let what = match self {
+            Self::Process(_) => format!("process \"{}\"", execution.process_id),
+            Self::Type(_) => format!("process type \"{}\"", execution.process_type),
+        };
+        refusal::paused(&what, self.pause())
+    }
 }
 
 /// Why a role may not own running processes.
@@ -191,13 +221,13 @@ impl<'a> Facts<'a> {
         Self { execution, called, process_type, now, owner: None, tables: Marked::Not }
     }
 
-    /// The pause that the call is in.
-    pub fn paused(&self, asker: Asker) -> Option<Paused<'a>> {
+    /// The pauses that the call is in. The first one decides whether the call is made.
+    pub fn pauses(self, asker: Asker) -> impl Iterator<Item = Paused<'a>> {
         let is_on = |pause: &&Pause| !pause.is_over(self.now);
         // A timer ends the pause of a process. An RPC does not wait for the timer.
         let of_process = self.execution.pause.as_ref().filter(|pause| asker != Asker::Session || is_on(pause));
-        let of_type = || self.process_type?.pause.filter(is_on).filter(|_| self.execution.is_running());
-        of_process.map(Paused::Process).or_else(|| of_type().map(Paused::Type))
+        let of_type = self.process_type.and_then(|of| of.pause).filter(is_on).filter(|_| self.execution.is_running());
+        of_process.map(Paused::Process).into_iter().chain(of_type.map(Paused::Type))
     }
 
     /// Whether the type lists what is called, and the function that answers it.
@@ -227,7 +257,7 @@ pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
     if is_elsewhere && (asker.pulls() || matches!(maker, Maker::PullWorker(_))) {
         return (maker, Verdict::Elsewhere);
     }
-    if let Some(paused) = facts.paused(asker) {
+    if let Some(paused) = facts.pauses(asker).next() {
         return (maker, Verdict::Held(paused));
     }
     if is_elsewhere {

@@ -22,6 +22,12 @@ impl Loads {
         Self { global: config.load_global(api), local: config.load_local(api) }
     }
 
+    /// The attributes that an RPC loads.
+    pub fn of_rpc(config: &RpcConfig) -> Self {
+        let RpcConfig { load_global_attributes: global, load_local_attributes: local, .. } = config;
+        Self { global: global.clone().unwrap_or_default(), local: local.clone().unwrap_or_default() }
+    }
+
     /// Whether any attributes are locked.
     pub fn locks(&self) -> bool {
         self.global.locks() || self.local.locks()

@@ -133,6 +133,40 @@ fn the_pause_of_a_type_is_nothing_to_a_closed_process() {
     assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade);
 }
 
+#[test]
+fn a_pause_is_named_in_the_refusal_of_a_request() {
+    let mut world = World::new(TypeWorker::Called);
+    (world.execution.process_id, world.execution.process_type) = ("p".to_owned(), "P".to_owned());
+    world.execution.pause = Some(pause(None));
+    world.type_pause = Some(Pause { mode: PauseMode::Reject, ..pause(Some(NOW.0 + 1)) });
+    let refusals = |world: &World| {
+        let pauses = world.facts(CallOf::Rpc(None)).pauses(Asker::Session);
+        pauses.map(|paused| (paused.pause().mode, paused.refusal(&world.execution).message)).collect::<Vec<_>>()
+    };
+    let own = (PauseMode::Wait, "process \"p\" is paused".to_owned());
+    let of_type = (PauseMode::Reject, "process type \"P\" is paused".to_owned());
+    assert_eq!(refusals(&world), [own.clone(), of_type]);
+    world.type_pause = Some(pause(Some(NOW.0)));
+    assert_eq!(refusals(&world), [own]);
+}
+
+#[test]
+fn an_rpc_without_a_handler_is_refused_with_the_reason() {
+    let refused = |world: &World| {
+        let verdict = eligible(Asker::Session, &world.facts(CallOf::Rpc(None))).1;
+        verdict.refuse_rpc("r").map_err(|refusal| (refusal.sqlstate(), refusal.message))
+    };
+    assert_eq!(refused(&World::new(TypeWorker::Called)), Ok(()));
+    let paused = World { type_pause: Some(pause(None)), ..World::new(TypeWorker::Called) };
+    assert_eq!(refused(&paused), Ok(()), "the session decides whether it waits for the end of the pause");
+    let no_handler = Err(("XD026", "RPC \"r\" has no handler".to_owned()));
+    assert_eq!(refused(&World::new(TypeWorker::None)), no_handler);
+    assert_eq!(refused(&World::new(TypeWorker::Pulls(7))), Err(("XD026", "RPC \"r\" can't be called".to_owned())));
+    for verdict in [Verdict::Waits(Reason::DeadlyTable), Verdict::Closes(DROPPED.why)] {
+        assert_eq!(verdict.refuse_rpc("r").unwrap_err().sqlstate(), "XD010");
+    }
+}
+
 /// The engine's processes hold paused calls that they find. The sessions of a pull worker hold paused calls that they
 /// claim.
 #[test]

@@ -56,6 +56,15 @@ impl Quotas {
         queue_bytes: usize::MAX,
     };
 
+    /// The limits that no setting changes. Queues are not limited.
+    pub const FIXED: Self = Self {
+        commands: 1000,
+        threads: 20_000,
+        retry_interval: Duration(100_000),
+        call_timeout: Duration(3_600_000_000),
+        ..Self::NONE
+    };
+
     /// The settings that limit queues, with their values, for a message.
     pub fn of_queues(&self) -> String {
         format!("xdb.max_queue_messages is {}, with {} bytes together", self.queue_messages, self.queue_bytes)

@@ -231,6 +231,13 @@ pub struct RpcConfig {
     pub function: Option<String>,
 }
 
+impl RpcConfig {
+    /// The timeout of a call. None: the default applies.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_seconds.filter(|seconds| *seconds > 0.0).map(Duration::from_seconds)
+    }
+}
+
 /// How long a closed execution is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {

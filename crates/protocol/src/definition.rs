@@ -182,6 +182,20 @@ fn table_mapping(text: &str) -> Parsed<TableMapping> {
     object.finish(mapping)
 }
 
+/// Checks tables whose `relation` is known. Error: what is wrong.
+pub fn check_tables(tables: &[TableMapping]) -> Result<(), String> {
+    let mut relations = BTreeSet::new();
+    for TableMapping { table, relation, primary_key, attributes } in tables {
+        if !relations.insert(relation) {
+            return Err(format!("table {table} is mapped twice"));
+        }
+        if let Some(key) = attributes.values().find(|column| primary_key.contains(column)) {
+            return Err(format!("table {table}: the key \"{key}\" can't be an attribute"));
+        }
+    }
+    Ok(())
+}
+
 fn primary_key(text: &str) -> Parsed<Vec<String>> {
     let columns = match text.as_bytes() {
         [b'"', ..] => vec![name(text)?],

@@ -109,6 +109,12 @@ crate::errors! {
         detail why;
     invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
     invalid_argument(name: &str, what: impl std::fmt::Display) = b"XD009", "invalid value for {name}: {what}";
+    /// The process type belongs to a pull worker, and RPCs can't be claimed.
+    worker_is_not_called(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" can't be called",
+        detail "The worker of the process type has no URL. Pull workers answer no RPCs.";
+    no_worker_for_rpc(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" has no handler",
+        detail "The process type has no worker, and the RPC has no function.",
+        hint "Name a function for the RPC in \"rpcs\" of the definition, or register a worker for the process type.";
     local_attributes_changed(rpc_name: &str) = b"40001",
         "could not serialize access: local attributes that RPC \"{rpc_name}\" has read were changed";
     payload(name: &str, what: impl std::fmt::Display) = b"XD015", "{name} {what}";

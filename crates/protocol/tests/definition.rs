@@ -1,9 +1,10 @@
 //! Definitions and start options, valid and invalid ones. Each invalid one has its message.
 
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_protocol::{
-    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, parse_definition, parse_start_options,
+    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, check_tables, parse_definition, parse_start_options,
 };
 
 const FULL: &str = r#"{"startingState": "Submit",
@@ -326,6 +327,21 @@ proptest! {
         chars.splice(at..=at, put.chars());
         let _ = parse_definition(&chars.into_iter().collect::<String>());
     }
+}
+
+#[test]
+fn a_table_is_mapped_once_and_its_key_is_no_attribute() {
+    let table = |name: &str, relation: u32, column: &str| TableMapping {
+        table: name.to_owned(),
+        relation,
+        primary_key: vec!["id".to_owned()],
+        attributes: BTreeMap::from([("a".to_owned(), column.to_owned())]),
+    };
+    assert_eq!(check_tables(&[table("t", 1, "x"), table("u", 2, "x")]), Ok(()));
+    let twice = check_tables(&[table("t", 1, "x"), table("public.t", 1, "y")]);
+    assert_eq!(twice.unwrap_err(), "table public.t is mapped twice");
+    let key = check_tables(&[table("t", 1, "id")]);
+    assert_eq!(key.unwrap_err(), "table t: the key \"id\" can't be an attribute");
 }
 
 #[test]

@@ -552,6 +552,30 @@ fn a_paused_type_holds_calls_or_refuses_starts() {
 }
 
 #[test]
+fn each_pause_of_a_process_and_its_type_counts() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    let (rpc, message) = (json!({"process_id": "p", "rpc_name": "r"}), json!({"process_id": "p", "queue_name": "q"}));
+    sim.ask("pause_process", json!({"process_id": "p", "until": "2027-01-01T00:01:00Z"}));
+    sim.ask(
+        "pause_process_type",
+        json!({"process_type": "P", "mode": "REJECT", "until": "2027-01-01T00:02:00Z", "reason": "a migration"}),
+    );
+    let (sqlstate, why) = sim.refused("publish", message.clone());
+    assert_eq!(sqlstate, "XD023", "the type refuses messages, and the process does not");
+    assert!(why.ends_with("a migration"), "{why}");
+    let waits = sim.refused("rpc", rpc.clone()).1;
+    assert_eq!(waits, "It did not end in time until 2027-01-01T00:01:00.000000Z.", "the pause of the process");
+    assert_eq!(sim.next(), 60.0);
+    assert!(sim.refused("rpc", rpc.clone()).1.ends_with("a migration"), "the pause of the type");
+    assert_eq!(sim.next(), 120.0);
+    sim.ask("publish", message);
+    let call = sim.rpc(rpc);
+    assert_eq!(sim.answer(&call, json!({"output": 1}))["output"], 1);
+    sim.is_sound();
+}
+
+#[test]
 fn an_incident_stays_until_it_is_retried() {
     let mut sim = Sim::of(one_state(json!({
         "executeApiRetryPolicy": {"maximumAttempts": 2}, "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}
