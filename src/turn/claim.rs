@@ -48,6 +48,8 @@ const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 /// A call with its lease. Its request is submitted after the commit.
 pub struct LeasedCall {
     pub key: StateKey,
+    /// The line in which the call takes its places: of its worker, or of functions.
+    pub line: Line,
     /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
     /// From 1.
@@ -566,6 +568,7 @@ impl Claiming<'_, '_> {
         }
         room.take(line);
         Some(LeasedCall {
+            line,
             key: due.key,
             due_at: due.due_at,
             attempt: due.attempts + 1,

@@ -163,14 +163,11 @@ fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s LeasedCall) ->
     Some(LoadedCall { loaded, process_type, state, api, call })
 }
 
-fn record(&LoadedCall { loaded, process_type, state, api, call, .. }: &LoadedCall<'_>) -> CallRecord {
+fn record(&LoadedCall { api, call, .. }: &LoadedCall<'_>) -> CallRecord {
     CallRecord {
         lease_number: call.lease.number,
-        worker_id: match process_type.is_for_function(&state.id.state_id, api) {
-            true => NO_WORKER,
-            false => process_type.worker_id(),
-        },
-        owner: loaded.meta.owner.to_u32(),
+        worker_id: call.line.worker,
+        owner: call.line.owner,
         is_suspect: call.is_suspect,
         ..CallRecord::of(call.key, api, call.attempt, call.first_attempt_at)
     }

@@ -242,6 +242,7 @@ impl Dispatch<'_> {
             }
             self.leased.push(LeasedCall {
                 key: (loaded.execution.id, *seq),
+                line,
                 due_at: call.not_before,
                 attempt: 1,
                 first_attempt_at: now,
