@@ -81,7 +81,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         timeout: deadline.left_for_call(&rpc_name)?,
         idempotency_key: idempotency_key.as_deref(),
     };
-    let (answer, context) = call(&target, &invocation, &attributes).map_err(|error| deadline.explain(error))?;
+    let (answer, context) = call(&target, &invocation, attributes).map_err(|error| deadline.explain(error))?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
@@ -278,12 +278,12 @@ impl ToCall {
 }
 
 /// Calls the worker or the function. Returns the answer, and the context for functions that the answer calls.
-fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
+fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let origin = calls::origin(&target.loaded)?;
-    let outgoing = OutgoingCall::of_rpc(&origin, (rpc_name, input), &invocation, clock::now(), timeout);
+    let outgoing = OutgoingCall::of_rpc(origin, (rpc_name, input), &invocation, clock::now(), timeout);
     let request = outgoing.request(attributes, guc::max_request_bytes())?;
     let outcome = match &target.config.function {
         Some(function) => {

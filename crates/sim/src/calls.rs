@@ -173,11 +173,10 @@ impl Simulator {
         }
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
         let (Loads { global, local }, timeout) = (Loads::of(&config, api), config.timeout(api));
-        let (origin, attributes) = (origin(run), self.load(run, &global, &local));
-        let outgoing = OutgoingCall::of_state(&origin, state, attempt, timeout);
-        let call = match outgoing.request(&attributes, MAX_REQUEST_BYTES) {
-            Ok(request) => self.given_out(run, &outgoing, &request),
-            Err(refusal) => return Some(Err((too_large(&refusal.message), Further::ByPolicy))),
+        let attributes = self.load(run, &global, &local);
+        let call = match CallRequest::of_state(origin(run), state, attempt, timeout, attributes, MAX_REQUEST_BYTES) {
+            Ok(request) => self.given_out(run, &request),
+            Err(failure) => return Some(Err((*failure, Further::ByPolicy))),
         };
         let open = OpenState {
             execution: id,
@@ -203,8 +202,8 @@ impl Simulator {
     }
 
     /// The next call to be handed out, with its number and headers.
-    pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> WorkerRequest {
-        let context = outgoing.context();
+    pub(crate) fn given_out(&self, run: &Run, request: &CallRequest<'_>) -> WorkerRequest {
+        let context = request.call.context();
         let mut headers = BTreeMap::from([
             ("Content-Type", "application/json".to_owned()),
             ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -219,7 +218,7 @@ impl Simulator {
             state_execution_id: context.state_execution_id.map(ToString::to_string),
             attempt: context.attempt,
             method: "POST",
-            path: request.path,
+            path: request.path(),
             headers,
             body: request.encode(),
             timeout_seconds: request.timeout().as_secs_f64(),

@@ -79,9 +79,8 @@ impl Simulator {
         let run = self.run(id);
         let (origin, attributes) = (origin(run), self.load(run, &global, &local));
         let what = (rpc_name.as_str(), input.as_ref());
-        let outgoing = OutgoingCall::of_rpc(&origin, what, &invocation, self.now, timeout.as_std());
-        let request = outgoing.request(&attributes, MAX_REQUEST_BYTES)?;
-        let given = self.given_out(run, &outgoing, &request);
+        let outgoing = OutgoingCall::of_rpc(origin, what, &invocation, self.now, timeout.as_std());
+        let given = self.given_out(run, &outgoing.request(attributes, MAX_REQUEST_BYTES)?);
         let open = OpenRpc {
             execution: id,
             asked,
