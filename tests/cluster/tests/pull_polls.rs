@@ -167,3 +167,24 @@ fn owners_take_turns_regardless_of_priorities() {
     }
     app.done(&[]);
 }
+
+/// An owner's turn comes after the owner that the session served last, although no call was due in between.
+#[test]
+fn owners_take_turns_although_calls_trickle_in() {
+    const ROLES: [&str; 3] = ["app", "other", "boss"];
+    let app = application("polls_trickle");
+    let (mut owners, mut worker) = (ROLES.map(|role| app.session(role)), app.db());
+    let claim = "SELECT split_part(request->'context'->>'processId', '-', 1) FROM xdb.claim_calls('pull')";
+    let mut served = Vec::new();
+    for round in 0..10 {
+        assert_eq!(worker.all::<String>(claim), Vec::<String>::new());
+        for (role, db) in ROLES.iter().zip(&mut owners) {
+            start(db, &format!("{role}-{round}"), 1, 0);
+        }
+        served.extend(ROLES.map(|_| worker.one::<String>(claim)));
+    }
+    for (nth, owner) in served.iter().enumerate() {
+        assert_eq!(*owner, served[nth % ROLES.len()], "{served:?}");
+    }
+    app.done(&[]);
+}
