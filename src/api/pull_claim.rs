@@ -10,8 +10,8 @@ use super::answering;
 use super::owners_tables::OwnersTables;
 use super::pull_scan::{DueLines, ScanMemory, in_turn};
 use super::{Caller, process, pull};
-use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
-use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
+use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, Paused, Verdict, eligible};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::commit::leasing;
 use crate::pg::crash;
 use crate::pg::function::Value;
@@ -385,7 +385,8 @@ impl Poll {
         };
         let global = match self.read(meta, &loads.global, owners, busy)? {
             Ok(global) => global,
-            Err(error) if is_passing(&error) => return Ok(None),
+            // Another claim makes the call. This one goes on with its other calls.
+            Err(error) if error.passes(false).is_some() => return Ok(None),
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
         let fingerprint = loads.locks().then(|| {
@@ -431,7 +432,7 @@ impl Poll {
             owners.read(|spi| tables.load(spi, meta, loading, LockType::NoLocking))
         };
         let read = guarded(|| identity::with_lock_timeout(TABLES_LOCKED, read));
-        if read.as_ref().is_err_and(is_passing) || began.elapsed() > SLOW_TABLES {
+        if read.as_ref().is_err_and(|error| error.passes(false).is_some()) || began.elapsed() > SLOW_TABLES {
             busy.insert(meta.owner);
         }
         match read {
@@ -486,12 +487,6 @@ impl Call<'_> {
         let DueCall { key, attempts, first_attempt_at, .. } = self.due;
         Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }
     }
-}
-
-/// Whether the call is not the reason for the error: a lock, a conflict with another transaction, or a server without
-/// resources. Then the call waits for another claim, and this claim goes on with its other calls.
-fn is_passing(error: &PgError) -> bool {
-    matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
 /// Records the failed attempts of calls whose leases have ended, but skips locked executions. Returns whether it wrote
