@@ -149,6 +149,52 @@ fn owners_take_turns_regardless_of_priorities() {
     let (mut greedy, mut modest) = (app.db(), app.session("other"));
     for priority in [10, 0, -10] {
         start(&mut greedy, &format!("greedy{priority}"), 400, priority);
+#[test]
+fn calls_of_other_shards_that_come_due_wake_no_session() {
+    let app = application("polls_others");
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    // The worker's line is known.
+    start(&mut db, "known", 1, 0);
+    let token: String = worker.one("SELECT token FROM xdb.claim_calls('pull')");
+    superuser.run(
+        "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+         SELECT gen_random_uuid(), 2, 0, w.worker_id, 'EXECUTE_API', now() + n * interval '20 ms', 'app'::regrole
+         FROM xdb.worker w, generate_series(1, 500) n",
+    );
+    statements(&mut superuser);
+    let (took, ()) =
+        timed(|| worker.run("SELECT * FROM xdb.claim_calls('pull', wait => '4 s', shards => '[512,1023]')"));
+    let polls = statements(&mut superuser).iter().filter(|text| text.starts_with("WITH worker AS")).count();
+    // One for each poll interval.
+    let most = 5 + 2 * took.as_secs() as usize;
+    assert!(polls <= most, "{polls} polls in {took:?}");
+    superuser.run("DELETE FROM xdb.task WHERE seq = 2");
+    worker.run(&format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!(null)).json()));
+    app.done(&[]);
+}
+
+/// A session that locked nothing finds the call of its token in two statements, once.
+#[test]
+fn the_call_of_an_answer_is_loaded_once() {
+    let app = application("polls_answers");
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    let locks = json!({"loadLocalAttributes": {"policy": "ALL", "lockType": "SHARE_LOCK"}});
+    app.register_with("pull", "locking", &Definition::starting_with("Only").step_with("Only", locks));
+    for (process_type, most) in [("plain", 9), ("locking", 10)] {
+        for round in 0..3 {
+            db.start(&format!("{process_type}-{round}"), process_type).go();
+            let token: String = worker.one("SELECT token FROM xdb.claim_calls('pull')");
+            statements(&mut superuser);
+            worker.run(&format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!(null)).json()));
+            let all = statements(&mut superuser);
+            let count = |part| all.iter().filter(|text| text.contains(part)).count();
+            assert_eq!((count("pg_has_role"), count("without_arrivals")), (1, 1), "{all:#?}");
+            assert!(all.len() <= most, "{process_type}: {all:#?}");
+        }
+    }
+    app.done(&[]);
+}
+
         start(&mut modest, &format!("modest{priority}-low"), 5, -1);
         start(&mut modest, &format!("modest{priority}-high"), 5, 1);
         // Of one session, and of sessions that claim once.
