@@ -212,7 +212,7 @@ pub fn complete_call(args: &Args) -> Result<Value> {
 }
 
 /// Waits while the engine has marks on attributes that the call loaded under locks, as RPCs do (`pg/shmem/marks.rs`).
-/// This happens before the session locks anything.
+/// This happens before the session locks anything. So while there are marks, the call is found and loaded twice.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
     let (execution, seq) = token.leased.key;
     let known = caller.on_system_tables(|spi, registry| token.find(spi, registry, caller, false))?;

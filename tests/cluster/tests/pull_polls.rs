@@ -195,6 +195,12 @@ fn the_call_of_an_answer_is_loaded_once() {
     app.done(&[]);
 }
 
+#[test]
+fn owners_take_turns_regardless_of_priorities() {
+    let app = application("polls_turns");
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    for priority in [10, 0, -10] {
+        start(&mut greedy, &format!("greedy{priority}"), 400, priority);
         start(&mut modest, &format!("modest{priority}-low"), 5, -1);
         start(&mut modest, &format!("modest{priority}-high"), 5, 1);
         // Of one session, and of sessions that claim once.
