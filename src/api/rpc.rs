@@ -302,17 +302,17 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) ->
             rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
         }
     };
-    let answer = answered(target, rpc_name, outcome)?;
-    let context = if answer.effects.call_functions.is_empty() { String::new() } else { outgoing.context().encode() };
+    let answer = answered(rpc_name, outcome)?;
+    let context =
+        if answer.effects.call_functions.is_empty() { String::new() } else { request.call.context().encode() };
     Ok((answer, context))
 }
 
 /// The answer of an RPC, or the error for its caller.
-fn answered(target: &ToCall, rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
-    let is_strict = target.process_type.definition.strict_answers;
+fn answered(rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
     match outcome {
         CallOutcome::Answer { status, retry_after, body } => {
-            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits())?)
         }
         CallOutcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
@@ -329,7 +329,8 @@ fn apply(
     read: KnownLocals,
 ) -> Result<()> {
     let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
-    if answer.is_read_only() && idempotency_key.is_none() {
+    // An answer with warnings goes on, because a strict type refuses it.
+    if answer.is_read_only() && answer.effects.warnings.is_empty() && idempotency_key.is_none() {
         return Ok(());
     }
     let output = answer.output.clone();

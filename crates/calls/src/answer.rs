@@ -2,7 +2,6 @@
 //!
 //! Limitations: sizes are checked where an answer is decoded, and rights where it is applied.
 
-use crate::apply::refused_strictly;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
@@ -164,18 +163,13 @@ pub fn read_rpc_answer(
     (status, retry_after): (u16, Option<u64>),
     body: &[u8],
     limits: &AnswerLimits,
-    is_strict: bool,
 ) -> Result<RpcAnswer, Refusal> {
     if status != 200 {
         // What the response says about retries is left to the caller.
         let (failure, _) = decode_error(status, retry_after, body);
         return Err(refusal::worker_refused(rpc_name, status, failure));
     }
-    let answer = decode_rpc(body, limits).map_err(|what| refusal::worker_failed(rpc_name, what))?;
-    match refused_strictly(&answer.effects.warnings, || is_strict) {
-        Some(failure) => Err(refusal::rpc_not_applied(rpc_name, failure)),
-        None => Ok(answer),
-    }
+    decode_rpc(body, limits).map_err(|what| refusal::worker_failed(rpc_name, what))
 }
 
 /// A failed attempt whose retries follow the policy of its state.
