@@ -73,13 +73,9 @@ impl Answered {
             Self::Retry(retried) => (0, &retried.effects),
             Self::Failed(..) | Self::Uncalled => return 0,
         };
-        let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
-        let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
-        let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
-        let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
-        let messages =
-            local.chain(global).chain(arguments).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
-        let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
+        let (rows, bytes) = effects.payloads().fold((own, 0), |(rows, all), payload| {
+            (rows + 1, all + payload.map_or(0, |payload| payload.as_str().len()))
+        });
         rows + bytes / 1024
     }
 
