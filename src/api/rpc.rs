@@ -54,14 +54,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let loads = target.loads();
     let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
-    let locking = Locking {
-        rpc_name: &rpc_name,
-        meta,
-        execution: id,
-        global: loading,
-        local: loading_local,
-        deadline: deadline.at(),
-    };
+    let locking = Locking { rpc_name: &rpc_name, meta, execution: id, loads: &loads, deadline: deadline.at() };
     deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
     let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
@@ -70,7 +63,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
         false => load()?,
     };
-    if locking.is_wanted() {
+    if loads.locks() {
         crash::point("rpc-locked");
     }
     let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
@@ -146,7 +139,7 @@ fn find(
 /// Locks the process for an RPC that excludes other changes. The lock is taken before the call, so that the process
 /// does not change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
-    if locking.is_wanted() {
+    if locking.loads.locks() {
         // The other half of the time is for the locks and the call.
         let until = rpc_deadline::halfway(locking.deadline);
         Locking { deadline: until, ..*locking }.respect_marks(caller)?;

@@ -383,15 +383,24 @@ fn error_of<T>(used: TableOutcome<T>) -> PgError {
     }
 }
 
+/// An error for the history, and what its text ends with.
+fn shown(error: &PgError) -> (PgError, String) {
+    let error = error::explained(error.clone());
+    let end = error.public_detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+    (error, end)
+}
+
+/// An error of a function as a failed attempt. The SQLSTATE is the type of the failure.
+pub fn raised(error: &PgError) -> Failure {
+    let (error, end) = shown(error);
+    Failure { context: error.functions(), ..Failure::of(error.sqlstate(), format!("{}{end}", error.message)) }
+}
+
 /// A refusal as the failed attempt of a call.
 pub fn refused(error: &PgError) -> Failure {
-    let context = error.functions();
-    let error = error::explained(error.clone());
-    let sql_state = error.sqlstate();
-    let detail = match error.public_detail() {
-        Some(more) => format!("{} ({sql_state}): {more}", error.message),
-        None => format!("{} ({sql_state})", error.message),
-    };
+    let (error, end) = shown(error);
+    let (context, sql_state) = (error.functions(), error.sqlstate());
+    let detail = format!("{} ({sql_state}){end}", error.message);
     let error = AppDatabaseError {
         sql_state,
         message: error.message.clone(),

@@ -15,7 +15,7 @@ use super::role::{RUNNERS_CALLS, Role, function_runners, lane_of, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::types::Turn;
-use crate::calls::{Maker, Paused, Verdict};
+use crate::calls::{Loads, Maker, Paused, Verdict};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -535,10 +535,9 @@ impl Claiming<'_, '_> {
         }
         let config = config(loaded, state);
         let takes_locks = self.turn.role.grants_locks() || is_for_function;
-        let wants = (takes_locks && unfit.is_none() && wants_locks(&config, api)).then(|| {
-            let (global, local) = (config.load_global(api), config.load_local(api));
-            locks::wants(&loaded.meta, due.key.0, &global, &local, types)
-        });
+        let loads = Loads::of(&config, api);
+        let wants = (takes_locks && unfit.is_none() && loads.locks())
+            .then(|| locks::wants(&loaded.meta, due.key.0, &loads, types));
         match wants {
             // The function locks the rows itself.
             Some(wants) if is_for_function => {
@@ -701,11 +700,6 @@ fn knows_functions(lines: &Lines) -> bool {
 /// A lease of this turn, for a call with this timeout.
 pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
     Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
-}
-
-/// Whether a call loads anything under a lock.
-pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
-    config.load_global(api).locks() || config.load_local(api).locks()
 }
 
 /// The options of a state execution: its own override the registered ones.

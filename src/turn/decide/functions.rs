@@ -12,6 +12,7 @@
 //! milliseconds. A next call that fails there is undone. Then it is claimed like any other call, so that its attempts
 //! count.
 
+use super::super::app_tables::raised;
 use super::super::owners::why_unfit;
 use super::super::role::function_runners;
 use super::*;
@@ -41,14 +42,6 @@ type Undone = Outcome<ItemOutcome>;
 
 /// Nothing is left to call.
 const OVER: Undone = Undone::Over(Rejection::Stale);
-
-/// An error of the function as a failed attempt. The SQLSTATE is the type of the failure.
-fn raised(error: &PgError) -> Failure {
-    let context = error.functions();
-    let error = crate::error::explained(error.clone());
-    let why = error.public_detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    Failure { context, ..Failure::of(error.sqlstate(), format!("{}{why}", error.message)) }
-}
 
 impl Decider<'_, '_, '_> {
     /// Calls a function, and then the functions of the next states.
