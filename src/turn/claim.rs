@@ -567,8 +567,8 @@ impl Claiming<'_, '_> {
         }
         room.take(line);
         Some(LeasedCall {
-            line,
             key: due.key,
+            line,
             due_at: due.due_at,
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),

@@ -1443,3 +1443,42 @@ PREPARE statement AS
 SELECT w.secrets, ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values FROM xdb.worker w WHERE w.name = $1;
 DEALLOCATE statement;
 
+-- store::app_tables, for a sample
+CREATE TABLE public.sample (id text PRIMARY KEY, n int);
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer);
+DEALLOCATE statement;
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) ON CONFLICT ("id") DO NOTHING;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(ROW(t."n")) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(ROW(r."n")) FROM ONLY "public"."sample" t, pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE OF t;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR SHARE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+UPDATE ONLY "public"."sample" t SET "n" = r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
