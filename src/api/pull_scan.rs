@@ -177,7 +177,7 @@ impl DueLines {
             owners.range((Bound::Excluded(last), Bound::Unbounded)).chain(owners.range(..=last)).collect();
         let due = |lines: &Vec<&DueLine>| lines.iter().fold(0, |sum: usize, line| sum.saturating_add(line.due));
         let (shares, served) = shares(&in_turn.iter().map(|(_, lines)| due(lines)).collect::<Vec<_>>(), places);
-        memory.last = served.map(|served| *in_turn[served].0);
+        memory.last = served.map(|served| *in_turn[served].0).or(memory.last);
         let mut rooms = Vec::new();
         for ((_, lines), mut share) in in_turn.into_iter().zip(shares) {
             for due in lines {

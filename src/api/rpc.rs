@@ -54,14 +54,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let loads = Loads::of_rpc(&target.config);
     let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
-    let locking = Locking {
-        rpc_name: &rpc_name,
-        meta,
-        execution: id,
-        global: loading,
-        local: loading_local,
-        deadline: deadline.at(),
-    };
+    let locking = Locking { rpc_name: &rpc_name, meta, execution: id, loads: &loads, deadline: deadline.at() };
     deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
     let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
@@ -70,7 +63,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
         false => load()?,
     };
-    if locking.is_wanted() {
+    if loads.locks() {
         crash::point("rpc-locked");
     }
     let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
@@ -81,7 +74,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         timeout: deadline.left_for_call(&rpc_name)?,
         idempotency_key: idempotency_key.as_deref(),
     };
-    let (answer, context) = call(&target, &invocation, &attributes).map_err(|error| deadline.explain(error))?;
+    let (answer, context) = call(&target, &invocation, attributes).map_err(|error| deadline.explain(error))?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
@@ -146,7 +139,7 @@ fn find(
 /// Locks the process for an RPC that excludes other changes. The lock is taken before the call, so that the process
 /// does not change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
-    if locking.is_wanted() {
+    if locking.loads.locks() {
         // The other half of the time is for the locks and the call.
         let until = rpc_deadline::halfway(locking.deadline);
         Locking { deadline: until, ..*locking }.respect_marks(caller)?;
@@ -266,12 +259,12 @@ impl ToCall {
 }
 
 /// Calls the worker or the function. Returns the answer, and the context for functions that the answer calls.
-fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
+fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let origin = calls::origin(&target.loaded)?;
-    let outgoing = OutgoingCall::of_rpc(&origin, (rpc_name, input), &invocation, clock::now(), timeout);
+    let outgoing = OutgoingCall::of_rpc(origin, (rpc_name, input), &invocation, clock::now(), timeout);
     let request = outgoing.request(attributes, guc::max_request_bytes())?;
     let outcome = match &target.config.function {
         Some(function) => {
@@ -290,17 +283,17 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
             rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
         }
     };
-    let answer = answered(target, rpc_name, outcome)?;
-    let context = if answer.effects.call_functions.is_empty() { String::new() } else { outgoing.context().encode() };
+    let answer = answered(rpc_name, outcome)?;
+    let context =
+        if answer.effects.call_functions.is_empty() { String::new() } else { request.call.context().encode() };
     Ok((answer, context))
 }
 
 /// The answer of an RPC, or the error for its caller.
-fn answered(target: &ToCall, rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
-    let is_strict = target.process_type.definition.strict_answers;
+fn answered(rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
     match outcome {
         CallOutcome::Answer { status, retry_after, body } => {
-            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits())?)
         }
         CallOutcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
@@ -317,7 +310,8 @@ fn apply(
     read: KnownLocals,
 ) -> Result<()> {
     let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
-    if answer.is_read_only() && idempotency_key.is_none() {
+    // An answer with warnings goes on, because a strict type refuses it.
+    if answer.is_read_only() && answer.effects.warnings.is_empty() && idempotency_key.is_none() {
         return Ok(());
     }
     let output = answer.output.clone();

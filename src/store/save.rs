@@ -12,7 +12,7 @@ use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
-use super::registry::{NO_WORKER, WorkerId};
+use super::registry::{ProcessType, WorkerId};
 use super::state::{self, State};
 use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
@@ -25,6 +25,7 @@ use crate::pg::spi::{Spi, Statement};
 use crate::pg::wake::NewCall;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use xdb_calls::{CallOf, Facts, Maker};
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
@@ -262,11 +263,10 @@ impl<'a> BatchChanges<'a> {
         };
         let mut row = Task::of(execution, state.seq, meta.shard, meta.owner, api, call.not_before);
         // A process type that is not registered has no worker. Its tasks wait until it is registered again.
-        (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
-            Some(t) => ((calls.lane)(meta), t.worker_id()),
-            None => ((calls.lane)(meta), NO_WORKER),
-        };
+        let registered = meta.process_type.as_deref().map(ProcessType::facts);
+        let maker = Facts::new(execution, CallOf::State(state, api), registered, calls.now).maker();
+        row.worker_id = meta.worker_of(maker);
+        row.lane = if maker == Maker::Function { RUNNERS_LANE } else { (calls.lane)(meta) };
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);

@@ -15,7 +15,7 @@ use super::role::{RUNNERS_CALLS, Role, function_runners, lane_of, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::types::Turn;
-use crate::calls::{Maker, Paused, Verdict};
+use crate::calls::{Loads, Maker, Paused, Verdict};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -48,6 +48,8 @@ const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 /// A call with its lease. Its request is submitted after the commit.
 pub struct LeasedCall {
     pub key: StateKey,
+    /// The line in which the call takes its places: of its worker, or of functions.
+    pub line: Line,
     /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
     /// From 1.
@@ -533,10 +535,9 @@ impl Claiming<'_, '_> {
         }
         let config = config(loaded, state);
         let takes_locks = self.turn.role.grants_locks() || is_for_function;
-        let wants = (takes_locks && unfit.is_none() && wants_locks(&config, api)).then(|| {
-            let (global, local) = (config.load_global(api), config.load_local(api));
-            locks::wants(&loaded.meta, due.key.0, &global, &local, types)
-        });
+        let loads = Loads::of(&config, api);
+        let wants = (takes_locks && unfit.is_none() && loads.locks())
+            .then(|| locks::wants(&loaded.meta, due.key.0, &loads, types));
         match wants {
             // The function locks the rows itself.
             Some(wants) if is_for_function => {
@@ -567,6 +568,7 @@ impl Claiming<'_, '_> {
         room.take(line);
         Some(LeasedCall {
             key: due.key,
+            line,
             due_at: due.due_at,
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
@@ -698,11 +700,6 @@ fn knows_functions(lines: &Lines) -> bool {
 /// A lease of this turn, for a call with this timeout.
 pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
     Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
-}
-
-/// Whether a call loads anything under a lock.
-pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
-    config.load_global(api).locks() || config.load_local(api).locks()
 }
 
 /// The options of a state execution: its own override the registered ones.

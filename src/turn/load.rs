@@ -109,7 +109,7 @@ impl Named {
                         // The whole state, for the request of the function.
                         named.states.push(record.key);
                     }
-                    if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
+                    if record.reads.as_ref().is_some_and(|reads| reads.loads.local.locks()) {
                         named.with_locked_keys.push(id);
                     }
                     for (queue, wanted) in queue::demand(answer.queues(), answer.publishes()) {

@@ -5,14 +5,14 @@
 
 use super::app_tables::AppTables;
 use super::attribute_locks::AttributeLocks;
-use super::claim::{LeasedCall, config, lease, wants_locks};
+use super::claim::{LeasedCall, config, lease};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::next::{Next, Why};
 use super::owners::UnfitOwners;
 use super::types::Turn;
-use crate::calls::{Maker, Verdict};
+use crate::calls::{Loads, Maker, Verdict};
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};
@@ -231,7 +231,7 @@ impl Dispatch<'_> {
                 continue;
             }
             let config = config(loaded, state);
-            if wants_locks(&config, api) {
+            if Loads::of(&config, api).locks() {
                 // Claiming grants locks, later in this transaction.
                 continue;
             }
@@ -242,6 +242,7 @@ impl Dispatch<'_> {
             }
             self.leased.push(LeasedCall {
                 key: (loaded.execution.id, *seq),
+                line,
                 due_at: call.not_before,
                 attempt: 1,
                 first_attempt_at: now,

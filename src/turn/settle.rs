@@ -146,7 +146,7 @@ impl Memory {
         next.now_if(self.backlog.is_ready(), Why::Answers);
         self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
-        let next = if next.is_now() { next } else { self.next() };
+        let next = next.min(self.next());
         let left = if nothing_left { nothing_waits.then_some(false) } else { scanned.then_some(true) };
         self.scans.rest(left, next);
         next

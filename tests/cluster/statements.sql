@@ -1010,12 +1010,12 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_FROM_CURSORS
 PREPARE statement AS
-WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT v.* FROM unnest($8::int2[], $9::oid[], $10::int2[], $11::timestamptz[]) AS v (lane, owner, priority, since)), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, false AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
+WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT v.* FROM unnest($8::int2[], $9::oid[], $10::int2[], $11::timestamptz[]) AS v (lane, owner, priority, since)), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 100) AS a WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, false AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_FROM_HEAD
 PREPARE statement AS
-WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT o.* FROM worker w CROSS JOIN LATERAL (SELECT a.lane, o.* FROM unnest('{0,1}'::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE head (owner, priority, since) AS ( (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.priority, t.due_at LIMIT 1) UNION ALL SELECT n.* FROM head CROSS JOIN LATERAL (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND (t.owner, t.priority) > (head.owner, head.priority) ORDER BY t.owner, t.priority, t.due_at LIMIT 1) AS n) SELECT * FROM head) AS o) AS o), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, ($9 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $8 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
+WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT o.* FROM worker w CROSS JOIN LATERAL (SELECT a.lane, o.* FROM unnest('{0,1}'::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE head (owner, priority, since) AS ( (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.priority, t.due_at LIMIT 1) UNION ALL SELECT n.* FROM head CROSS JOIN LATERAL (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND (t.owner, t.priority) > (head.owner, head.priority) ORDER BY t.owner, t.priority, t.due_at LIMIT 1) AS n) SELECT * FROM head) AS o) AS o), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 100) AS a WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, ($9 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $8 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_OF_TOKEN
@@ -1441,5 +1441,44 @@ DEALLOCATE statement;
 -- xdb::store::worker_secret::OF_WORKER
 PREPARE statement AS
 SELECT w.secrets, ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values FROM xdb.worker w WHERE w.name = $1;
+DEALLOCATE statement;
+
+-- store::app_tables, for a sample
+CREATE TABLE public.sample (id text PRIMARY KEY, n int);
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer);
+DEALLOCATE statement;
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) ON CONFLICT ("id") DO NOTHING;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(ROW(t."n")) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(ROW(r."n")) FROM ONLY "public"."sample" t, pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE OF t;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR SHARE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+UPDATE ONLY "public"."sample" t SET "n" = r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
 DEALLOCATE statement;
 

@@ -148,16 +148,11 @@ fn warnings(command: &Command) -> &[String] {
     command.effects().map_or(&[], |effects| &effects.warnings)
 }
 
-/// Why an answer with warnings is refused, if its process type is strict.
-pub(crate) fn refused_strictly(warnings: &[String], is_strict: impl FnOnce() -> bool) -> Option<Failure> {
-    (!warnings.is_empty() && is_strict()).then(|| invalid_answer(warnings.join("; ")))
-}
-
 /// Decides about a command, and applies its events.
 // Long because it is a sequence of steps, and each of them may end it.
 pub fn apply<D: Driver>(driver: &mut D, command: &Command) -> Result<Outcome<D::Later>, D::Error> {
-    if let Some(failure) = refused_strictly(warnings(command), || driver.is_strict()) {
-        return Ok(Outcome::Failed(failure, Further::ByPolicy));
+    if !warnings(command).is_empty() && driver.is_strict() {
+        return Ok(Outcome::Failed(invalid_answer(warnings(command).join("; ")), Further::ByPolicy));
     }
     let mut events = match driver.decide(command)? {
         Ok(events) => events,

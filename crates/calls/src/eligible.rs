@@ -230,6 +230,16 @@ impl<'a> Facts<'a> {
         of_process.map(Paused::Process).into_iter().chain(of_type.map(Paused::Type))
     }
 
+    /// The process or session that makes the call.
+    pub fn maker(&self) -> Maker {
+        let Some(TypeFacts { definition, worker, .. }) = self.process_type else { return Maker::Unregistered };
+        match (worker, self.listed(definition).1) {
+            (TypeWorker::None, _) | (_, Some(_)) => Maker::Function,
+            (TypeWorker::Called, None) => Maker::Worker { is_slow: self.tables != Marked::Not },
+            (TypeWorker::Pulls(worker), None) => Maker::PullWorker(worker),
+        }
+    }
+
     /// Whether the type lists what is called, and the function that answers it.
     fn listed(&self, definition: &'a Definition) -> (bool, Option<&'a str>) {
         match self.called {
@@ -244,15 +254,9 @@ impl<'a> Facts<'a> {
 
 /// Judges a call: which process or session makes it, and what becomes of it if this one asks.
 pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
-    let Some(TypeFacts { definition, worker, .. }) = facts.process_type else {
-        return (Maker::Unregistered, Verdict::Elsewhere);
-    };
+    let maker = facts.maker();
+    let Some(TypeFacts { definition, .. }) = facts.process_type else { return (maker, Verdict::Elsewhere) };
     let (is_listed, function) = facts.listed(definition);
-    let maker = match worker {
-        TypeWorker::Called if function.is_none() => Maker::Worker { is_slow: facts.tables != Marked::Not },
-        TypeWorker::Pulls(worker) if function.is_none() => Maker::PullWorker(worker),
-        _ => Maker::Function,
-    };
     let is_elsewhere = !asker.makes(maker);
     if is_elsewhere && (asker.pulls() || matches!(maker, Maker::PullWorker(_))) {
         return (maker, Verdict::Elsewhere);

@@ -223,11 +223,24 @@ pub struct Effects {
 impl Effects {
     /// Whether the answer changes nothing besides its decision. Warnings don't count.
     pub fn is_empty(&self) -> bool {
-        self.publish_to_local_queue.is_empty()
-            && self.publish_to_global_queue.is_empty()
-            && self.write_local_attributes.is_empty()
-            && self.write_global_attributes.is_empty()
-            && self.call_functions.is_empty()
+        self.payloads().next().is_none() && self.write_global_attributes.is_empty()
+    }
+
+    /// The payload of each thing that the answer writes to XDB's tables, or has to call.
+    pub fn payloads(&self) -> impl Iterator<Item = Option<&Json>> {
+        // The compiler reports a new field here.
+        let Self {
+            publish_to_local_queue,
+            publish_to_global_queue,
+            write_local_attributes,
+            write_global_attributes: _,
+            call_functions,
+            warnings: _,
+        } = self;
+        let local = publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
+        let global = publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
+        let calls = call_functions.iter().map(|call| call.argument.as_ref());
+        write_local_attributes.values().map(Some).chain(local).chain(global).chain(calls)
     }
 }
 

@@ -60,10 +60,10 @@ impl Simulator {
         if self.now > call.deadline {
             return Err(refusal::worker_failed(name, call.timed_out()));
         }
-        let is_strict = self.definition(self.run(id)).strict_answers;
-        let answer = read_rpc_answer(name, status, body, &LIMITS, is_strict)?;
+        let answer = read_rpc_answer(name, status, body, &LIMITS)?;
         let output = answer.output.clone();
-        if *has_key || !answer.is_read_only() {
+        // An answer with warnings goes on, because a strict type refuses it.
+        if *has_key || !answer.is_read_only() || !answer.effects.warnings.is_empty() {
             let command = Command::RpcAnswered { rpc_name: name.clone(), answer };
             self.apply(id, &command, Some(call))?.of_rpc(&self.run(id).execution.process_id, name)?;
         }

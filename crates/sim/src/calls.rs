@@ -222,14 +222,14 @@ impl Simulator {
         let attributes = loads.attributes(self.tables.load(run, &loads.global), local);
         let outgoing = match &called {
             Called::State(attempt) => {
-                OutgoingCall::of_state(&origin, &execution.states[&attempt.seq], *attempt, timeout)
+                OutgoingCall::of_state(origin, &execution.states[&attempt.seq], *attempt, timeout)
             }
             Called::Rpc(AskedRpc { name, input, invocation, .. }) => {
-                OutgoingCall::of_rpc(&origin, (name, input.as_ref()), invocation, self.now, timeout.as_std())
+                OutgoingCall::of_rpc(origin, (name, input.as_ref()), invocation, self.now, timeout.as_std())
             }
         };
-        let request = outgoing.request(&attributes, MAX_REQUEST_BYTES)?;
-        let context = outgoing.context();
+        let request = outgoing.request(attributes, MAX_REQUEST_BYTES)?;
+        let context = request.call.context();
         let handed_out = present(json!({
             "call": self.last_call + 1,
             "process_id": execution.process_id,
@@ -238,7 +238,7 @@ impl Simulator {
             "state_execution_id": context.state_execution_id,
             "attempt": context.attempt,
             "method": "POST",
-            "path": request.path,
+            "path": request.path(),
             "headers": present(json!({
                 "Content-Type": "application/json",
                 "User-Agent": concat!("xdb/", env!("CARGO_PKG_VERSION")),
