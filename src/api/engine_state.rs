@@ -64,7 +64,7 @@ fn stopped(spi: &Spi) -> Result<String> {
     if is_closed {
         return Ok("this database allows no connections: ALTER DATABASE ... ALLOW_CONNECTIONS true".to_owned());
     }
-    if shmem::held_until(process::database()).is_some() {
+    if shmem::blocked_until(process::database()).is_some() {
         return Ok("a statement is running that needs the database without connections".to_owned());
     }
     if !shmem::has_launcher() {

@@ -236,7 +236,7 @@ fn target(
         Verdict::Fails(..) => Err(error::no_worker_for_rpc(rpc_name)),
         Verdict::Waits(reason) => Err(error::worker_failed(rpc_name, reason.to_string())),
         Verdict::Closes(why) => Err(error::worker_failed(rpc_name, why)),
-        Verdict::MayBeMade | Verdict::Held(_) => Ok(target),
+        Verdict::MayBeMade | Verdict::Parked(_) => Ok(target),
     }
 }
 
@@ -247,7 +247,7 @@ impl ToCall {
         refuse_superuser(caller, self.config.function.is_some())?;
         let id = self.loaded.before.id;
         let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
-        let is_paused = matches!(self.verdict(), Verdict::Held(_));
+        let is_paused = matches!(self.verdict(), Verdict::Parked(_));
         let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
         if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;

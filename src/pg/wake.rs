@@ -50,7 +50,7 @@ enum Note {
 thread_local! {
     /// By subtransaction. Later subtransactions have higher numbers, so the notes of the innermost one stand last.
     static NOTES: RefCell<BTreeSet<(pg_sys::SubTransactionId, Note)>> = const { RefCell::new(BTreeSet::new()) };
-    static HOLDING: Cell<bool> = const { Cell::new(false) };
+    static BLOCKING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
@@ -185,10 +185,10 @@ pub fn forget_worker_at_commit(worker: i32) {
     note(Note::ForgetWorker(worker));
 }
 
-/// Releases this process's holds when the transaction commits or rolls back.
-pub(super) fn release_holds_at_end() {
+/// Releases this process's blocks of databases when the transaction commits or rolls back.
+pub(super) fn release_blocks_at_end() {
     ensure_registered();
-    HOLDING.set(true);
+    BLOCKING.set(true);
 }
 
 unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type, _: *mut c_void) {
@@ -220,8 +220,8 @@ fn transaction_ended(committed: bool) {
         carry_out(&notes);
     }
     // After the wake-ups: the launcher may look at once, and must see everything.
-    if HOLDING.replace(false) {
-        shmem::release_holds();
+    if BLOCKING.replace(false) {
+        shmem::release_blocks();
     }
 }
 
@@ -275,8 +275,8 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
-    if HOLDING.replace(false) {
-        shmem::release_holds();
+    if BLOCKING.replace(false) {
+        shmem::release_blocks();
     }
 }
 

@@ -257,7 +257,7 @@ impl Launcher {
             }
             return Some(at);
         }
-        if let Some(until) = shmem::held_until(database) {
+        if let Some(until) = shmem::blocked_until(database) {
             let left = u64::try_from(until - raw::now_micros()).unwrap_or(0);
             return Some(now + Duration::from_micros(left));
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | The process type is registered. | `Elsewhere` |
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
-//! | Neither the process nor its type is paused. | `Held` |
+//! | Neither the process nor its type is paused. | `Parked` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
 //! | The process uses no table and no function that crashed a process of the engine. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
@@ -12,8 +12,8 @@
 //! | | `MayBeMade` |
 //!
 //! The order has reasons:
-//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions hold it.
-//! - A pause comes before the marks of tables: a held call is not moved between the scheduler and the runners.
+//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions park it.
+//! - A pause comes before the marks of tables: a parked call is not moved between the scheduler and the runners.
 //! - An asker that does not make the call does not check the owner: the maker records the failure.
 //! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
@@ -85,7 +85,7 @@ pub enum Verdict<'a> {
     /// Another process or session makes the call.
     Elsewhere,
     /// The call leaves the due calls until the pause ends.
-    Held(Paused<'a>),
+    Parked(Paused<'a>),
     /// The call stays where it is, and is judged again later.
     Waits(Reason),
     /// The attempt fails before the call is made.
@@ -228,7 +228,7 @@ pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
         return (maker, Verdict::Elsewhere);
     }
     if let Some(paused) = facts.paused(asker) {
-        return (maker, Verdict::Held(paused));
+        return (maker, Verdict::Parked(paused));
     }
     if is_elsewhere {
         return (maker, Verdict::Elsewhere);

@@ -169,7 +169,7 @@ impl Simulator {
         match eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, api))).1 {
             Verdict::MayBeMade => {}
             Verdict::Fails(failure, further) => return Some(Err((failure, further))),
-            Verdict::Elsewhere | Verdict::Held(_) | Verdict::Waits(_) | Verdict::Closes(_) => return None,
+            Verdict::Elsewhere | Verdict::Parked(_) | Verdict::Waits(_) | Verdict::Closes(_) => return None,
         }
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
         let (Loads { global, local }, timeout) = (Loads::of(&config, api), config.timeout(api));

@@ -66,7 +66,7 @@ impl Simulator {
 
     /// The next due time after now.
     fn next(&self) -> Option<Timestamp> {
-        // A call held by a pause becomes due at the end of the pause, if the pause has an end.
+        // A call that a pause has parked becomes due at the end of the pause, if the pause has an end.
         let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
         let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);

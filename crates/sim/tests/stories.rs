@@ -527,7 +527,7 @@ fn a_paused_process_makes_no_call_and_accepts_everything_else() {
 }
 
 #[test]
-fn a_paused_type_holds_calls_or_refuses_starts() {
+fn a_paused_type_parks_calls_or_refuses_starts() {
     let mut sim = Sim::of(one_state(json!({})));
     sim.ask("pause_process_type", json!({"process_type": "P"}));
     sim.start("p");

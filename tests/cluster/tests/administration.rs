@@ -131,7 +131,7 @@ fn the_next_turn_is_shown_and_logged_with_its_reason() {
 }
 
 #[test]
-fn a_pause_lets_answers_in_flight_be_applied() {
+fn a_pause_lets_answers_of_calls_under_way_be_applied() {
     let (app, worker) = application("admin_in_flight");
     worker.misbehave(|_| Reply::hang(force_complete(json!("in flight"))));
     let mut db = app.db();

@@ -71,7 +71,7 @@ fn a_terminated_scheduler_is_restarted_and_work_continues() {
 }
 
 #[test]
-fn a_killed_scheduler_with_fifty_calls_in_flight() {
+fn a_killed_scheduler_with_fifty_calls_under_way() {
     let app = App::alone("crash_kill", ClusterOptions::default());
     let worker = app.worker(counting);
     app.register("counter", &counter());
