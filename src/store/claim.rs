@@ -5,7 +5,7 @@
 
 use super::StateKey;
 use super::lanes::{
-    CRASHED_LANE, PARKED_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners, free_for_scheduler, lane_at,
+    CRASHED_LANE, Lane, PARKED_LANE, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners, free_for_scheduler, lane_at,
     own_place,
 };
 use super::lines::in_level;

@@ -60,9 +60,9 @@ statements! {
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {PARKED_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$6"), batch::<OfLevel>(), in_level("v"));
-    STILL_PARKED = format!("SELECT EXISTS (SELECT FROM xdb.task t \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE}) AS is_parked")
-        => fn still_parked(ids: &[ExecutionId]) -> bool;
+    STILL_PARKED = format!("SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id) \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} LIMIT 1")
+        => fn still_parked(ids: &[ExecutionId]) -> Option<String>;
     RESUME = format!("UPDATE xdb.task t SET {} \
         WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE}", own_place())
         => fn own_places(ids: &[ExecutionId]) -> ();
@@ -90,7 +90,7 @@ pub fn park_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     Ok(parked_now(park_paused(spi, keys)?))
 }
 
-/// Due calls of paused types that were found, and the levels in which they were found. The levels may have more of them.
+/// Due calls of paused types that were found, and the levels in which they were found. The levels may have more.
 #[derive(Default)]
 pub struct OfPausedTypes {
     pub types: BTreeSet<TypeId>,
@@ -139,8 +139,11 @@ pub(super) fn resume(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
         return Ok(());
     }
     own_places(spi, ids)?;
-    if has_transaction_snapshot() && spi.with_latest_snapshot(|spi| still_parked(spi, ids))? {
-        return Err(error::could_not_serialize("a call of the process was put aside meanwhile"));
+    if has_transaction_snapshot()
+        && let Some(process_id) = spi.with_latest_snapshot(|spi| still_parked(spi, ids))?
+    {
+        let why = format_args!("a call of process \"{process_id}\" was parked after this transaction's snapshot");
+        return Err(error::could_not_serialize(why));
     }
     Ok(())
 }

@@ -258,7 +258,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         // Nothing has happened.
                         return Ok(());
                     }
-                    let why = "its lease is lost: the call was made again or has ended";
+                    let why = "lease lost: the call was made again or has ended";
                     return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);

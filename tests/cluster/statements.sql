@@ -185,7 +185,7 @@ DEALLOCATE statement;
 
 -- xdb::store::check::values::INBOX
 PREPARE statement AS
-SELECT jsonb_build_object('inbox_id', i.inbox_id)::text AS key, array_remove(ARRAY[CASE WHEN NOT $2::bool THEN 'should not be there' END, CASE WHEN $2::bool AND i.shard <> $3::int2 THEN 'shard is ' || i.shard || ' and should be ' || $3::int2 END, CASE WHEN i.bytes < 0 THEN 'bytes is negative' END], NULL) AS problems FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id;
+SELECT jsonb_build_object('inbox_id', i.inbox_id)::text AS key, array_remove(ARRAY[CASE WHEN NOT $2::bool THEN 'unexpected row' END, CASE WHEN $2::bool AND i.shard <> $3::int2 THEN 'shard is ' || i.shard || ' and should be ' || $3::int2 END, CASE WHEN i.bytes < 0 THEN 'bytes is negative' END], NULL) AS problems FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id;
 DEALLOCATE statement;
 
 -- xdb::store::check::values::LATEST
@@ -205,7 +205,7 @@ DEALLOCATE statement;
 
 -- xdb::store::check::values::SURROUNDINGS
 PREPARE statement AS
-SELECT jsonb_build_object()::text AS key, array_remove(ARRAY[CASE WHEN p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y WHERE y.type_id = p.type_id AND y.process_type = p.process_type) THEN 'process_execution: type_id is not that of its process type' END, CASE WHEN COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]') THEN 'process_execution: attribute_keys do not fit the tables of its mapping_id' END, CASE WHEN EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) THEN 'purged: should not be there: the execution is' END], NULL) AS problems FROM xdb.process_execution AS p WHERE p.execution_id = $1;
+SELECT jsonb_build_object()::text AS key, array_remove(ARRAY[CASE WHEN p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y WHERE y.type_id = p.type_id AND y.process_type = p.process_type) THEN 'process_execution: type_id is not that of its process type' END, CASE WHEN COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]') THEN 'process_execution: attribute_keys do not fit the tables of its mapping_id' END, CASE WHEN EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) THEN 'purged: unexpected row: the execution is' END], NULL) AS problems FROM xdb.process_execution AS p WHERE p.execution_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::check::values::TASKS
@@ -825,7 +825,7 @@ DEALLOCATE statement;
 
 -- xdb::store::parked::STILL_PARKED
 PREPARE statement AS
-SELECT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = ANY ($1) AND t.lane = 2) AS is_parked;
+SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id) WHERE t.execution_id = ANY ($1) AND t.lane = 2 LIMIT 1;
 DEALLOCATE statement;
 
 -- xdb::store::parked::WALK

@@ -6,7 +6,7 @@
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
 //! | Neither the process nor its type is paused. | `Parked` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
-//! | The process uses no table and no function that crashed a process of the engine. | `Waits` |
+//! | The process uses no table and no function in which a process of the engine could not be cancelled. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
 //! | The type lists the state, and has a worker or a function for it. | `Fails` |
 //! | | `MayBeMade` |
@@ -56,7 +56,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlyTable => "a table or function of the process crashed a process of the engine",
+            Self::DeadlyTable => "a statement in a table or function of the process could not be cancelled, so the engine process ended itself",
         })
     }
 }
@@ -97,7 +97,7 @@ pub enum Verdict<'a> {
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Using a table or function of the process crashed a process of the engine.
+    /// A process of the engine could not be cancelled in a table or function of the process, and has ended itself.
     DeadlyTable,
 }
 
@@ -123,7 +123,7 @@ pub enum Marked {
     #[default]
     Not,
     Slow,
-    /// Using one of them crashed a process of the engine.
+    /// A process of the engine could not be cancelled in one of them, and has ended itself.
     Deadly,
 }
 

@@ -142,7 +142,7 @@ impl FromStr for StateExecutionId {
             .and_then(|(state_id, number)| Some((state_id, number.parse().ok().filter(|n| *n > 0)?)));
         match parsed {
             Some((state_id, number)) => Ok(Self { state_id: state_id.to_owned(), number }),
-            None => Err(format!("\"{text}\" is not a state execution id")),
+            None => Err(format!("\"{text}\" is not the id of a step")),
         }
     }
 }

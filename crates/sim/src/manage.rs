@@ -86,7 +86,7 @@ impl Simulator {
 
     fn seq(&self, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
         let found = self.run(id).execution.states.values().find(|found| found.id == *state);
-        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_state_execution(state))
+        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_step(state))
     }
 
     /// Writes or deletes a row, as with SQL. Returns the rows with this key, or all rows if no key is given.

@@ -75,7 +75,7 @@ fn spent_retries_fail_the_process() {
     let call = sim.call();
     sim.fail(&call, "Broken");
     assert_eq!(sim.status("p"), "FAILED");
-    assert_eq!(sim.describe("p")["reason"], "state A-1 failed after 1 attempts: it did not work");
+    assert_eq!(sim.describe("p")["reason"], "step A-1 failed at attempt 1: it did not work");
     sim.is_sound();
 }
 

@@ -517,7 +517,7 @@ fn status_shows_where_calls_wait_for_places_and_which_limit_to_raise() {
     superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 100)", worker.url()));
     worker.wait_for_count("it has half", 20, 4, |_| true);
     let shown = shows("4 calls wait for a place at worker \"stub\"");
-    assert!(shown.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{shown}");
+    assert!(shown.contains("it may have 4 calls under way, half of the engine's limit for all workers"), "{shown}");
     // Alone it has all, of which one role gets eight ninths.
     superuser.run("SELECT xdb.unregister_worker('beside')");
     worker.wait_for_count("it has all", 20, 8, |_| true);

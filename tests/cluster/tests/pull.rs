@@ -558,9 +558,13 @@ fn calls_of_a_removed_function_are_claimed_by_the_pull_worker_at_any_priority() 
     wait_until("each was called", 20, || {
         db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded')") >= 6
     });
-    db.run("SELECT xdb.pause_process('parked-none'), xdb.pause_process('parked-low'), xdb.pause_process('parked-high')");
+    db.run(
+        "SELECT xdb.pause_process('parked-none'), xdb.pause_process('parked-low'), xdb.pause_process('parked-high')",
+    );
     register(json!({}));
-    db.run("SELECT xdb.resume_process('parked-none'), xdb.resume_process('parked-low'), xdb.resume_process('parked-high')");
+    db.run(
+        "SELECT xdb.resume_process('parked-none'), xdb.resume_process('parked-low'), xdb.resume_process('parked-high')",
+    );
     let answer = jsonb(&force_complete(json!("pulled")).json());
     for _ in 0..6 {
         let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
