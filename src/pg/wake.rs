@@ -100,7 +100,7 @@ pub fn processes_closed_at_commit(execution: [u8; 16]) {
     note(Note::WakeWaiters(execution));
 }
 
-/// Wakes the sessions that wait for this state execution when the transaction commits.
+/// Wakes the sessions that wait for this step when the transaction commits.
 pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
     note(Note::WakeWaiters(state_key(&execution, state_execution_id)));
 }
@@ -121,7 +121,7 @@ pub(super) fn worker_key(worker: i32) -> [u8; 16] {
     fnv1a_128(b"worker".iter().copied().chain(worker.to_be_bytes())).to_be_bytes()
 }
 
-/// The key under which sessions wait for a state execution. If two states have the same key, one wakes the other's
+/// The key under which sessions wait for a step. If two states have the same key, one wakes the other's
 /// sessions for nothing.
 fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
     (u128::from_be_bytes(*execution) ^ fnv1a_128(state_execution_id.bytes())).to_be_bytes()
@@ -307,7 +307,7 @@ pub mod waiter {
             Self { place: Self::take(execution, None), worker: None }
         }
 
-        /// Takes a place to wait for the end of one state execution.
+        /// Takes a place to wait for the end of one step.
         pub fn register_state(execution: &[u8; 16], state_execution_id: &str) -> Registration {
             Self::register(&super::state_key(execution, state_execution_id))
         }

@@ -10,7 +10,7 @@
 //! | file | tables | what it does |
 //! |---|---|---|
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
-//! | [`state`] | `state_execution` | loads and saves state executions |
+//! | [`state`] | `state_execution` | loads and saves steps |
 //! | [`claim`] | `task` | claims calls under leases, moves them between workers and lanes |
 //! | [`lanes`] | `task` | the lanes of calls: which lanes exist, and which leases there are void |
 //! | [`parked`] | `task` | calls that are parked because of a pause |

@@ -705,7 +705,7 @@ pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
     config.load_global(api).locks() || config.load_local(api).locks()
 }
 
-/// The options of a state execution: its own override the registered ones.
+/// The options of a step: its own override the registered ones.
 pub fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
     loaded.meta.options_of(state)
 }

@@ -483,7 +483,7 @@ impl Draft<'_> {
         });
     }
 
-    /// The options of a state execution: its own over the registered ones.
+    /// The options of a step: its own over the registered ones.
     fn config_of(&self, seq: StateSeq) -> StateConfig {
         let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
         self.context.definition.options_of(&state.id.state_id, state.config.as_deref())
