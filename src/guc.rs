@@ -70,21 +70,21 @@ macro_rules! settings {
 settings! {
     ENABLED: bool = true, Sighup, NONE,
         c"xdb.enabled", c"Runs processes in this server.",
-        c"If off, the schedulers of all databases stop, and calls in flight are retried later. Functions that start, publish and stop still work. Default on.";
+        c"If off, the schedulers of all databases stop, and calls under way are retried later. Functions that start, publish and stop still work. Default on.";
     DATABASES: Text = Some(c""), Sighup, NONE,
         c"xdb.databases", c"Databases whose processes run.",
         c"A comma-separated list. Names with commas, quotes, blanks or capitals need double quotes. Empty means every database that has the extension. Default empty.";
     MAX_IN_FLIGHT: i32 = 1024, 1..=100_000, Sighup, NONE,
-        c"xdb.max_in_flight", c"Maximum number of calls of one scheduler that are in flight.",
+        c"xdb.max_in_flight", c"Maximum number of calls of one scheduler that are under way.",
         c"At the limit the scheduler claims no more calls. Calls beyond a third of max_files_per_process wait for a connection. Default 1024.";
     APPLY_TIMEOUT_MS: i32 = 250, 10..=60_000, Sighup, MS,
         c"xdb.apply_timeout", c"Maximum time per turn that a scheduler spends in tables of the application, for all processes together.",
         c"Steps that do not fit wait for the next turn. If one use of a table takes that long, the steps of its processes run in a runner for ten minutes. Default 250ms.";
     RUNNERS: i32 = 3, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
-        c"xdb.runners", c"Maximum number of runners of a database. Runners apply the steps of slow tables.",
+        c"xdb.runners", c"Maximum number of runners of a database. Runners call functions in place of workers, and run the steps of slow tables.",
         c"Each runner takes one of max_worker_processes while it has work. Default 3.";
     ALLOW_SUPERUSER_PROCESSES: bool = false, Suset, NONE,
-        c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
+        c"xdb.allow_superuser_processes", c"Lets superusers start processes, and invoke RPCs that use mapped tables or functions.",
         c"Steps of such processes write tables of the application with all rights. Default off.";
     RPC_TIMEOUT_MS: i32 = 10_000, 1..=3_600_000, Userset, MS,
         c"xdb.rpc_timeout", c"Maximum time of an RPC, waits included, if neither the call nor the definition sets one.",

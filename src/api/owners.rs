@@ -45,7 +45,7 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
         }
         let running = owners::reassign(spi, &moves)?;
         if running > 0 && identity::is_superuser(new) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-            return Err(error::superuser_process());
+            return Err(error::superuser_process(&name, "own running processes"));
         }
         Ok(())
     })?;

@@ -157,7 +157,9 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
 fn at_most(number: Option<i32>) -> Result<usize> {
     match needed("max_calls", number)? {
         calls @ 1..=MOST_CALLS => Ok(calls as usize),
-        _ => Err(error::invalid_argument("max_calls", format_args!("it must be from 1 to {MOST_CALLS}"))),
+        calls => {
+            Err(error::invalid_argument("max_calls", format_args!("it is {calls}; it must be from 1 to {MOST_CALLS}")))
+        }
     }
 }
 
@@ -165,7 +167,11 @@ fn at_most(number: Option<i32>) -> Result<usize> {
 pub(super) fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
     match given {
         Some(length) if length <= most => Ok(length),
-        Some(_) => Err(error::invalid_argument(argument, format_args!("it must be at most {in_words}"))),
+        Some(longer) => {
+            let seconds = longer.as_std().as_secs_f64();
+            let what = format_args!("it is {seconds} seconds; it must be at most {in_words}");
+            Err(error::invalid_argument(argument, what))
+        }
         None => Err(error::invalid_argument(argument, "it must not be negative")),
     }
 }

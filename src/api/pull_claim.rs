@@ -24,9 +24,9 @@ use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
-use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
+use crate::store::parked::{self, OfPausedTypes};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, executions_of, locks, state};
@@ -286,7 +286,7 @@ impl Poll {
     }
 
     /// Sets aside the calls that this worker does not make now. Calls follow their process types to other workers.
-    /// Calls of paused processes and types are held, as the scheduler holds them. A process whose owner no longer
+    /// Calls of paused processes and types are parked, as the scheduler parks them. A process whose owner no longer
     /// exists fails.
     fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
@@ -303,8 +303,8 @@ impl Poll {
                     aside.moved.push((key, meta.worker_of(maker)));
                     aside.for_functions.extend((maker == Maker::Function).then_some(key));
                 }
-                (_, Verdict::Held(Paused::Process(_))) => aside.of_processes.push(key),
-                (_, Verdict::Held(Paused::Type(_))) => {
+                (_, Verdict::Parked(Paused::Process(_))) => aside.of_processes.push(key),
+                (_, Verdict::Parked(Paused::Type(_))) => {
                     aside.of_types.types.insert(meta.type_id);
                     aside
                         .of_types
@@ -451,8 +451,8 @@ impl SetAside {
             seen.wrote = true;
             wake::call_scheduler_at_commit();
         }
-        seen.wrote |= !held::hold_of_processes(spi, &self.of_processes)?.is_empty();
-        seen.wrote |= !held::hold_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
+        seen.wrote |= !parked::park_of_processes(spi, &self.of_processes)?.is_empty();
+        seen.wrote |= !parked::park_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
         for (id, (process_id, why)) in &self.closed {
             if !execution::lock_for_close(spi, &[*id])?.is_empty() {
                 process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;

@@ -226,7 +226,8 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
         let types = registering::types_of_worker(spi, &worker)?;
         if !types.is_empty() {
             let why = format!("Process types that use it: {}.", types.join(", "));
-            return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
+            let hint = "Unregister these types, or register them with another worker.";
+            return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why, hint));
         }
         registering::delete_worker(spi, id)
     })?;
@@ -332,8 +333,7 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
 /// The worker of a process type. It must belong to the caller, because the worker sees the type's processes and decides
 /// what they do.
 fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
-    let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
-    own_worker(caller, worker, Some(registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?))
+    own_worker(caller, worker, registering::worker_to_use(spi, worker)?)
 }
 
 /// The worker that was found, if the caller may change or use it.
@@ -421,7 +421,8 @@ pub fn unregister_process_type(args: &Args) -> Result<Value> {
                     1 => "One of its executions is running.".to_owned(),
                     _ => format!("{running} of its executions are running."),
                 };
-                Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
+                let hint = "Wait until they have ended, or stop them with xdb.stop_process().";
+                Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why, hint))
             }
         }
     })?;

@@ -6,7 +6,7 @@
 use super::answering::{self, Answering, TablesInSession};
 use super::rpc_deadline::{self, Deadline, locked_by};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
+use super::{Caller, json, name, name_if_given, owner_name, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
 use crate::calls::{self, Asker, Attributes, CallOf, Loads, OutgoingCall, Verdict, eligible};
 use crate::pg::catch::{PgError, Result};
@@ -89,7 +89,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
 /// Refuses to run code of other roles as a superuser: functions, and triggers and policies of tables.
 fn refuse_superuser(caller: Caller, runs_code: bool) -> Result<()> {
     if runs_code && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-        return Err(error::superuser_rpc());
+        return Err(error::superuser_rpc(&owner_name(caller)?));
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ impl ToCall {
         refuse_superuser(caller, self.config.function.is_some())?;
         let id = self.loaded.before.id;
         let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
-        let is_paused = matches!(self.verdict(), Verdict::Held(_));
+        let is_paused = matches!(self.verdict(), Verdict::Parked(_));
         let wait = |deadline| rpc_pause::wait(caller, id, deadline);
         if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;

@@ -4,7 +4,7 @@
 //!   Loaded ── facts ──▶ eligible ──▶ may it be made now, and by which process?
 //!   Loaded, attributes ── request ─────────────────▶ CallRequest ── to_worker ──▶ Request ──▶ transport ──▶ worker
 //!                │                                                      │ tag                               │
-//!                └─ CallRecord (in flight) ◀────────────────────────────┘                                   │
+//!                └─ CallRecord (under way) ◀────────────────────────────┘                                   │
 //!                      │  with the lease: the fence                                                         │
 //!                      │  with ReadSet: what was loaded under locks                                         ▼
 //!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────── CallOutcome

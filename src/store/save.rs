@@ -16,7 +16,7 @@ use super::registry::{ProcessType, WorkerId};
 use super::state::{self, State};
 use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, global_queue, held};
+use super::{StateKey, execution, global_queue, parked};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -77,8 +77,8 @@ pub struct SavedBatch {
     pub earliest: Option<Timestamp>,
     /// The earliest due time of the written timers, by owner.
     pub timers: BTreeMap<Owner, Timestamp>,
-    /// Whether held calls were released. They may have been due earlier than the cursors.
-    pub released_held: bool,
+    /// Whether parked calls were resumed. They may have been due earlier than the cursors.
+    pub resumed: bool,
 }
 
 /// Saves a batch. The caller frees the locks of ended calls, and handles due rows. `leases`: the calls that this
@@ -100,7 +100,7 @@ pub fn save_batch<'a>(
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.earliest(),
         timers: changes.rows.earliest_timers(),
-        released_held: !changes.resumed.is_empty(),
+        resumed: !changes.resumed.is_empty(),
     })
 }
 
@@ -318,7 +318,7 @@ impl<'a> BatchChanges<'a> {
         run(spi, &claim::DELETE, &rows.tasks_deleted)?;
         run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
         run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
-        held::release(spi, &self.resumed)?;
+        parked::resume(spi, &self.resumed)?;
         run(spi, &timer::DELETE, &rows.timers_deleted)?;
         run(spi, &timer::INSERT, &rows.timers_new)?;
         run(spi, &queue::OLD_WAITERS, &rows.waiters_deleted)?;

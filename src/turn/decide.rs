@@ -72,7 +72,7 @@ struct Decider<'t, 'a, 'i> {
     turn: &'t Turn<'t>,
     app: &'t mut AppTables<'a>,
     gathered: &'t Gathered,
-    /// State executions that are too large for this turn.
+    /// Steps that are too large for this turn.
     left_out: BTreeSet<StateKey>,
     /// The leases of the answered calls as the tasks have them: epoch and number.
     leases: HashMap<StateKey, (i64, i64)>,
@@ -258,7 +258,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         // Nothing has happened.
                         return Ok(());
                     }
-                    let why = "its lease is lost: the call was made again or has ended";
+                    let why = "lease lost: the call was made again or has ended";
                     return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);

@@ -38,7 +38,7 @@ impl Item {
         }
     }
 
-    /// The state execution of the item.
+    /// The step of the item.
     pub fn state(&self) -> Option<StateKey> {
         match self {
             Self::Arrivals(_) | Self::Fail { .. } => None,

@@ -28,7 +28,7 @@ pub struct Batch<'i> {
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub locked: BTreeSet<ExecutionId>,
-    /// State executions that are too large for this turn.
+    /// Steps that are too large for this turn.
     pub left_out: BTreeSet<StateKey>,
     /// Leases of the answered calls as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,

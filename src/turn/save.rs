@@ -70,7 +70,7 @@ pub fn save(
     let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, SavedBatch { earliest, timers, released_held, .. }) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, resumed, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -83,7 +83,7 @@ pub fn save(
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
     next.now_if(left, Why::Answers);
-    next.now_if(released_held, Why::Calls);
+    next.now_if(resumed, Why::Calls);
     next.now_if(taken_in.left_from.is_some(), Why::Messages);
     let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
@@ -101,7 +101,7 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: left || new_level || released_held,
+        left_out: left || new_level || resumed,
         next,
         now,
     })

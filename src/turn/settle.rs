@@ -126,7 +126,7 @@ impl Memory {
         if let Some(all) = work.moved.adopted {
             self.scans.adopted = all.then(Instant::now);
         }
-        if let Some(walk) = work.moved.held {
+        if let Some(walk) = work.moved.parked {
             self.scans.pauses.walk = walk;
         }
         for (worker, up_to) in work.moved.checked {

@@ -4,16 +4,16 @@
 //! |---|---|
 //! | The process type is registered. | `Elsewhere` |
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
-//! | Neither the process nor its type is paused. | `Held` |
+//! | Neither the process nor its type is paused. | `Parked` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
-//! | The process uses no table and no function that crashed a process of the engine. | `Waits` |
+//! | The process uses no table and no function in which a process of the engine could not be cancelled. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
 //! | The type lists the state, and has a worker or a function for it. | `Fails` |
 //! | | `MayBeMade` |
 //!
 //! The order has reasons:
-//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions hold it.
-//! - A pause comes before the marks of tables: a held call is not moved between the scheduler and the runners.
+//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions park it.
+//! - A pause comes before the marks of tables: a parked call is not moved between the scheduler and the runners.
 //! - An asker that does not make the call does not check the owner: the maker records the failure.
 //! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
@@ -57,7 +57,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlyTable => "a table or function of the process crashed a process of the engine",
+            Self::DeadlyTable => "a statement in a table or function of the process could not be cancelled, so the engine process ended itself",
         })
     }
 }
@@ -86,7 +86,7 @@ pub enum Verdict<'a> {
     /// Another process or session makes the call.
     Elsewhere,
     /// The call leaves the due calls until the pause ends.
-    Held(Paused<'a>),
+    Parked(Paused<'a>),
     /// The call stays where it is, and is judged again later.
     Waits(Reason),
     /// The attempt fails before the call is made.
@@ -99,7 +99,7 @@ impl Verdict<'_> {
     /// Refuses an RPC, unless this session makes it now or at the end of a pause.
     pub fn refuse_rpc(&self, rpc_name: &str) -> Result<(), Refusal> {
         match self {
-            Self::MayBeMade | Self::Held(_) => Ok(()),
+            Self::MayBeMade | Self::Parked(_) => Ok(()),
             Self::Elsewhere => Err(refusal::worker_is_not_called(rpc_name)),
             Self::Fails(..) => Err(refusal::no_worker_for_rpc(rpc_name)),
             Self::Waits(reason) => Err(refusal::worker_failed(rpc_name, reason.to_string())),
@@ -111,7 +111,7 @@ impl Verdict<'_> {
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Using a table or function of the process crashed a process of the engine.
+    /// A process of the engine could not be cancelled in a table or function of the process, and has ended itself.
     DeadlyTable,
 }
 
@@ -153,7 +153,7 @@ pub enum Marked {
     #[default]
     Not,
     Slow,
-    /// Using one of them crashed a process of the engine.
+    /// A process of the engine could not be cancelled in one of them, and has ended itself.
     Deadly,
 }
 
@@ -262,7 +262,7 @@ pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
         return (maker, Verdict::Elsewhere);
     }
     if let Some(paused) = facts.pauses(asker).next() {
-        return (maker, Verdict::Held(paused));
+        return (maker, Verdict::Parked(paused));
     }
     if is_elsewhere {
         return (maker, Verdict::Elsewhere);

@@ -374,7 +374,7 @@ impl Begin {
 pub enum Rejection {
     /// The execution is closed.
     NotRunning(ProcessStatus),
-    /// The state execution is not at this call any more: the answer is late, doubled or stolen.
+    /// The step is not at this call any more: the answer is late, doubled or stolen.
     Stale,
     /// The answer can't be applied, with the reason.
     InvalidAnswer(String),
@@ -396,7 +396,7 @@ pub enum Rejection {
     UnknownGlobalAttribute(String),
     /// The definition does not list this function.
     UnknownFunction(String),
-    /// The state execution has no such open timer, with the timer that was asked for.
+    /// The step has no such open timer, with the timer that was asked for.
     NoTimer(String),
 }
 
@@ -432,7 +432,7 @@ impl std::fmt::Display for Rejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
-            Self::Stale => f.write_str("the state execution is not waiting for this"),
+            Self::Stale => f.write_str("the step is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
             Self::UnknownState { name, known } => write!(f, "unknown state \"{name}\": known are {known}"),
@@ -444,7 +444,7 @@ impl std::fmt::Display for Rejection {
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
             Self::UnknownFunction(name) => write!(f, "unknown function \"{name}\""),
-            Self::NoTimer(which) => write!(f, "the state execution waits for no {which}"),
+            Self::NoTimer(which) => write!(f, "the step waits for no {which}"),
         }
     }
 }

@@ -406,7 +406,7 @@ impl Draft<'_> {
                 self.start_state(&movement, Some(recovery));
             }
             None => {
-                let reason = format!("state {failed_id} failed after {attempt} attempts: {}", failure.detail);
+                let reason = format!("step {failed_id} failed at attempt {attempt}: {}", failure.detail);
                 self.close(ProcessStatus::Failed, Some(reason));
             }
         }
@@ -492,7 +492,7 @@ impl Draft<'_> {
         });
     }
 
-    /// The options of a state execution: its own over the registered ones.
+    /// The options of a step: its own over the registered ones.
     fn config_of(&self, seq: StateSeq) -> StateConfig {
         let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
         self.context.definition.options_of(&state.id.state_id, state.config.as_deref())
@@ -612,7 +612,7 @@ impl Draft<'_> {
             self.check_global_queue(&publish.queue)?;
             if self.context.global_queues_full {
                 let quota = self.context.quotas.of_queues();
-                let what = format!("the messages of the role in global queues have reached their limit: {quota}");
+                let what = format!("the publishing role has reached its limit of messages in global queues: {quota}");
                 return Err(Rejection::OverQuota(what));
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::config::{call_timeout, loading, registered_state_config, state_config};
 use crate::fields::{
-    Fault, Object, Parsed, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word,
+    Fault, Object, Parsed, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word, wrong_number,
 };
 use crate::functions::{function_call, function_calls, functions};
 use crate::merge::merge_options;
@@ -140,7 +140,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
 fn retention(text: &str) -> Parsed<f64> {
     match number(text)? {
         for_ever if for_ever == -1.0 => Ok(for_ever),
-        negative if negative < 0.0 => Err(Fault::new("is negative, and not -1")),
+        negative if negative < 0.0 => Err(wrong_number(text, "be -1, or not negative")),
         seconds => Ok(seconds),
     }
 }

@@ -1,6 +1,6 @@
 //! Applies answers and other commands in memory: the simulator's driver of `xdb_calls::apply`.
 
-use crate::calls::{AskedRpc, Called, OpenCall, asked};
+use crate::calls::{AskedRpc, Callee, OpenCall, asked};
 use crate::line::{Given, present, result};
 use crate::{LIMITS, Result, Simulator};
 use serde_json::{Value, json};
@@ -29,8 +29,8 @@ impl Simulator {
         let now = self.now.unix_seconds();
         let retry_after = header("Retry-After").and_then(|value| retry_after_seconds(value, header("Date"), now));
         match &call.called {
-            Called::Rpc(rpc) => self.answer_rpc(&call, rpc, (status, retry_after), body.as_bytes()),
-            Called::State(attempt) => {
+            Callee::Rpc(rpc) => self.answer_rpc(&call, rpc, (status, retry_after), body.as_bytes()),
+            Callee::State(attempt) => {
                 let answered = read_answer(attempt.api, status, retry_after, body.as_bytes(), &LIMITS);
                 result(self.answer_state(&call, *attempt, &answered)?)
             }
@@ -129,7 +129,7 @@ impl Driver for SimulatorDriver<'_> {
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {
         let Simulator { tables, runs, .. } = self.simulator;
         if let Err(refused) = tables.write(&runs[&self.id], written.attributes, None) {
-            return match self.call.is_some_and(|call| matches!(call.called, Called::Rpc(_))) {
+            return match self.call.is_some_and(|call| matches!(call.called, Callee::Rpc(_))) {
                 true => Err(refused.refusal),
                 false => Ok(Used::Refused(refused.failure())),
             };

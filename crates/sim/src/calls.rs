@@ -20,7 +20,7 @@ const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 /// A call that was handed out and not answered yet.
 pub(crate) struct OpenCall {
     pub execution: ExecutionId,
-    pub called: Called,
+    pub called: Callee,
     pub timeout: Duration,
     /// When the call times out.
     pub deadline: Timestamp,
@@ -32,7 +32,7 @@ pub(crate) struct OpenCall {
 }
 
 /// What is called.
-pub(crate) enum Called {
+pub(crate) enum Callee {
     State(Attempt),
     Rpc(AskedRpc),
 }
@@ -59,8 +59,8 @@ impl OpenCall {
     /// The state. None for an RPC.
     pub fn state(&self) -> Option<StateKey> {
         match &self.called {
-            Called::State(attempt) => Some((self.execution, attempt.seq)),
-            Called::Rpc(_) => None,
+            Callee::State(attempt) => Some((self.execution, attempt.seq)),
+            Callee::Rpc(_) => None,
         }
     }
 
@@ -164,7 +164,7 @@ impl Simulator {
         let attempt = Attempt { seq, api, number, first_at };
         let fails = match fails {
             Some(fails) => fails,
-            None => match self.hand_out(id, Called::State(attempt), loads, timeout) {
+            None => match self.hand_out(id, Callee::State(attempt), loads, timeout) {
                 Ok(call) => return Ok(Some(call)),
                 Err(refusal) => failed_by_policy(too_large(&refusal.message)),
             },
@@ -191,7 +191,7 @@ impl Simulator {
         let config = arguments::rpc(&self.definition(run), &name)?;
         match eligible(Asker::Session, &self.facts(run, CallOf::Rpc(config.function.as_deref()))).1 {
             // The simulator can't let a caller wait, because no command could end the pause meanwhile.
-            Verdict::Held(paused) => return Err(paused.refusal(&run.execution)),
+            Verdict::Parked(paused) => return Err(paused.refusal(&run.execution)),
             verdict => verdict.refuse_rpc(&name)?,
         }
         let loads = Loads::of_rpc(&config);
@@ -203,7 +203,7 @@ impl Simulator {
         let timeout = timeout.or(config.timeout()).unwrap_or(RPC_TIMEOUT);
         let has_key = key.is_some();
         let invocation = key.unwrap_or_else(|| self.new_id().to_string());
-        let call = self.hand_out(id, Called::Rpc(AskedRpc { name, input, invocation, has_key }), loads, timeout)?;
+        let call = self.hand_out(id, Callee::Rpc(AskedRpc { name, input, invocation, has_key }), loads, timeout)?;
         result(json!({"call": call}))
     }
 
@@ -211,7 +211,7 @@ impl Simulator {
     pub(crate) fn hand_out(
         &mut self,
         id: ExecutionId,
-        called: Called,
+        called: Callee,
         loads: Loads,
         timeout: Duration,
     ) -> Result<Value> {
@@ -221,10 +221,10 @@ impl Simulator {
         let local = execution.local_attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let attributes = loads.attributes(self.tables.load(run, &loads.global), local);
         let outgoing = match &called {
-            Called::State(attempt) => {
+            Callee::State(attempt) => {
                 OutgoingCall::of_state(origin, &execution.states[&attempt.seq], *attempt, timeout)
             }
-            Called::Rpc(AskedRpc { name, input, invocation, .. }) => {
+            Callee::Rpc(AskedRpc { name, input, invocation, .. }) => {
                 OutgoingCall::of_rpc(origin, (name, input.as_ref()), invocation, self.now, timeout.as_std())
             }
         };

@@ -1,6 +1,6 @@
 //! The virtual clock. It stands still, and a command moves it from one due time to the next.
 
-use crate::calls::Called;
+use crate::calls::Callee;
 use crate::line::{Given, shown};
 use crate::run::Run;
 use crate::{Result, Simulator};
@@ -81,11 +81,11 @@ impl Simulator {
         });
         let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, of.id, Command::PauseEnds)));
         let calls = self.open.values().filter_map(|open| match &open.called {
-            Called::State(attempt) => {
+            Callee::State(attempt) => {
                 let failure = Failure::of("Timeout", open.timed_out());
                 Some((open.deadline, open.execution, attempt.failed(failure, Further::ByPolicy)))
             }
-            Called::Rpc(_) => None,
+            Callee::Rpc(_) => None,
         });
         timeouts.chain(timers).chain(pauses).chain(calls)
     }

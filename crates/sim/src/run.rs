@@ -93,7 +93,7 @@ impl Run {
     /// The state of this id.
     pub fn seq(&self, state: &StateExecutionId) -> Result<StateSeq, Refusal> {
         let found = self.execution.states.values().find(|found| found.id == *state);
-        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_state_execution(state))
+        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_step(state))
     }
 
     /// Each mapped table with its key values.

@@ -75,7 +75,7 @@ fn spent_retries_fail_the_process() {
     let call = sim.call();
     sim.fail(&call, "Broken");
     assert_eq!(sim.status("p"), "FAILED");
-    assert_eq!(sim.describe("p")["reason"], "state A-1 failed after 1 attempts: it did not work");
+    assert_eq!(sim.describe("p")["reason"], "step A-1 failed at attempt 1: it did not work");
     sim.is_sound();
 }
 
@@ -527,7 +527,7 @@ fn a_paused_process_makes_no_call_and_accepts_everything_else() {
 }
 
 #[test]
-fn a_paused_type_holds_calls_or_refuses_starts() {
+fn a_paused_type_parks_calls_or_refuses_starts() {
     let mut sim = Sim::of(one_state(json!({})));
     sim.ask("pause_process_type", json!({"process_type": "P"}));
     sim.start("p");

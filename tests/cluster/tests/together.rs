@@ -75,7 +75,7 @@ fn calls_follow_their_type_away_from_an_idle_pull_worker() {
         pulled(&app, process_type, &one_step());
         db.start(process_type, process_type).go();
         db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
-        // The call is held, and released after the type has moved.
+        // The call is parked, and resumed after the type has moved.
         db.start(&format!("{process_type}_paused"), process_type).go();
         db.run(&format!("SELECT xdb.pause_process('{process_type}_paused')"));
     }
