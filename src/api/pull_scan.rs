@@ -36,9 +36,6 @@ const LEASES_EVERY: Duration = Duration::from_secs(1);
 /// The session spends at most one tenth of its time on such scans.
 const LEASES_SHARE: u32 = 10;
 
-/// Many sessions of a worker may scan at once. So each makes scans from the head as if they took longer by this factor.
-const TOGETHER: u32 = 10;
-
 /// The most pairs of worker and shards that a session remembers.
 const REMEMBERED: usize = 100;
 
@@ -119,7 +116,7 @@ impl ScanMemory {
             let lines = &self.lines;
             self.scan.retain(|line| lines.contains(line));
             let poll_interval = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-            self.scan.scanned_from_head(ended, took * TOGETHER, poll_interval);
+            self.scan.session_scanned_from_head(ended, took, poll_interval);
         }
         if plan.leases && plan.lines.is_none() {
             self.leases_at = Some(ended + LEASES_EVERY.max(took * LEASES_SHARE));
