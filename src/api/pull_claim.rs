@@ -147,17 +147,18 @@ impl Poll {
     /// what follows may wait for the application's tables.
     pub fn once(&self, place: &mut Option<Registration>) -> Result<Seen> {
         let mut seen = Seen::default();
-        let began = Instant::now();
-        let mut sight = self.scan(&mut seen, place.is_some())?;
-        if sight.leases_ended && self.note_over(&mut seen)? {
-            sight = self.scan(&mut seen, false)?;
-        }
-        let found = self.claim_due(&sight, &mut seen, place)?;
-        if let Some(line) = sight.unread {
+        loop {
+            let began = Instant::now();
+            let waits = place.is_some() && !seen.wrote;
+            let sight = self.scan(&mut seen, waits)?;
+            if sight.leases_ended && !seen.wrote && self.note_over(&mut seen)? {
+                continue;
+            }
+            let found = self.claim_due(&sight, &mut seen, place)?;
+            let Some(line) = sight.unread else { break };
             ScanMemory::of(&self.key(), |memory| memory.claimed(line, found, began));
-            if found.is_none() {
-                sight = self.scan(&mut seen, place.is_some())?;
-                self.claim_due(&sight, &mut seen, place)?;
+            if found.is_some() {
+                break;
             }
         }
         if seen.wrote {
