@@ -65,7 +65,7 @@ COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a m
 CREATE OR REPLACE FUNCTION xdb.publish_global(queue_name text, message jsonb DEFAULT NULL, key text DEFAULT NULL,
     message_id text DEFAULT NULL, ttl interval DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish_global';
-COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue, in the caller''s transaction. A message_id that the same role has used in this queue is ignored, while that message exists and for xdb.retention. After ttl, a message that no step has consumed is deleted. XD029 if the quota of the role is used up.';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue, in the caller''s transaction; after ttl it is deleted if no step has consumed it. A message_id that the same role has used in this queue is ignored. XD029 if the quota of the role is used up.';
 
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void
@@ -110,12 +110,12 @@ COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
-COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes calls of a process, or only the call of one step, due at once. These are calls in backoff, calls held after crashes, and calls with an incident. Returns how many. XD003 for an unknown step, XD007 if the process is not running.';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes due at once a process''s calls that are in backoff, held after crashes, or have an incident, or only the call of one step; returns how many. XD003 for an unknown step, XD007 if the process is not running.';
 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, retried int, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
-COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns a row for each process id. It has the number of these calls, or the SQLSTATE and message of the error.';
+COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes due at once the calls of many processes that are in backoff, held after crashes, or have an incident. Returns a row for each process id, with the number of these calls, or the SQLSTATE and message of the error.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
@@ -174,7 +174,7 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
     last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
     ownerless_processes bigint, next_turn_at timestamptz, next_turn_why text)
     LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
-COMMENT ON FUNCTION xdb.status() IS 'One row about the engine of this database. Every role that uses XDB sees engine_pid, state, started_at and reason. Only operators and members of pg_monitor see the other columns. next_turn_at, next_turn_why: when the scheduler makes its next turn if no wake-up comes before, and what for.';
+COMMENT ON FUNCTION xdb.status() IS 'One row about the engine of this database. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns. next_turn_at, next_turn_why: when the scheduler makes its next turn if no wake-up comes before, and what for.';
 
 CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
@@ -268,7 +268,7 @@ BEGIN
     END IF;
 END
 $body$;
-COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes, and see its own. With operator, the role can also see and drive all processes, pause the engine, purge and adopt. With deployer, it can also register workers and process types. admin means both. Adds to earlier grants. For superusers and the owner of the extension (42501).';
+COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role start and drive processes and see its own; operator: also drive all, pause the engine, purge and adopt; deployer: also register; admin: both. Adds to earlier grants. For superusers and the owner of the extension (42501).';
 
 CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE

@@ -264,7 +264,7 @@ JOIN xdb.task AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq
 WHERE t.lane OPERATOR(pg_catalog.=) 3 AND s.ended_at IS NULL;
-COMMENT ON VIEW xdb.failures IS 'Calls whose last attempt failed, whether they are retried, given up, or have an incident. Calls whose answers name what is not registered. Calls that are held after crashes. Running processes whose type is not registered.';
+COMMENT ON VIEW xdb.failures IS 'Calls whose last attempt failed (retried, given up, or with an incident), whose answer names what is not registered, or that are held after crashes. Also running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process that the call belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution that the call belongs to.';
 COMMENT ON COLUMN xdb.failures.state_execution_id IS 'Step whose call failed; null if the process type is not registered.';

@@ -83,8 +83,9 @@ fn a_process_that_is_being_called() {
     let until = moment(&mut db, &thread["callUntil"]);
     assert!(since <= now(&mut db) && (50.0..90.0).contains(&(until - since)), "{shown}");
     assert!(thread["nextAttemptAt"].is_null() && shown["lastFailure"].is_null(), "{shown}");
-    assert_eq!(app.superuser().one::<i32>("SELECT in_flight FROM xdb.status()"), 1);
-    assert_eq!(app.superuser().one::<i32>("SELECT in_flight FROM xdb.workers"), 1);
+    // The scheduler says what is in flight after it has sent the call.
+    wait_until("one is in flight", 20, || app.superuser().one::<i32>("SELECT in_flight FROM xdb.status()") == 1);
+    wait_until("at one worker", 20, || app.superuser().one::<i32>("SELECT in_flight FROM xdb.workers") == 1);
     worker.release();
     db.completes("p");
     let shown = described(&mut db, "p");
