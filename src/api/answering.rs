@@ -98,7 +98,8 @@ impl<T: TablesInSession> Answering<'_, T> {
             }
             refuse_unseen_in(spi, id, queues, command)?;
             let mut demand = BTreeMap::new();
-            for (queue, wanted) in queue::demand(queues.iter().cloned(), command.publishes()) {
+            let back = state::to_abort(spi, loaded, id, command.effects(), &mut ByteBudget::default())?;
+            for (queue, wanted) in queue::demand(queues.iter().cloned().chain(back), command.publishes()) {
                 *demand.entry(queue).or_default() += wanted;
             }
             queue::queues(spi, loaded, &queue::QueueDemand::from([(id, demand)]))?;
@@ -201,6 +202,7 @@ fn concerns_engine(event: &Event) -> bool {
         Event::StateStarted { .. }
             | Event::StateCompleted { .. }
             | Event::StateFailed { .. }
+            | Event::StateAborted { .. }
             | Event::AttemptFailed { .. }
             | Event::AttemptsFolded { .. }
             | Event::CommandCompleted { .. }

@@ -6,7 +6,7 @@ use crate::tables::TableRow;
 use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, payloads, positive, state_execution_id, stop};
+use xdb_protocol::arguments::{key_text, move_to, payloads, positive, state_execution_id, stop};
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
@@ -74,6 +74,19 @@ impl Simulator {
             None => self.run(id).execution.states.keys().copied().collect(),
         };
         self.command(id, &Command::RetryNow(states))
+    }
+
+    /// Ends a live step, and starts these states in its place.
+    pub(crate) fn move_state(&mut self, given: &mut Given) -> Result<()> {
+        let state = state_execution_id(given.take("state_execution_id")?)?;
+        let next: Json = given.needed("next_states")?;
+        let (next, reason) = move_to(Some(next.as_str().to_owned()), given.take("reason")?, &LIMITS)?;
+        let id = self.running_process(given)?;
+        let seq = self.seq(id, &state)?;
+        if !self.run(id).execution.states.get(&seq).is_some_and(|state| state.status().is_live()) {
+            return Err(refusal::unknown_state_execution(&state));
+        }
+        self.command(id, &Command::MoveState { seq, next, reason }).map(drop)
     }
 
     fn running_process(&self, given: &mut Given) -> Result<ExecutionId> {
