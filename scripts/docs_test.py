@@ -341,7 +341,8 @@ def refuse_errors(page: Path, block: Block | None, printed: str) -> None:
 def pages(names: list[str]) -> list[Path]:
     if names:
         return [Path(name).resolve() for name in names]
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    beside = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "crates/sim/README.md", *sorted(ROOT.glob("sdk/*/README.md"))]
+    return [*beside, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> int:

@@ -34,9 +34,19 @@ WORDS = [
     (r"\bstands? in (the|your|its) way\b|\bin (nobody|the way)\b", "block, conflict"),
     (r"\b(fetch(es)?|fetched|fetching) (its|their|the|a|one's) calls?\b|\bthat fetch(es)?\b", "pull worker, claim"),
     (r"\busers' (tables?|rows?|code)\b", "the application's tables, rows, code"),
-    (r"\bleft alone\b|\bput off\b", "deferred, retried later"),
+    (r"\b(left|leaves?|leaving) (\w+ ){0,5}?alone\b|\bputs? (\w+ )?off\b", "defer, retry later, do not claim"),
     (r"\bthose (who|that) (wait|have|are|may|can)\b", "name the actor"),
     (r"\bas ever\b", "say when"),
+    (r"\b(a|an|each|every|the|this|next|last) looks?\b(?!-| up)|\blook(s|ed|ing)? through\b", "scan, poll"),
+    (r"(?<!\bin )\bfronts?\b", "cursor"),
+    (r"\b(hold|holds|held|holding) (\w+ )?up\b|\b(let|lets|letting) (it |them |one )?go\b(?! of)", "block, park; resume"),
+    (r"\b(stand|stands|standing|stood) in (a |the |this )?(line|queue)\b", "wait, queue up"),
+    (r"\bportions?\b|\bequal parts\b", "slice, fair share"),
+    (r"\b(is|are) (a )?runners?'(?=\W)|\b(is|are) (a )?runner's\b", "runs in a runner, is marked as slow"),
+    (r"\bgoes away\b|\bgone by then\b", "is deleted, is removed, ends"),
+    (r"\bcall is (not )?yours\b|\bwithout a word\b|\btry again later\b", "lease lost; unexpectedly; retry"),
+    (r"\b(has|have|had) the locks?\b|\bwants? (the|a|its|their|these|those) locks?\b", "hold a lock, need a lock"),
+    (r"\btables of others\b", "the application's tables"),
 ]
 PATTERNS = [(re.compile(pattern, re.I), instead) for pattern, instead in WORDS]
 
@@ -55,13 +65,29 @@ def sources(*patterns: str) -> Iterator[Path]:
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a page outside of its fenced blocks."""
+    """The lines of a page outside of its fenced blocks, and the comments inside of them."""
     fenced = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         elif not fenced:
             yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
+        elif comment := re.search(r"(?:^|\s)(?:--|#) (.*)", line):
+            yield number, comment[1]
+
+
+def paragraphs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Joins lines that follow each other, so that a phrase may cross them; with the place where each line begins."""
+    text, begins, last = "", [], 0
+    for number, line in lines:
+        if begins and (number != last + 1 or not line.strip()):
+            yield text, begins
+            text, begins = "", []
+        if line.strip():
+            begins.append((len(text), number))
+            text += line.strip() + " "
+        last = number
+    yield text, begins
 
 
 def of_rust(path: Path) -> Iterator[tuple[int, str]]:
@@ -107,9 +133,10 @@ def main() -> int:
             name = str(path.relative_to(ROOT))
             if sys.argv[1:] and not name.startswith(tuple(sys.argv[1:])):
                 continue
-            for number, text in read(path):
+            for text, begins in paragraphs(read(path)):
                 for pattern, instead in PATTERNS:
                     for word in pattern.finditer(text):
+                        number = max(line for begin, line in begins if begin <= word.start())
                         if not any(name.startswith(at) and words == word[0] for at, words, _ in ALLOWED):
                             print(f"{name}:{number}: \"{word[0]}\": {instead}")
                             found[name.split("/")[0]] += 1

@@ -34,9 +34,10 @@ refusals! {
     unknown_process(process_id: &str);
     unknown_process_type(name: &str);
     unknown_state(name: &str);
-    unknown_state_execution(id: &StateExecutionId);
+    unknown_step(id: &StateExecutionId);
     unknown_queue(name: &str, known: &str);
-    already_started(process_id: &str, why: &str);
+    already_started(process_id: &str, why: &str, hint: &str);
+    no_worker_for_rpc(rpc_name: &str);
     reuse_refused(process_id: &str, latest: ExecutionId, why: &str);
     not_running(process_id: &str, why: impl Into<String>);
     invalid_definition(what: impl std::fmt::Display);
@@ -54,7 +55,8 @@ refusals! {
 
 xdb_protocol::errors! {
     PgError::of;
-    unknown_worker(name: &str) = b"XD005", "unknown worker \"{name}\"";
+    unknown_worker(name: &str) = b"XD005", "unknown worker \"{name}\"",
+        hint "Register it with xdb.register_worker(). xdb.workers shows the registered workers.";
     locks_not_granted(rpc_name: &str, what: &str) = b"XD020", "RPC \"{rpc_name}\" did not get its locks in time",
         detail format!("The RPC waited for {what}."),
         hint "Another transaction holds the locks. While the RPC waits, pg_blocking_pids() shows which one.";
@@ -63,13 +65,10 @@ xdb_protocol::errors! {
     /// The caller's lease on the call of this token is not valid.
     call_is_lost() = b"XD025", "lease lost: the call was reclaimed or already completed",
         detail "The lease has expired and the call was claimed again, the call has ended, or no call has this token.",
-        hint "Roll back. If the result of a COMMIT was lost, the call may have been completed by it: xdb.describe_process() shows that.";
+        hint "Roll back. If the result of a COMMIT was lost, your transaction may have completed the call: xdb.describe_process() shows that.";
     answer_not_applied(process_id: &str, what: &str) = b"XD010",
         "the answer to a call of process \"{process_id}\" can't be applied",
         detail sentence(what);
-    /// The process type belongs to a pull worker, and RPCs can't be claimed.
-    worker_is_not_called(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" can't be called",
-        detail "The worker of the process type has no URL. Pull workers answer no RPCs.";
     /// A session tried to claim calls of an HTTP worker.
     worker_has_url(worker: &str) = b"XD026", "the calls of worker \"{worker}\" can't be claimed",
         detail "The worker has a URL, so the engine calls it.",
@@ -78,7 +77,8 @@ xdb_protocol::errors! {
         hint "The function must see the calls that are due now. xdb.complete_call() works at every isolation level.";
     /// The call would use tables with the rights of the process's owner, and can't.
     owner_is_unfit(why: &str) = b"XD010", "the call can't use tables with the rights of its process's owner",
-        detail sentence(why);
+        detail sentence(why),
+        hint "Give the owner's processes to another role with xdb.reassign_owned().";
     /// Code of the owner would find temporary objects of the session before its own tables and functions.
     temporary_objects() = b"42501", "tables of the process's owner can't be used in a session with temporary objects",
         detail "Triggers of these tables run with the owner's rights, and find names in pg_temp first.",
@@ -91,7 +91,7 @@ xdb_protocol::errors! {
     subscribed(subscriptions: &[String]) = b"XD021", "a subscription replicates into the tables of xdb",
         detail format!("Subscriptions: {}.", subscriptions.join(", ")),
         hint "Drop the subscription after all rows have arrived, then run xdb.adopt().";
-    not_preloaded() = b"XD011", "xdb is not loaded at server start",
+    not_preloaded() = b"XD011", "xdb is not in shared_preload_libraries",
         hint "Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'xdb'";
     standby() = b"XD012", "this server is a standby",
         hint "Processes run on the primary. On a standby, the views of schema xdb can be read.";
@@ -105,21 +105,21 @@ xdb_protocol::errors! {
     host_not_allowed(what: impl AsRef<str>) = b"XD017", "the worker's host is not allowed",
         detail sentence(what.as_ref()),
         hint "A superuser can extend xdb.allowed_worker_hosts.";
-    in_use(what: String, why: String) = b"XD018", "{what}",
-        detail why;
+    in_use(what: String, why: String, hint: &str) = b"XD018", "{what}",
+        detail why,
+        hint hint;
     other_schema(reason: String, remedy: String) = b"XD022", "{reason}",
         hint remedy;
     /// The transaction's snapshot does not show a change that it would have to see. A retry of the transaction sees it.
-    could_not_serialize(why: impl std::fmt::Display) = b"40001", "could not serialize access: {why}";
-    superuser_process() = b"XD013", "superusers can't start processes here",
+    could_not_serialize(why: impl std::fmt::Display) = b"40001", "could not serialize access: {why}",
+        hint "Repeat the transaction.";
+    /// `what` a superuser can't do: start processes, or own running ones.
+    superuser_process(role: &str, what: &str) = b"XD013", "superuser \"{role}\" can't {what}",
         detail "The steps of a process run with the rights of the role that started it.",
         hint "Use an ordinary role, or set xdb.allow_superuser_processes.";
-    superuser_rpc() = b"XD013", "superusers can't invoke RPCs here that use mapped tables or functions",
+    superuser_rpc(role: &str) = b"XD013", "superuser \"{role}\" can't invoke RPCs that use mapped tables or functions",
         detail "Triggers and policies of these tables, and functions, run with the rights of the caller.",
         hint "Use an ordinary role, with SET ROLE, or set xdb.allow_superuser_processes.";
-    no_worker_for_rpc(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" has no handler",
-        detail "The process type has no worker, and the RPC has no function.",
-        hint "Name a function for the RPC in \"rpcs\" of the definition, or register a worker for the process type.";
     /// The caller is a function that answers a step of this very process.
     own_step(function: &str) = b"XD016", "a function that answers a call of a process can't call {function} for the same process",
         hint "Make the change with the answer of the function.";
@@ -137,7 +137,8 @@ xdb_protocol::errors! {
     may_not_call(function: &str) = b"42501", "permission denied for function {function}";
     may_not_reassign() = b"42501", "permission denied to reassign objects of a role",
         hint "Only a superuser, or a member of both roles, may do this.";
-    not_adopted() = b"55000", "the owners in this database are roles of another server",
+    not_adopted() = b"55000", "this database is a copy that was not adopted",
+        detail "The owners in its tables are roles of another server.",
         hint "Run xdb.adopt() first.";
     missing_owners(names: &[String]) = b"XD021", "roles that own running processes are missing",
         detail format!("Missing roles: {}.", names.join(", ")),
@@ -150,13 +151,14 @@ xdb_protocol::errors! {
         hint "Register the types with xdb.register_process_type() or stop these processes, then run xdb.adopt().";
     queue_full(queue: &str, process_id: &str, quotas: &Quotas) = b"XD029",
         "local queue \"{queue}\" of process \"{process_id}\" is full",
-        detail format!("Its limits are reached: {}.", quotas.of_queues()),
+        detail format!("Limits: {}.", quotas.of_queues()),
         hint "Publish again when the process has consumed messages.";
-    global_queues_full(quotas: &Quotas) = b"XD029", "the messages of the current role in global queues have reached their limit",
-        detail format!("Its limits are reached: {}.", quotas.of_queues()),
+    global_queues_full(role: &str, quotas: &Quotas) = b"XD029",
+        "role \"{role}\" has reached its limit of messages in global queues",
+        detail format!("Limits: {}.", quotas.of_queues()),
         hint "Publish again after processes have consumed messages of the role. Messages are counted every ten seconds.";
-    too_many_running(limit: u32) = b"XD029",
-        "the current role has reached its limit of running processes: xdb.max_running_processes is {limit}",
+    too_many_running(role: &str, limit: u32) = b"XD029",
+        "role \"{role}\" has reached its limit of running processes: xdb.max_running_processes is {limit}",
         hint "Start the process again after others have ended (they are counted every ten seconds), or have a superuser raise the limit with ALTER ROLE.";
 }
 

@@ -22,7 +22,7 @@ pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
 /// The most threads that one execution has at a time, and the most timers that its states wait for.
-pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
+pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(Quotas::FIXED.threads as i32);
 
 /// Makes settings of these three limits, in test builds only. Without them a test would need thousands of processes to
 /// reach a limit, and couldn't tell a wake-up from a poll.
@@ -37,14 +37,8 @@ fn define_limits() {
     }
 }
 
-/// The most commands of one wait.
-const MAX_COMMANDS: usize = 1000;
-
-/// The shortest backoff between two attempts of a call.
-const MIN_RETRY_INTERVAL: Duration = Duration(100_000);
-
 /// The longest timeout of a call that a definition or an answer may set.
-pub const MAX_CALL_TIMEOUT: Duration = Duration(3_600_000_000);
+pub const MAX_CALL_TIMEOUT: Duration = Quotas::FIXED.call_timeout;
 
 /// The most local attributes of an execution.
 pub const MAX_LOCAL_ATTRIBUTES: usize = 10_000;
@@ -76,21 +70,21 @@ macro_rules! settings {
 settings! {
     ENABLED: bool = true, Sighup, NONE,
         c"xdb.enabled", c"Runs processes in this server.",
-        c"If off, the schedulers of all databases stop, and calls in flight are retried later. Functions that start, publish and stop still work. Default on.";
+        c"If off, the schedulers of all databases stop, and calls under way are retried later. Functions that start, publish and stop still work. Default on.";
     DATABASES: Text = Some(c""), Sighup, NONE,
         c"xdb.databases", c"Databases whose processes run.",
         c"A comma-separated list. Names with commas, quotes, blanks or capitals need double quotes. Empty means every database that has the extension. Default empty.";
     MAX_IN_FLIGHT: i32 = 1024, 1..=100_000, Sighup, NONE,
-        c"xdb.max_in_flight", c"Maximum number of calls of one scheduler that are in flight.",
+        c"xdb.max_in_flight", c"Maximum number of calls of one scheduler that are under way.",
         c"At the limit the scheduler claims no more calls. Calls beyond a third of max_files_per_process wait for a connection. Default 1024.";
     APPLY_TIMEOUT_MS: i32 = 250, 10..=60_000, Sighup, MS,
         c"xdb.apply_timeout", c"Maximum time per turn that a scheduler spends in tables of the application, for all processes together.",
         c"Steps that do not fit wait for the next turn. If one use of a table takes that long, the steps of its processes run in a runner for ten minutes. Default 250ms.";
     RUNNERS: i32 = 3, 1..=crate::pg::shmem::RUNNERS as i32, Sighup, NONE,
-        c"xdb.runners", c"Maximum number of runners of a database. Runners apply the steps of slow tables.",
+        c"xdb.runners", c"Maximum number of runners of a database. Runners call functions in place of workers, and run the steps of slow tables.",
         c"Each runner takes one of max_worker_processes while it has work. Default 3.";
     ALLOW_SUPERUSER_PROCESSES: bool = false, Suset, NONE,
-        c"xdb.allow_superuser_processes", c"Lets superusers start processes.",
+        c"xdb.allow_superuser_processes", c"Lets superusers start processes, and invoke RPCs that use mapped tables or functions.",
         c"Steps of such processes write tables of the application with all rights. Default off.";
     RPC_TIMEOUT_MS: i32 = 10_000, 1..=3_600_000, Userset, MS,
         c"xdb.rpc_timeout", c"Maximum time of an RPC, waits included, if neither the call nor the definition sets one.",
@@ -156,12 +150,10 @@ pub fn max_bulk_bytes() -> usize {
 pub fn quotas() -> Quotas {
     let queue_messages = MAX_QUEUE_MESSAGES.get() as usize;
     Quotas {
-        commands: MAX_COMMANDS,
         threads: MAX_THREADS.get() as usize,
-        retry_interval: MIN_RETRY_INTERVAL,
-        call_timeout: MAX_CALL_TIMEOUT,
         queue_messages,
         queue_bytes: queue_messages.saturating_mul(BYTES_OF_A_MESSAGE),
+        ..Quotas::FIXED
     }
 }
 

@@ -80,7 +80,7 @@ COMMENT ON FUNCTION xdb.stop_process(text[], text, text) IS 'Stops many running 
 
 CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
-COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'What a process does, what it waits for and since when, which locks of other sessions hold it up, what failed last, and its results. XD001 if the process does not exist.';
+COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'What a process does, what it waits for and since when, which locks of other sessions block it, what failed last, and its results. XD001 if the process does not exist.';
 
 CREATE OR REPLACE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb

@@ -1,6 +1,6 @@
--- Who may read which rows. Every table of the extension has row-level security. It also applies to roles that may read
--- or write all tables of the database, such as members of pg_write_all_data. They get only the rows that a policy
--- allows, and of a table without a policy none.
+-- Which role may read which rows. Every table of the extension has row-level security. It also applies to roles that
+-- may read or write all tables of the database, such as members of pg_write_all_data. They get only the rows that a
+-- policy allows, and of a table without a policy none.
 --
 -- Limitations: policies do not apply to superusers, to roles with BYPASSRLS, and to the owner of the tables.
 DO $body$

@@ -328,7 +328,7 @@ COMMENT ON VIEW xdb.attribute_locks IS 'Calls of steps that wait for locks on at
 COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process that the call belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution that the call belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'Step whose call waits.';
-COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call is to lock, all at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
+COMMENT ON COLUMN xdb.attribute_locks.waits_for IS 'What the call must lock, all at once: rows of tables by their keys, local attributes, or all of them. Cut at 1000 characters.';
 COMMENT ON COLUMN xdb.attribute_locks.due_at IS 'Since when the call is due.';
 
 CREATE OR REPLACE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS
@@ -339,7 +339,7 @@ COMMENT ON VIEW xdb.history IS 'Events of the processes that the reader may see.
 COMMENT ON COLUMN xdb.history.process_id IS 'Process that the event belongs to.';
 COMMENT ON COLUMN xdb.history.execution_id IS 'Process execution that the event belongs to.';
 COMMENT ON COLUMN xdb.history.event_id IS 'Number of the event, from 1.';
-COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
+COMMENT ON COLUMN xdb.history.event_time IS 'When the event happened.';
 COMMENT ON COLUMN xdb.history.event_type IS 'Kind of the event, for instance StateStarted.';
 COMMENT ON COLUMN xdb.history.details IS 'What belongs to the event, a JSON object. Times are microseconds since the Unix epoch.';
 

@@ -247,7 +247,7 @@ COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease expires and the call m
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. In the index, the calls of each owner at a worker have a range of their own.';
 COMMENT ON COLUMN xdb.task.priority IS 'Priority of the process. In the index, the calls of an owner with each priority have a range of their own.';
 COMMENT ON COLUMN xdb.task.crashes IS 'How often the server crashed while the engine prepared the call or applied its answer. From 1 on, such calls are processed one at a time; at 3 the call is held.';
-COMMENT ON COLUMN xdb.task.waits_for IS 'What the call is to lock, while lease_until is infinity.';
+COMMENT ON COLUMN xdb.task.waits_for IS 'What the call must lock, while lease_until is infinity.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
 
 CREATE TABLE xdb.timer (
@@ -383,7 +383,7 @@ CREATE TABLE xdb.history_event (
 COMMENT ON TABLE xdb.history_event IS 'Events of process executions that keep a history. Replaying the rows gives the contents of the other tables. If only the last events are kept, the first row is a Snapshot that stands for the deleted ones.';
 COMMENT ON COLUMN xdb.history_event.execution_id IS 'Process execution that the event belongs to.';
 COMMENT ON COLUMN xdb.history_event.event_id IS 'Number of the event, from 1.';
-COMMENT ON COLUMN xdb.history_event.event_time IS 'When it happened.';
+COMMENT ON COLUMN xdb.history_event.event_time IS 'When the event happened.';
 COMMENT ON COLUMN xdb.history_event.event_type IS 'Kind of the event, for instance StateStarted.';
 COMMENT ON COLUMN xdb.history_event.details IS 'What belongs to the event, a JSON object. Times are microseconds since the Unix epoch.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.history_event', '');

@@ -199,15 +199,17 @@ fn without_secret(spi: &Spi) -> Result<Option<String>> {
 /// Why no worker can be called over TLS. This session reads the file now: the engine's result is from the last reload.
 fn without_authorities() -> Option<String> {
     let why = Authorities::read(&guc::text(&guc::SSL_CA_FILE)).err()?;
-    Some(format!("Workers are not called over TLS: {why}. Fix this, then reload the configuration."))
+    Some(format!("workers are not called over TLS: {why}; fix this, then reload the configuration"))
 }
 
 /// The warning if calls wait for connections.
 fn short_of_connections(waiting: i64) -> Option<String> {
     let most = Descriptors::most();
+    let calls =
+        if waiting == 1 { "1 call under way waits".to_owned() } else { format!("{waiting} calls under way wait") };
     (waiting > 0).then(|| {
         format!(
-            "{waiting} calls in flight wait for a connection. An engine can open {most} connections, a third of max_files_per_process. Raise max_files_per_process, and the limit of the system if that is lower."
+            "{calls} for a connection: an engine can open {most} connections, a third of max_files_per_process; raise max_files_per_process, and the limit of the system if that is lower"
         )
     })
 }

@@ -7,6 +7,8 @@
 //!
 //! The session waits for the execution's lock, up to the caller's timeouts. It keeps the lock until the transaction
 //! ends.
+//!
+//! Limitations: other transactions that need the execution wait until the session's transaction ends.
 
 use super::Caller;
 use crate::error;
@@ -96,7 +98,7 @@ impl<T: TablesInSession> Answering<'_, T> {
             if !without_arrivals {
                 take_in(spi, loaded, id, now)?;
             }
-            refuse_unseen_in(spi, id, queues, command)?;
+            refuse_unseen_in(spi, loaded, id, queues, command)?;
             let mut demand = BTreeMap::new();
             let back = state::to_abort(spi, loaded, id, command.effects(), &mut ByteBudget::default())?;
             for (queue, wanted) in queue::demand(queues.iter().cloned().chain(back), command.publishes()) {
@@ -137,7 +139,7 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
             execution::executions(spi, registry, &[id], Lock::Close)?;
             state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
             take_in(spi, loaded, id, now)?;
-            refuse_unseen_in(spi, id, queues, command)?;
+            refuse_unseen_in(spi, loaded, id, queues, command)?;
             loaded.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))
         })?;
         self.lock = Lock::Close;
@@ -235,17 +237,25 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
 }
 
 /// Calls [`refuse_unseen`] for the queues that the decision inspects or publishes to.
-fn refuse_unseen_in(spi: &Spi, id: ExecutionId, queues: &[(String, usize)], command: &Command) -> Result<()> {
+fn refuse_unseen_in(
+    spi: &Spi,
+    loaded: &Executions,
+    id: ExecutionId,
+    queues: &[(String, usize)],
+    command: &Command,
+) -> Result<()> {
     let published_to = command.publishes().iter().map(|publish| &publish.queue);
     let mut queues = queues.iter().map(|(queue, _)| queue).chain(published_to);
-    queues.try_for_each(|queue| refuse_unseen(spi, id, Some(queue)))
+    queues.try_for_each(|queue| refuse_unseen(spi, loaded, id, Some(queue)))
 }
 
 /// An error if messages were published before this call and the transaction's snapshot does not show them. That can
 /// happen above `READ COMMITTED`. Such messages can't be received, and must not be overtaken.
-pub(super) fn refuse_unseen(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
+pub(super) fn refuse_unseen(spi: &Spi, loaded: &Executions, id: ExecutionId, queue: Option<&str>) -> Result<()> {
     if has_transaction_snapshot() && inbox::has_unseen_arrivals(spi, id, queue)? {
-        return Err(error::could_not_serialize("a message was published to the process meanwhile"));
+        let process_id = loaded.get(&id).map_or("", |entry| &entry.before.process_id);
+        let why = format_args!("a message was published to process \"{process_id}\" after this transaction's snapshot");
+        return Err(error::could_not_serialize(why));
     }
     Ok(())
 }

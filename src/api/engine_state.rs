@@ -64,8 +64,8 @@ fn stopped(spi: &Spi) -> Result<String> {
     if is_closed {
         return Ok("this database allows no connections: ALTER DATABASE ... ALLOW_CONNECTIONS true".to_owned());
     }
-    if shmem::held_until(process::database()).is_some() {
-        return Ok("a statement is running that needs the database without connections".to_owned());
+    if shmem::blocked_until(process::database()).is_some() {
+        return Ok("a statement such as DROP DATABASE needs the database without connections".to_owned());
     }
     if !shmem::has_launcher() {
         return Ok("the launcher of xdb is not running: the server restarts it".to_owned());
@@ -113,7 +113,7 @@ fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Op
             "its max_concurrency is {limit}: raise it if the worker can handle more calls at a time, and give slow process types a worker of their own"
         ),
         true if called > 1 => format!(
-            "it may have {places} calls in flight, half of the engine's limit for all workers: raise xdb.max_in_flight and max_files_per_process"
+            "it may have {places} calls under way, half of the engine's limit for all workers: raise xdb.max_in_flight and max_files_per_process"
         ),
         _ if is_full(all, max_calls) => format!("xdb.max_in_flight is {max_calls}, for all workers: raise it"),
         _ => return None,

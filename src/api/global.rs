@@ -1,6 +1,6 @@
 //! `xdb.publish_global`: publishes to global queues.
 
-use super::{Caller, json, name, name_if_given, payload, wrote};
+use super::{Caller, json, name, name_if_given, owner_name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -23,8 +23,10 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     let key = name_if_given("key", args.text(2))?;
     let message_id = name_if_given("message_id", args.text(3))?;
     let ttl = arguments::positive("ttl", args.interval(4))?;
-    if ttl.is_some_and(|ttl| ttl > LONGEST_TTL) {
-        return Err(error::invalid_argument("ttl", "it is too long"));
+    if let Some(longer) = ttl.filter(|ttl| *ttl > LONGEST_TTL) {
+        let (has, most) = (longer.as_std().as_secs(), LONGEST_TTL.as_std().as_secs());
+        let what = format_args!("it is {has} seconds long; at most {most} are allowed");
+        return Err(error::invalid_argument("ttl", what));
     }
     let is_over = over::limit(process::database(), caller.role, Quota::Messages).is_some();
     caller.on_system_tables(|spi, _| {
@@ -33,7 +35,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
             let is_known = |id: &str| global::is_known(spi, &queue, caller.role, id);
             return match message_id.as_deref().map_or(Ok(false), is_known)? {
                 true => Ok(()),
-                false => Err(error::global_queues_full(&guc::quotas())),
+                false => Err(error::global_queues_full(&owner_name(caller)?, &guc::quotas())),
             };
         }
         let now = clock::now();

@@ -59,7 +59,7 @@ pub(super) fn timer_to_skip(
     let seq = seq(spi, id, state)?;
     // Messages published before the skip may end the wait before it, or together with it.
     answering::take_in(spi, loaded, id, now)?;
-    answering::refuse_unseen(spi, id, None)?;
+    answering::refuse_unseen(spi, loaded, id, None)?;
     state::states(spi, loaded, &[(id, seq)])?;
     Ok(Command::SkipTimer { seq, command_id })
 }
@@ -107,7 +107,7 @@ pub fn move_state(args: &Args) -> Result<Value> {
     change.one(&process_id, args.execution_id(4), |spi, loaded, id, now| {
         let seq = match state::by_name(spi, id, &state)? {
             Some((seq, status)) if status.is_live() => seq,
-            _ => return Err(error::unknown_state_execution(&state)),
+            _ => return Err(error::unknown_step(&state)),
         };
         answering::take_in(spi, loaded, id, now)?;
         answering::refuse_unseen(spi, id, None)?;
@@ -122,14 +122,14 @@ pub fn move_state(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// Parses the name of a state execution, for instance `Ship-1`.
+/// Parses the name of a step, for instance `Ship-1`.
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
     Ok(arguments::state_execution_id(text)?)
 }
 
 fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
     let found = state::by_name(spi, id, state)?;
-    found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
+    found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_step(state))
 }
 
 /// How a function changes running executions.

@@ -2,11 +2,13 @@
 //! process that has ended or does not exist does not stop the others.
 //!
 //! ```text
-//!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       in portions, in the order of the executions
+//!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       in slices, in the order of the executions
 //! ```
 //!
 //! All executions are locked in one order, so two of these calls never deadlock. For the same reason a call keeps the
 //! execution that it has found, even if a later execution of the id has started.
+//!
+//! Limitations: each call is one transaction. An error that is not about one process fails all of it.
 
 use super::answering::{self, Executions};
 use super::manage::{Change, calls_to_retry, decide, state_execution_id, timer_to_skip};

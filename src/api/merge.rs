@@ -11,6 +11,8 @@
 //!        ▼ still the same?  ── the function may have done anything
 //!   StartMerged, or a start of its own that is the latest one from now on
 //! ```
+//!
+//! Limitations: above `READ COMMITTED`, a start whose snapshot is too old to be merged fails with `40001`.
 
 use super::start::{StartResult, TypeToStart, begin, decide_start, keys};
 use super::{Caller, owner_name, payload, wrote};

@@ -1,4 +1,6 @@
 //! `xdb.reassign_owned`: moves everything that a role owns to another role.
+//!
+//! Limitations: only the current database. Messages of global queues move only if a superuser or operator calls it.
 
 use super::{Caller, needed};
 use crate::error;
@@ -43,7 +45,7 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
         }
         let running = owners::reassign(spi, &moves)?;
         if running > 0 && identity::is_superuser(new) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-            return Err(error::superuser_process());
+            return Err(error::superuser_process(&name, "own running processes"));
         }
         Ok(())
     })?;

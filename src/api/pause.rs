@@ -1,4 +1,6 @@
 //! Pauses processes and process types, and refuses requests to paused ones.
+//!
+//! Limitations: a start or a publish from before a pause may commit during the pause.
 
 use super::manage::Change;
 use super::{Caller, name};

@@ -51,11 +51,11 @@ pub fn publish(args: &Args) -> Result<Value> {
                 // Takes no lock here: otherwise the close would wait for this publisher, and this publisher for the
                 // close. A transaction that has locked the execution already goes on, because the close waits for its
                 // end.
-                may_wait_for_close()?;
+                may_wait_for_close(&process_id)?;
                 return Ok(Tried::Closing(found.id));
             }
             let PublishersLock::Locked(locked) = process::lock_for_publish(spi, found.id)? else {
-                may_wait_for_close()?;
+                may_wait_for_close(&process_id)?;
                 return Ok(Tried::Closing(found.id));
             };
             let locked = caller.own(&process_id, locked)?;
@@ -113,13 +113,14 @@ fn closing(found: &FoundExecution) -> Option<Closing> {
 }
 
 /// An error if this transaction can't wait for the outcome of a close.
-fn may_wait_for_close() -> Result<()> {
+fn may_wait_for_close(process_id: &str) -> Result<()> {
+    let what = || format!("process \"{process_id}\" is about to close");
     if identity::is_engine() {
         // The step that publishes is retried soon.
-        return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
+        return Err(PgError::new(LOCK_NOT_AVAILABLE, what()));
     }
     if pg::process::has_transaction_snapshot() {
-        return Err(error::could_not_serialize("the process is about to close"));
+        return Err(error::could_not_serialize(what()));
     }
     Ok(())
 }

@@ -3,13 +3,16 @@
 //! A token names a call: `<execution>/<seq>/<number>[/<fingerprint>]`. The number is that of the lease. The fingerprint
 //! stands for what the call loaded under locks. A token is no secret: only roles that may claim the worker's calls can
 //! use it.
+//!
+//! Limitations: claims need `READ COMMITTED`, because a claim could not see which calls have come due since its
+//! snapshot.
 
 use super::answering::{self, Answering, TablesInSession};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, needed, pull_scan};
-use crate::calls::{self, CallRecord};
+use crate::calls::{self, CallRecord, Loads};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -154,7 +157,9 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
 fn at_most(number: Option<i32>) -> Result<usize> {
     match needed("max_calls", number)? {
         calls @ 1..=MOST_CALLS => Ok(calls as usize),
-        _ => Err(error::invalid_argument("max_calls", format_args!("it must be from 1 to {MOST_CALLS}"))),
+        calls => {
+            Err(error::invalid_argument("max_calls", format_args!("it is {calls}; it must be from 1 to {MOST_CALLS}")))
+        }
     }
 }
 
@@ -162,7 +167,11 @@ fn at_most(number: Option<i32>) -> Result<usize> {
 pub(super) fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
     match given {
         Some(length) if length <= most => Ok(length),
-        Some(_) => Err(error::invalid_argument(argument, format_args!("it must be at most {in_words}"))),
+        Some(longer) => {
+            let seconds = longer.as_std().as_secs_f64();
+            let what = format_args!("it is {seconds} seconds; it must be at most {in_words}");
+            Err(error::invalid_argument(argument, what))
+        }
         None => Err(error::invalid_argument(argument, "it must not be negative")),
     }
 }
@@ -212,17 +221,15 @@ pub fn complete_call(args: &Args) -> Result<Value> {
 }
 
 /// Waits while the engine has marks on attributes that the call loaded under locks, as RPCs do (`pg/shmem/marks.rs`).
-/// This happens before the session locks anything.
+/// This happens before the session locks anything. So while there are marks, the call is found and loaded twice.
 fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
     let (execution, seq) = token.leased.key;
     let known = caller.on_system_tables(|spi, registry| token.find(spi, registry, caller, false))?;
     let (api, loaded) = (known.begun.api, known.executions.get(&execution).ok_or_else(error::call_is_lost)?);
     let Some(state) = loaded.execution.states.get(&seq) else { return Ok(()) };
     let config = loaded.meta.options_of(state);
-    let (global, local) = (config.load_global(api), config.load_local(api));
-    let deadline = Instant::now() + RESPECTED_FOR;
-    Locking { rpc_name: "", meta: &loaded.meta, execution, global: &global, local: &local, deadline }
-        .respect_marks(caller)
+    let (loads, deadline) = (Loads::of(&config, api), Instant::now() + RESPECTED_FOR);
+    Locking { rpc_name: "", meta: &loaded.meta, execution, loads: &loads, deadline }.respect_marks(caller)
 }
 
 pub fn fail_call(args: &Args) -> Result<Value> {
@@ -331,10 +338,11 @@ impl TablesInSession for WorkersTables {
         let (meta, (id, seq)) = (&loaded.meta, self.call.key);
         let state = loaded.execution.states.get(&seq).ok_or_else(error::call_is_lost)?;
         let config = meta.options_of(state);
-        let (global, local) = (config.load_global(self.call.api), config.load_local(self.call.api));
-        if !global.locks() && !local.locks() {
+        let loads = Loads::of(&config, self.call.api);
+        if !loads.locks() {
             return Ok(self.fingerprint.is_none());
         }
+        let Loads { global, local } = loads;
         let mut values = String::new();
         if global.locks() {
             let of_owner = Caller { role: meta.owner };

@@ -10,8 +10,8 @@ use super::answering;
 use super::owners_tables::OwnersTables;
 use super::pull_scan::{DueLines, ScanMemory, in_turn};
 use super::{Caller, process, pull};
-use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, OutgoingCall, Paused, Verdict, eligible};
-use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
+use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, Paused, Verdict, eligible};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::commit::leasing;
 use crate::pg::crash;
 use crate::pg::function::Value;
@@ -21,12 +21,12 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_tables::Tables;
-use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Versioned};
+use crate::store::attribute::{self, LocalAttributes, Versioned};
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
-use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
+use crate::store::parked::{self, OfPausedTypes};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, executions_of, locks, state};
@@ -37,7 +37,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::{self, Instant};
-use xdb_calls::{CloseLock, Driver, Outcome};
+use xdb_calls::{CloseLock, Driver, Outcome, Used};
 use xdb_engine::*;
 use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
@@ -286,7 +286,7 @@ impl Poll {
     }
 
     /// Sets aside the calls that this worker does not make now. Calls follow their process types to other workers.
-    /// Calls of paused processes and types are held, as the scheduler holds them. A process whose owner no longer
+    /// Calls of paused processes and types are parked, as the scheduler parks them. A process whose owner no longer
     /// exists fails.
     fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
@@ -303,8 +303,8 @@ impl Poll {
                     aside.moved.push((key, meta.worker_of(maker)));
                     aside.for_functions.extend((maker == Maker::Function).then_some(key));
                 }
-                (_, Verdict::Held(Paused::Process(_))) => aside.of_processes.push(key),
-                (_, Verdict::Held(Paused::Type(_))) => {
+                (_, Verdict::Parked(Paused::Process(_))) => aside.of_processes.push(key),
+                (_, Verdict::Parked(Paused::Type(_))) => {
                     aside.of_types.types.insert(meta.type_id);
                     aside
                         .of_types
@@ -377,33 +377,32 @@ impl Poll {
         let (meta, id) = (&call.loaded.meta, call.due.key.0);
         let loads = Loads::of(&call.config, call.api);
         let nothing = BTreeMap::new();
-        let local = match round.local.as_ref().map(|local| local.of(id)) {
+        let local = match round.local.as_ref().map(|local| local.of(id).for_call(())) {
             _ if !call.wants_local() => &nothing,
-            Some(LoadedLocals::All(_, all)) => all,
-            Some(LoadedLocals::TooLarge(size)) => {
-                return Ok(Some(Err(calls::too_large(&attribute::too_large(size).message))));
-            }
-            Some(LoadedLocals::LeftOut) | None => return Ok(None),
+            Some(Used::Done((_, all))) => all,
+            Some(Used::Refused(failure)) => return Ok(Some(Err(failure))),
+            Some(Used::Later(())) | None => return Ok(None),
         };
         let global = match self.read(meta, &loads.global, owners, busy)? {
             Ok(global) => global,
-            Err(error) if is_passing(&error) => return Ok(None),
+            // Another claim makes the call. This one goes on with its other calls.
+            Err(error) if error.passes(false).is_some() => return Ok(None),
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
-        let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
-        let fingerprint = attributes.are_locked.then(|| {
-            let locked = if loads.global.locks() { attributes.global.as_str() } else { "" };
+        let fingerprint = loads.locks().then(|| {
+            let locked = if loads.global.locks() { global.as_str() } else { "" };
             let versions = local.iter().map(|(name, entry)| (name, &entry.version));
             token_fingerprint(locked, &locks::versions_of(&loads.local, versions))
         });
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
-        let origin = calls::origin(call.loaded)?;
-        let outgoing = OutgoingCall::of_state(&origin, call.state, call.begun().record(0).as_attempt(), lease);
-        let request = match outgoing.request(&attributes, guc::max_request_bytes()) {
-            Ok(request) => calls::body(&request)?,
-            Err(refusal) => return Ok(Some(Err(calls::too_large(&refusal.message)))),
-        };
-        Ok(Some(Ok(Made { request, call_id: outgoing.id, fingerprint, lease })))
+        let (attempt, values) = (call.begun().record(0).as_attempt(), local.iter().map(|(name, of)| (name, &of.value)));
+        match calls::request(call.loaded, call.state, attempt, (&loads, lease), (global, values))? {
+            Ok(request) => {
+                let body = calls::body(&request)?;
+                Ok(Some(Ok(Made { request: body, call_id: request.call.id, fingerprint, lease })))
+            }
+            Err(failure) => Ok(Some(Err(*failure))),
+        }
     }
 
     /// Reads global attributes, as the owner. The inner error says why they can't be read.
@@ -433,7 +432,7 @@ impl Poll {
             owners.read(|spi| tables.load(spi, meta, loading, LockType::NoLocking))
         };
         let read = guarded(|| identity::with_lock_timeout(TABLES_LOCKED, read));
-        if read.as_ref().is_err_and(is_passing) || began.elapsed() > SLOW_TABLES {
+        if read.as_ref().is_err_and(|error| error.passes(false).is_some()) || began.elapsed() > SLOW_TABLES {
             busy.insert(meta.owner);
         }
         match read {
@@ -452,8 +451,8 @@ impl SetAside {
             seen.wrote = true;
             wake::call_scheduler_at_commit();
         }
-        seen.wrote |= !held::hold_of_processes(spi, &self.of_processes)?.is_empty();
-        seen.wrote |= !held::hold_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
+        seen.wrote |= !parked::park_of_processes(spi, &self.of_processes)?.is_empty();
+        seen.wrote |= !parked::park_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
         for (id, (process_id, why)) in &self.closed {
             if !execution::lock_for_close(spi, &[*id])?.is_empty() {
                 process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;
@@ -488,12 +487,6 @@ impl Call<'_> {
         let DueCall { key, attempts, first_attempt_at, .. } = self.due;
         Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }
     }
-}
-
-/// Whether the call is not the reason for the error: a lock, a conflict with another transaction, or a server without
-/// resources. Then the call waits for another claim, and this claim goes on with its other calls.
-fn is_passing(error: &PgError) -> bool {
-    matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
 /// Records the failed attempts of calls whose leases have ended, but skips locked executions. Returns whether it wrote

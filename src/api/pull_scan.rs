@@ -8,6 +8,8 @@
 //!
 //! Owners take turns at a worker, in the order of their oids (`xdb_sched::turns`). A session continues after the owner
 //! that it served last. Its first claim begins at a random owner. Priority and due time order the calls of one owner.
+//!
+//! Limitations: a session remembers a hundred workers with their shards. With more, it begins at the head again.
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
@@ -33,6 +35,9 @@ const LEASES_EVERY: Duration = Duration::from_secs(1);
 
 /// The session spends at most one tenth of its time on such scans.
 const LEASES_SHARE: u32 = 10;
+
+/// Many sessions of a worker may scan at once. So each makes scans from the head as if they took longer by this factor.
+const TOGETHER: u32 = 10;
 
 /// The most pairs of worker and shards that a session remembers.
 const REMEMBERED: usize = 100;
@@ -114,7 +119,7 @@ impl ScanMemory {
             let lines = &self.lines;
             self.scan.retain(|line| lines.contains(line));
             let poll_interval = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-            self.scan.scanned_from_head(ended, took, poll_interval);
+            self.scan.scanned_from_head(ended, took * TOGETHER, poll_interval);
         }
         if plan.leases && plan.lines.is_none() {
             self.leases_at = Some(ended + LEASES_EVERY.max(took * LEASES_SHARE));
@@ -172,7 +177,7 @@ impl DueLines {
             owners.range((Bound::Excluded(last), Bound::Unbounded)).chain(owners.range(..=last)).collect();
         let due = |lines: &Vec<&DueLine>| lines.iter().fold(0, |sum: usize, line| sum.saturating_add(line.due));
         let (shares, served) = shares(&in_turn.iter().map(|(_, lines)| due(lines)).collect::<Vec<_>>(), places);
-        memory.last = served.map(|served| *in_turn[served].0);
+        memory.last = served.map(|served| *in_turn[served].0).or(memory.last);
         let mut rooms = Vec::new();
         for ((_, lines), mut share) in in_turn.into_iter().zip(shares) {
             for due in lines {

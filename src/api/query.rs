@@ -1,4 +1,7 @@
 //! Functions that read a process, or wait for the end of a process or state.
+//!
+//! Limitations: unless its statement is only the call, a wait keeps a snapshot. Until the wait ends, vacuum removes no
+//! row that was deleted after the snapshot.
 
 use super::pull::{LONGEST_WAIT, length};
 use super::{Caller, name, needed};
@@ -105,7 +108,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     Ok(Value::Json(outcome(status, &results)?))
 }
 
-/// `xdb.wait_for_state()`: waits for the end of a state execution or of its process, or until the timeout.
+/// `xdb.wait_for_state()`: waits for the end of a step or of its process, or until the timeout.
 pub fn wait_for_state(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_state")?;
     let process_id = name("process_id", args.text(0))?;
@@ -130,7 +133,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let of_state = Registration::register_state(&id.0, &state.to_string());
     let found = read_until(args, timeout, [&of_state, &Registration::register(&id.0)], read, is_over)?;
     let (timed_out, (_, process_status, (status, _))) = (!is_over(&found), found);
-    // A state execution that never existed has no status. Neither has one that is no longer kept.
+    // A step that never existed has no status. Neither has one that is no longer kept.
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
     Ok(Value::Json(format!(r#"{{"status": {status}, "processStatus": "{process_status}", "timedOut": {timed_out}}}"#)))
 }

@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, Definition, Json, TableMapping};
-use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
+use xdb_protocol::{MAX_DEFINITION_BYTES, check_tables, parse_definition};
 
 /// Headers that the protocol sets itself.
 const OWN_HEADERS: [&str; 3] = ["idempotency-key", "traceparent", "xdb-shard"];
@@ -226,7 +226,8 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
         let types = registering::types_of_worker(spi, &worker)?;
         if !types.is_empty() {
             let why = format!("Process types that use it: {}.", types.join(", "));
-            return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
+            let hint = "Unregister these types, or register them with another worker.";
+            return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why, hint));
         }
         registering::delete_worker(spi, id)
     })?;
@@ -259,13 +260,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     })?;
     caller.on_system_tables(|spi, registry| {
         check_functions(spi, caller, &mut definition)?;
-        let mut relations = BTreeSet::new();
-        for table in &definition.global_attributes {
-            if !relations.insert(table.relation) {
-                return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
-            }
-            check_table(spi, caller, table)?;
-        }
+        check_tables(&definition.global_attributes).map_err(error::invalid_definition)?;
+        definition.global_attributes.iter().try_for_each(|table| check_table(spi, caller, table))?;
         let worker_id = worker.as_deref().map(|worker| worker_to_use(spi, caller, worker)).transpose()?;
         let put = TypeToPut {
             name: &process_type,
@@ -337,8 +333,7 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
 /// The worker of a process type. It must belong to the caller, because the worker sees the type's processes and decides
 /// what they do.
 fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
-    let unknown = || error::unknown_worker(worker).hint("Register it with xdb.register_worker().");
-    own_worker(caller, worker, Some(registering::worker_to_use(spi, worker)?.ok_or_else(unknown)?))
+    own_worker(caller, worker, registering::worker_to_use(spi, worker)?)
 }
 
 /// The worker that was found, if the caller may change or use it.
@@ -398,9 +393,6 @@ fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     {
         return Err(error::may_not_map(&table.table, &missing));
     }
-    if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
-        return wrong(format!("the key \"{key}\" can't be an attribute"));
-    }
     match catalog::unique_key(spi, table.relation, &table.primary_key)? {
         Some(_) => Ok(()),
         None => {
@@ -429,7 +421,8 @@ pub fn unregister_process_type(args: &Args) -> Result<Value> {
                     1 => "One of its executions is running.".to_owned(),
                     _ => format!("{running} of its executions are running."),
                 };
-                Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
+                let hint = "Wait until they have ended, or stop them with xdb.stop_process().";
+                Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why, hint))
             }
         }
     })?;

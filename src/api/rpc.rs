@@ -6,7 +6,7 @@
 use super::answering::{self, Answering, TablesInSession};
 use super::rpc_deadline::{self, Deadline, locked_by};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
+use super::{Caller, json, name, name_if_given, owner_name, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
 use crate::calls::{self, Asker, Attributes, CallOf, Loads, OutgoingCall, Verdict, eligible};
 use crate::pg::catch::{PgError, Result};
@@ -51,17 +51,10 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let mut deadline = target.begin(caller, &process_id, &rpc_name, asked)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
-    let loads = target.loads();
+    let loads = Loads::of_rpc(&target.config);
     let Loads { global: loading, local: loading_local } = &loads;
     refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
-    let locking = Locking {
-        rpc_name: &rpc_name,
-        meta,
-        execution: id,
-        global: loading,
-        local: loading_local,
-        deadline: deadline.at(),
-    };
+    let locking = Locking { rpc_name: &rpc_name, meta, execution: id, loads: &loads, deadline: deadline.at() };
     deadline.wait("locks", |_| lock_process(caller, &locking, &process_id))?;
     let (size, local) = caller.on_system_tables(|spi, _| local_attributes(spi, id, loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
@@ -70,7 +63,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         true => deadline.wait("locks", |_| locking.within(Locking::names, load))?,
         false => load()?,
     };
-    if locking.is_wanted() {
+    if loads.locks() {
         crash::point("rpc-locked");
     }
     let attributes = calls::attributes(&loads, global, local.iter().map(|(name, entry)| (name, &entry.value)))?;
@@ -81,7 +74,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         timeout: deadline.left_for_call(&rpc_name)?,
         idempotency_key: idempotency_key.as_deref(),
     };
-    let (answer, context) = call(&target, &invocation, &attributes).map_err(|error| deadline.explain(error))?;
+    let (answer, context) = call(&target, &invocation, attributes).map_err(|error| deadline.explain(error))?;
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
@@ -96,7 +89,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
 /// Refuses to run code of other roles as a superuser: functions, and triggers and policies of tables.
 fn refuse_superuser(caller: Caller, runs_code: bool) -> Result<()> {
     if runs_code && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-        return Err(error::superuser_rpc());
+        return Err(error::superuser_rpc(&owner_name(caller)?));
     }
     Ok(())
 }
@@ -146,7 +139,7 @@ fn find(
 /// Locks the process for an RPC that excludes other changes. The lock is taken before the call, so that the process
 /// does not change during the call.
 fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
-    if locking.is_wanted() {
+    if locking.loads.locks() {
         // The other half of the time is for the locks and the call.
         let until = rpc_deadline::halfway(locking.deadline);
         Locking { deadline: until, ..*locking }.respect_marks(caller)?;
@@ -231,13 +224,8 @@ fn target(
     loaded.meta.process_type = Some(process_type.clone());
     let config = arguments::rpc(&process_type.definition, rpc_name)?;
     let target = ToCall { loaded, process_type, config };
-    match target.verdict() {
-        Verdict::Elsewhere => Err(error::worker_is_not_called(rpc_name)),
-        Verdict::Fails(..) => Err(error::no_worker_for_rpc(rpc_name)),
-        Verdict::Waits(reason) => Err(error::worker_failed(rpc_name, reason.to_string())),
-        Verdict::Closes(why) => Err(error::worker_failed(rpc_name, why)),
-        Verdict::MayBeMade | Verdict::Held(_) => Ok(target),
-    }
+    target.verdict().refuse_rpc(rpc_name)?;
+    Ok(target)
 }
 
 impl ToCall {
@@ -247,8 +235,8 @@ impl ToCall {
         refuse_superuser(caller, self.config.function.is_some())?;
         let id = self.loaded.before.id;
         let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
-        let is_paused = matches!(self.verdict(), Verdict::Held(_));
-        let wait = |deadline| rpc_pause::wait(caller, process_id, id, deadline);
+        let is_paused = matches!(self.verdict(), Verdict::Parked(_));
+        let wait = |deadline| rpc_pause::wait(caller, id, deadline);
         if is_paused && deadline.wait("the end of a pause", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // Meanwhile the RPC may have been registered with a function.
@@ -259,15 +247,8 @@ impl ToCall {
 
     /// The timeout of the RPC if the caller gives none.
     fn timeout(&self) -> std::time::Duration {
-        let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::MAX_CALL_TIMEOUT);
-        own.unwrap_or(default).as_std()
-    }
-
-    fn loads(&self) -> Loads {
-        let own = |loading: &Option<Loading>| loading.clone().unwrap_or_default();
-        let RpcConfig { load_global_attributes, load_local_attributes, .. } = &self.config;
-        Loads { global: own(load_global_attributes), local: own(load_local_attributes) }
+        self.config.timeout().unwrap_or(default).as_std()
     }
 
     /// Whether this session may call the RPC now.
@@ -278,12 +259,12 @@ impl ToCall {
 }
 
 /// Calls the worker or the function. Returns the answer, and the context for functions that the answer calls.
-fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -> Result<(RpcAnswer, String)> {
+fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, .. } = *invocation;
     let failed = |what: String| error::worker_failed(rpc_name, what);
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let origin = calls::origin(&target.loaded)?;
-    let outgoing = OutgoingCall::of_rpc(&origin, (rpc_name, input), &invocation, clock::now(), timeout);
+    let outgoing = OutgoingCall::of_rpc(origin, (rpc_name, input), &invocation, clock::now(), timeout);
     let request = outgoing.request(attributes, guc::max_request_bytes())?;
     let outcome = match &target.config.function {
         Some(function) => {
@@ -302,17 +283,17 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: &Attributes) -
             rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
         }
     };
-    let answer = answered(target, rpc_name, outcome)?;
-    let context = if answer.effects.call_functions.is_empty() { String::new() } else { outgoing.context().encode() };
+    let answer = answered(rpc_name, outcome)?;
+    let context =
+        if answer.effects.call_functions.is_empty() { String::new() } else { request.call.context().encode() };
     Ok((answer, context))
 }
 
 /// The answer of an RPC, or the error for its caller.
-fn answered(target: &ToCall, rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
-    let is_strict = target.process_type.definition.strict_answers;
+fn answered(rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
     match outcome {
         CallOutcome::Answer { status, retry_after, body } => {
-            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits(), is_strict)?)
+            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits())?)
         }
         CallOutcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
     }
@@ -329,7 +310,8 @@ fn apply(
     read: KnownLocals,
 ) -> Result<()> {
     let Invocation { process_id, rpc_name, idempotency_key, .. } = *invocation;
-    if answer.is_read_only() && idempotency_key.is_none() {
+    // An answer with warnings goes on, because a strict type refuses it.
+    if answer.is_read_only() && answer.effects.warnings.is_empty() && idempotency_key.is_none() {
         return Ok(());
     }
     let output = answer.output.clone();

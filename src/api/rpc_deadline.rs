@@ -1,4 +1,6 @@
 //! The deadline of an RPC. The RPC's waits and its call share the time until then.
+//!
+//! Limitations: after the answer, the deadline ends no wait. `lock_timeout` does.
 
 use crate::error;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};

@@ -6,6 +6,7 @@
 //! RPCs avoid the marked objects for a while.
 
 use super::{Caller, rpc_deadline};
+use crate::calls::Loads;
 use crate::pg::catch::Result;
 use crate::pg::process;
 use crate::pg::shmem::marks;
@@ -14,31 +15,26 @@ use crate::pg::wake::{self, waiter::Registration};
 use crate::store::loaded::Meta;
 use crate::store::locks::{self, KeyTypes, WantedLocks};
 use std::time::Instant;
-use xdb_engine::{ExecutionId, Loading, LockType};
+use xdb_engine::{ExecutionId, LockType};
 
 /// What an RPC locks, and until when it may wait. Also used for the answer of a pull worker.
 pub(super) struct Locking<'a> {
     pub rpc_name: &'a str,
     pub meta: &'a Meta,
     pub execution: ExecutionId,
-    pub global: &'a Loading,
-    pub local: &'a Loading,
+    pub loads: &'a Loads,
     pub deadline: Instant,
 }
 
 impl Locking<'_> {
-    /// Whether anything is loaded under a lock.
-    pub fn is_wanted(&self) -> bool {
-        self.global.locks() || self.local.locks()
-    }
-
     /// Whether no other transaction may drive the process until this one ends.
     pub fn excludes(&self) -> bool {
-        [self.global, self.local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
+        let Loads { global, local } = self.loads;
+        [global, local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
     }
 
     fn wants(&self, types: &KeyTypes) -> WantedLocks {
-        locks::wants(self.meta, self.execution, self.global, self.local, types)
+        locks::wants(self.meta, self.execution, self.loads, types)
     }
 
     /// The names of the locked objects.

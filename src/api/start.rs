@@ -26,7 +26,7 @@ use xdb_protocol::{GivenStart, StartContext, StartRequest, arguments};
 pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
     let caller = Caller::writing(function)?;
     if identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-        return Err(error::superuser_process());
+        return Err(error::superuser_process(&owner_name(caller)?, "start processes"));
     }
     Ok(caller)
 }
@@ -195,7 +195,7 @@ fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: Execut
 
 /// The error if the latest execution of a process id belongs to another role, in any status.
 pub(super) fn of_another(process_id: &str) -> PgError {
-    error::already_started(process_id, "It belongs to another role.")
+    error::already_started(process_id, "It belongs to another role.", "Choose another process id.")
 }
 
 /// The execution that was started before with this request id.
@@ -204,7 +204,10 @@ pub(super) fn repeated(spi: &Spi, caller: Caller, request: &StartRequest) -> Res
     let process_id = &request.start.process_id;
     match process::by_request(spi, process_id, request_id)? {
         Some((repeated, owner)) if caller.may_drive(owner)? => Ok(Some(repeated)),
-        Some(_) => Err(error::already_started(process_id, "The request id was used by another role.")),
+        Some(_) => {
+            let why = "The request id was used by another role.";
+            Err(error::already_started(process_id, why, "Choose another request id."))
+        }
         None => Ok(None),
     }
 }
@@ -236,7 +239,7 @@ impl TypeToStart {
 /// An error if the caller's role has too many running processes.
 pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
     match over::limit(database(), caller.role, Quota::Running) {
-        Some(limit) => Err(error::too_many_running(limit)),
+        Some(limit) => Err(error::too_many_running(&owner_name(caller)?, limit)),
         None => Ok(()),
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   Loaded ── facts ──▶ eligible ──▶ may it be made now, and by which process?
-//!   Loaded, attributes ── origin ──▶ OutgoingCall ──▶ CallRequest ── to_worker ──▶ Request ──▶ transport ──▶ worker
+//!   Loaded, attributes ── request ─────────────────▶ CallRequest ── to_worker ──▶ Request ──▶ transport ──▶ worker
 //!                │                                                      │ tag                               │
-//!                └─ CallRecord (in flight) ◀────────────────────────────┘                                   │
+//!                └─ CallRecord (under way) ◀────────────────────────────┘                                   │
 //!                      │  with the lease: the fence                                                         │
 //!                      │  with ReadSet: what was loaded under locks                                         ▼
 //!   Command ◀── command ── Answered ◀── decode ──────────────────────────────────────────────────── CallOutcome
@@ -35,9 +35,9 @@ use crate::transport::{CallOutcome, FailureKind, Request};
 use std::sync::Arc;
 pub use xdb_calls::{
     Answered, Asker, Attributes, CallOf, CallOrigin, CallRequest, Facts, Loads, Maker, Marked, OutgoingCall, Paused,
-    Unfit, Verdict, eligible, too_large,
+    Unfit, Verdict, eligible,
 };
-use xdb_calls::{decode_answer, failed_by_policy, read_answer};
+use xdb_calls::{Attempt, decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
 
@@ -67,6 +67,19 @@ pub fn attributes<'v>(
     Ok(loads.attributes(global, local))
 }
 
+/// The request of a state's call, with the attributes that were read. The inner error is a failed attempt. Called in a
+/// transaction.
+pub fn request<'a, 'v>(
+    loaded: &'a Loaded,
+    state: &'a StateExecution,
+    attempt: Attempt,
+    (loads, timeout): (&Loads, Duration),
+    (global, local): (String, impl Iterator<Item = (&'v String, &'v String)> + Clone),
+) -> Result<std::result::Result<CallRequest<'a>, Box<Failure>>> {
+    let attributes = attributes(loads, global, local)?;
+    Ok(CallRequest::of_state(origin(loaded)?, state, attempt, timeout, attributes, guc::max_request_bytes()))
+}
+
 /// The body of a request. Error: too little memory is free.
 pub fn body(request: &CallRequest<'_>) -> Result<String> {
     memory::room_for(request.bytes)?;
@@ -88,7 +101,7 @@ pub fn to_worker(
     headers.extend(meta.chosen_shard().map(|shard| ("Xdb-Shard".to_owned(), shard.to_string())));
     Ok(Request {
         tag: 0,
-        url: format!("{}{}", url.trim_end_matches('/'), request.path),
+        url: format!("{}{}", url.trim_end_matches('/'), request.path()),
         headers,
         body: body(request)?.into_bytes(),
         timeout: request.timeout(),
@@ -101,7 +114,7 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
     let state = loaded.execution.states.get(&record.key.1);
     let state = state.ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
     let timeout = loaded.meta.options_of(state).timeout(record.api);
-    Ok(OutgoingCall::of_state(&origin(loaded)?, state, record.as_attempt(), timeout).context().encode())
+    Ok(OutgoingCall::of_state(origin(loaded)?, state, record.as_attempt(), timeout).context().encode())
 }
 
 /// Reads the answer of a function in the same way as a worker's. `text` None: the function returned NULL.

@@ -6,8 +6,8 @@ use crate::store::attribute::Size;
 use crate::store::registry::{NO_WORKER, WorkerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use xdb_calls::Attempt;
-use xdb_engine::{Api, Loading, Timestamp};
+use xdb_calls::{Attempt, Loads};
+use xdb_engine::{Api, Timestamp};
 use xdb_sched::room::{Line, Owner};
 
 /// A call that was submitted. `prepare` writes it, and its answer is applied with it.
@@ -68,12 +68,10 @@ impl CallRecord {
 /// What a call has loaded under locks. The answer is applied only if it is unchanged.
 #[derive(Debug)]
 pub struct ReadSet {
-    /// Which global attributes were read, and under which lock.
-    pub global: Loading,
+    /// Which attributes were read, and under which locks.
+    pub loads: Loads,
     /// The hash of the global attributes.
     pub values: u128,
-    /// Which local attributes were read, and under which lock.
-    pub local: Loading,
     /// The versions of the local attributes, by name.
     pub keys: BTreeMap<String, String>,
 }

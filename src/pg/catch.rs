@@ -81,6 +81,17 @@ pub const UNIQUE_VIOLATION: c_int = sqlstate(b"23505");
 pub const OUT_OF_MEMORY: c_int = sqlstate(b"53200");
 pub const SERIALIZATION_FAILURE: c_int = sqlstate(b"40001");
 
+/// Why an error may pass by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passing {
+    /// Another session holds a lock.
+    Lock,
+    /// A conflict with another session, or a cancellation by an operator.
+    Conflict,
+    /// The server lacks memory or disk. Such an error says nothing about the statement.
+    Server,
+}
+
 impl PgError {
     pub fn new(code: c_int, message: impl Into<String>) -> Self {
         Self(Box::new(Fields { code, message: message.into(), ..Fields::default() }))
@@ -152,9 +163,17 @@ impl PgError {
         (0..5).map(|i| char::from((((self.code >> (6 * i)) & 0x3f) as u8).wrapping_add(b'0'))).collect()
     }
 
-    /// Whether the server lacks memory or disk. Such an error says nothing about the statement.
-    pub fn is_server_trouble(&self) -> bool {
-        matches!(&self.sqlstate()[..2], "53" | "58")
+    /// Why the error may pass by itself. None: the same fails again. `of_engine`: a statement of the engine has failed.
+    /// Then an operator has cancelled it, or another transaction has written the same key. The application's statements
+    /// also fail so at their time limits and at their own constraints.
+    pub fn passes(&self, of_engine: bool) -> Option<Passing> {
+        match self.code {
+            LOCK_NOT_AVAILABLE => Some(Passing::Lock),
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE => Some(Passing::Conflict),
+            QUERY_CANCELED | UNIQUE_VIOLATION if of_engine => Some(Passing::Conflict),
+            _ if matches!(&self.sqlstate()[..2], "53" | "58") => Some(Passing::Server),
+            _ => None,
+        }
     }
 
     /// The error in a caught panic.

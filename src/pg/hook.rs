@@ -242,14 +242,14 @@ fn vacate(database: pg_sys::Oid) {
     if !shmem::is_preloaded() {
         return;
     }
-    wake::release_holds_at_end();
-    if !shmem::hold(database) {
+    wake::release_blocks_at_end();
+    if !shmem::block(database) {
         return;
     }
     let started = Instant::now();
     let mut politely = true;
     Slot::of_database(database).for_each(Slot::ask_to_leave);
-    // A scheduler that was started and has no slot yet sees the hold itself.
+    // A scheduler that was started and has no slot yet sees the block itself.
     while Slot::of_database(database).any(|slot| slot.phase() == SlotPhase::Live) {
         if started.elapsed() > LEAVE_TIMEOUT {
             return;

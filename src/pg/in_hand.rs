@@ -73,7 +73,7 @@ pub fn take(calls: impl IntoIterator<Item = StateKey>) {
     });
 }
 
-/// Takes the lock for having a suspect in hand, until [`release`]. False: another process has the lock, or this process
+/// Takes the lock for having a suspect in hand, until [`release`]. False: another process holds the lock, or this process
 /// has a suspect already. True without a lock if this process has no file.
 pub fn take_suspect() -> bool {
     let taken = mine(|mine| {

@@ -45,7 +45,7 @@ pub fn own_lock(table: pg_sys::Oid, place: RowPlace) -> OwnLock {
     unsafe { version_header(table, place.0).map_or(OwnLock::Missing, |(xmax, bits)| own_lock_in(xmax, bits)) }
 }
 
-/// The `xmax` of a version, and the bits that say what it is. None if the version is gone.
+/// The `xmax` of a version, and the bits that say what it is. None if the version no longer exists.
 unsafe fn version_header(table: pg_sys::Oid, place: pg_sys::ItemPointerData) -> Option<(pg_sys::TransactionId, u32)> {
     // SAFETY: the page stays pinned until the header was read, which happens under the page's lock.
     unsafe {

@@ -11,7 +11,7 @@
 //! - A session that waits for too many things at a time polls.
 //! - A role without a place counts as below its quotas.
 //! - A worker without a place has no statistics.
-//! - A hold is not placed. Its statement fails if the engine is connected to the database.
+//! - A database is not blocked. The statement that needs it fails if the engine is connected to the database.
 use super::{compat, raw};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::UnsafeCell;
@@ -30,10 +30,10 @@ pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPha
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
-const HOLDS: usize = 16;
+const BLOCKS: usize = 16;
 
-/// How long a hold keeps the engine out of a database if it is not released.
-pub const HOLD_MICROS: i64 = 30_000_000;
+/// How long a block keeps the engine out of a database if it is not released.
+pub const BLOCK_MICROS: i64 = 30_000_000;
 
 // Wide because it is the whole shared memory: one part for each of its users.
 #[repr(C)]
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     /// Offset of the processes' clock from the real clock, in microseconds (`xdb.now`). Written only by the postmaster.
     clock_offset: AtomicI64,
     pokes: [AtomicU32; POKES],
-    holds: [Hold; HOLDS],
+    blocks: [Block; BLOCKS],
     slots: [slot::SlotCell; slot::SLOTS],
     calls: [call::CallCell; call::CALLS],
     /// How many places of waiting sessions are taken, the end of the places that were ever taken, and how many places
@@ -64,8 +64,8 @@ pub(crate) struct Shared {
 }
 
 #[repr(C)]
-struct Hold {
-    /// The process that placed the hold. Claimed first and released last.
+struct Block {
+    /// The process that blocks the database. Claimed first and released last.
     pid: AtomicI32,
     database: AtomicU32,
     until: AtomicI64,
@@ -273,29 +273,29 @@ pub fn take_pokes() -> Pokes {
     }
 }
 
-/// Keeps the engine from starting in this database, until this process releases the hold or [`HOLD_MICROS`] have
+/// Keeps the engine from starting in this database, until this process releases the block or [`BLOCK_MICROS`] have
 /// passed. Returns false if there is no free place.
 ///
-/// The hold is published before the caller looks for running schedulers. A scheduler publishes itself before it looks
-/// for holds. So one of the two sees the other.
-pub fn hold(database: pg_sys::Oid) -> bool {
+/// The block is published before the caller looks for running schedulers. A scheduler publishes itself before it looks
+/// for blocks. So one of the two sees the other.
+pub fn block(database: pg_sys::Oid) -> bool {
     let Some(shared) = shared() else { return false };
     let pid = std::process::id() as i32;
     let Some(entry) =
-        shared.holds.iter().find(|h| h.pid.compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        shared.blocks.iter().find(|b| b.pid.compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     else {
         return false;
     };
-    entry.until.store(raw::now_micros() + HOLD_MICROS, Ordering::SeqCst);
+    entry.until.store(raw::now_micros() + BLOCK_MICROS, Ordering::SeqCst);
     entry.database.store(database.to_u32(), Ordering::SeqCst);
     true
 }
 
-/// Releases the holds of this process and wakes the launcher. Cannot fail.
-pub fn release_holds() {
+/// Releases the blocks of this process and wakes the launcher. Cannot fail.
+pub fn release_blocks() {
     let Some(shared) = shared() else { return };
     let pid = std::process::id() as i32;
-    for entry in shared.holds.iter().filter(|h| h.pid.load(Ordering::SeqCst) == pid) {
+    for entry in shared.blocks.iter().filter(|b| b.pid.load(Ordering::SeqCst) == pid) {
         entry.database.store(0, Ordering::SeqCst);
         entry.pid.store(0, Ordering::SeqCst);
     }
@@ -303,13 +303,13 @@ pub fn release_holds() {
 }
 
 /// Until when a session may keep the engine out of this database, if any does.
-pub fn held_until(database: pg_sys::Oid) -> Option<i64> {
+pub fn blocked_until(database: pg_sys::Oid) -> Option<i64> {
     let now = raw::now_micros();
     shared()?
-        .holds
+        .blocks
         .iter()
-        .filter(|h| h.database.load(Ordering::SeqCst) == database.to_u32())
-        .map(|h| h.until.load(Ordering::SeqCst))
+        .filter(|b| b.database.load(Ordering::SeqCst) == database.to_u32())
+        .map(|b| b.until.load(Ordering::SeqCst))
         .filter(|until| *until > now)
         .max()
 }

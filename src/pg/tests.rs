@@ -8,8 +8,8 @@
 #[pgrx::pg_schema]
 mod xdb_tests {
     use crate::pg::catch::{
-        Fields, OUT_OF_MEMORY, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate,
-        throw,
+        Fields, OUT_OF_MEMORY, Passing, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught,
+        sqlstate, throw,
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{FromColumn, array, column, value};
@@ -400,6 +400,25 @@ mod xdb_tests {
         assert!(wrapped.message.contains("invalid memory alloc request size"), "{wrapped}");
         let thrown = run_caught::<()>(|| throw(PgError::new(UNIQUE_VIOLATION, "whole"))).expect_err("it was thrown");
         assert_eq!((thrown.code, thrown.message.as_str()), (UNIQUE_VIOLATION, "whole"));
+    }
+
+    #[pg_test]
+    fn some_errors_pass_and_more_of_them_in_statements_of_the_engine() {
+        let passes = |code, of_engine| PgError::new(sqlstate(code), "an error").passes(of_engine);
+        for (code, expected) in [
+            (b"55P03", Some(Passing::Lock)),
+            (b"40P01", Some(Passing::Conflict)),
+            (b"40001", Some(Passing::Conflict)),
+            (b"53200", Some(Passing::Server)),
+            (b"58030", Some(Passing::Server)),
+            (b"42P01", None),
+        ] {
+            assert_eq!([false, true].map(|of_engine| passes(code, of_engine)), [expected; 2]);
+        }
+        for code in [b"57014", b"23505"] {
+            let expected = [None, Some(Passing::Conflict)];
+            assert_eq!([false, true].map(|of_engine| passes(code, of_engine)), expected);
+        }
     }
 
     unsafe extern "C-unwind" {

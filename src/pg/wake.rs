@@ -2,14 +2,14 @@
 //!
 //! Notes are kept per subtransaction. A savepoint that is rolled back drops its notes.
 //!
-//! The callbacks run after the commit, where an error would bring the server down. So the callbacks touch only atomics
+//! The callbacks run after the commit, where an error would crash the server. So the callbacks touch only atomics
 //! and latches.
 //!
 //! `PREPARE TRANSACTION` drops the notes, because `COMMIT PREPARED` may run in another session. `COMMIT PREPARED` wakes
 //! the engine and all waiting sessions instead.
 //!
 //! The engine polls, so a lost wake-up only delays it. A waiting session with a place in shared memory does not poll.
-//! It looks again only when it is woken, or when its time is over. So every transaction that ends an execution or a
+//! It scans again only when it is woken, or when its time is over. So every transaction that ends an execution or a
 //! state must note that here.
 //!
 //! A new call wakes one of the sessions that wait for calls. `shmem/waiter.rs` says why no call is missed.
@@ -50,7 +50,7 @@ enum Note {
 thread_local! {
     /// By subtransaction. Later subtransactions have higher numbers, so the notes of the innermost one stand last.
     static NOTES: RefCell<BTreeSet<(pg_sys::SubTransactionId, Note)>> = const { RefCell::new(BTreeSet::new()) };
-    static HOLDING: Cell<bool> = const { Cell::new(false) };
+    static BLOCKING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
@@ -100,7 +100,7 @@ pub fn processes_closed_at_commit(execution: [u8; 16]) {
     note(Note::WakeWaiters(execution));
 }
 
-/// Wakes the sessions that wait for this state execution when the transaction commits.
+/// Wakes the sessions that wait for this step when the transaction commits.
 pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
     note(Note::WakeWaiters(state_key(&execution, state_execution_id)));
 }
@@ -121,7 +121,7 @@ pub(super) fn worker_key(worker: i32) -> [u8; 16] {
     fnv1a_128(b"worker".iter().copied().chain(worker.to_be_bytes())).to_be_bytes()
 }
 
-/// The key under which sessions wait for a state execution. If two states have the same key, one wakes the other's
+/// The key under which sessions wait for a step. If two states have the same key, one wakes the other's
 /// sessions for nothing.
 fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
     (u128::from_be_bytes(*execution) ^ fnv1a_128(state_execution_id.bytes())).to_be_bytes()
@@ -185,10 +185,10 @@ pub fn forget_worker_at_commit(worker: i32) {
     note(Note::ForgetWorker(worker));
 }
 
-/// Releases this process's holds when the transaction commits or rolls back.
-pub(super) fn release_holds_at_end() {
+/// Releases this process's blocks of databases when the transaction commits or rolls back.
+pub(super) fn release_blocks_at_end() {
     ensure_registered();
-    HOLDING.set(true);
+    BLOCKING.set(true);
 }
 
 unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type, _: *mut c_void) {
@@ -220,8 +220,8 @@ fn transaction_ended(committed: bool) {
         carry_out(&notes);
     }
     // After the wake-ups: the launcher may look at once, and must see everything.
-    if HOLDING.replace(false) {
-        shmem::release_holds();
+    if BLOCKING.replace(false) {
+        shmem::release_blocks();
     }
 }
 
@@ -275,8 +275,8 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
-    if HOLDING.replace(false) {
-        shmem::release_holds();
+    if BLOCKING.replace(false) {
+        shmem::release_blocks();
     }
 }
 
@@ -292,7 +292,7 @@ pub mod waiter {
     /// A place of a waiting session. It is given back when dropped, at the end of the transaction, or at the end of the
     /// process, whichever comes first.
     ///
-    /// Register *first* and look *then*, with a new snapshot. Everything that commits after the look wakes this
+    /// Register *first* and scan *then*, with a new snapshot. Everything that commits after the scan wakes this
     /// session.
     pub struct Registration {
         place: Option<usize>,
@@ -307,7 +307,7 @@ pub mod waiter {
             Self { place: Self::take(execution, None), worker: None }
         }
 
-        /// Takes a place to wait for the end of one state execution.
+        /// Takes a place to wait for the end of one step.
         pub fn register_state(execution: &[u8; 16], state_execution_id: &str) -> Registration {
             Self::register(&super::state_key(execution, state_execution_id))
         }
@@ -371,7 +371,7 @@ pub mod waiter {
         }
         let is_polling = places.iter().any(|one| one.place.is_none());
         latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
-        // Clears the wake-ups: the next look serves them.
+        // Clears the wake-ups: the next scan serves them.
         woken();
     }
 

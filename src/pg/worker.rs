@@ -10,6 +10,13 @@ pub fn describe(name: &str, kind: &str, function: &str) -> BackgroundWorkerBuild
     BackgroundWorkerBuilder::new(name).set_type(kind).set_library(LIBRARY).set_function(function).enable_spi_access()
 }
 
+/// Why [`start`] has started no process.
+pub fn all_in_use() -> String {
+    // SAFETY: set once at the start of the server.
+    let most = unsafe { pg_sys::max_worker_processes };
+    format!("all {most} worker processes of max_worker_processes are in use")
+}
+
 /// Asks the postmaster for a process; `None` if all worker processes are in use.
 pub fn start(worker: BackgroundWorkerBuilder, argument: u64) -> Option<Handle> {
     let worker = worker.set_argument(Some(pg_sys::Datum::from(argument as usize)));

@@ -29,7 +29,6 @@ const START_LOST: i64 = 10_000_000;
 const STARTS_AT_ONCE: usize = 4;
 /// How long a process may take to end after it was asked to leave.
 const LEAVE_POLITELY: Duration = Duration::from_secs(1);
-const WORKERS_USED_UP: &str = "no free background worker process: max_worker_processes are in use";
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Registers the launcher. Called only while the server loads its `shared_preload_libraries`.
@@ -253,11 +252,11 @@ impl Launcher {
             // This includes a database in which no start was tried yet.
             if let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) {
                 slot.set_state(EngineState::BackingOff);
-                slot.record_error(WORKERS_USED_UP);
+                slot.record_error(&worker::all_in_use());
             }
             return Some(at);
         }
-        if let Some(until) = shmem::held_until(database) {
+        if let Some(until) = shmem::blocked_until(database) {
             let left = u64::try_from(until - raw::now_micros()).unwrap_or(0);
             return Some(now + Duration::from_micros(left));
         }
@@ -286,13 +285,14 @@ impl Launcher {
                 slot.give_up_start();
                 slot.set_phase(SlotPhase::Idle);
                 slot.set_state(EngineState::BackingOff);
-                slot.record_error(WORKERS_USED_UP);
+                slot.record_error(&worker::all_in_use());
                 let pause = self.workers_used_up.map_or(FIRST_BACKOFF, |(_, before)| before * 2);
                 let pause = pause.min(LONGEST_BACKOFF);
                 self.workers_used_up = Some((now + pause, pause));
                 self.complain("workers", || {
                     format!(
-                        "xdb: no free background worker process for database \"{name}\"; the launcher retries: raise max_worker_processes if this persists"
+                        "xdb: database \"{name}\" waits for an engine process: {}; raise max_worker_processes if this persists",
+                        worker::all_in_use()
                     )
                 });
                 Some(now + pause)

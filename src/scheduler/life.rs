@@ -25,7 +25,7 @@ pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
 
 fn live(slot: Slot) -> ExitReason {
     let (database, role) = (slot.database(), slot.role());
-    if shmem::held_until(database).is_some() {
+    if shmem::blocked_until(database).is_some() {
         return ExitReason::Left;
     }
     process::connect(database);

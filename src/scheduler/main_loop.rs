@@ -234,7 +234,7 @@ fn follow_settings(session: &Session, reactor: &Reactor, followed: &mut Followed
     let (loaded, max_response_bytes) = (process::configuration_read_at(), guc::max_response_bytes());
     let unusable = followed.follow(reactor, &hosts, &file, loaded, max_response_bytes);
     if let Some(why) = unusable.hosts {
-        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {why}");
+        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts can't be read: {why}");
     }
     if let Some(why) = unusable.authorities {
         pgrx::log!("xdb: no worker is called over TLS: {why} (\"{file}\")");

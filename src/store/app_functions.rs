@@ -2,12 +2,13 @@
 //! inputs.
 //!
 //! A definition has their names, not oids. Each call looks the function up by its name and the types of its arguments.
-//! So a function that was dropped and created again, or restored from a dump, is found. A function that was renamed is
-//! not.
+//! So a function that was dropped and created again, or restored from a dump, is found.
 //!
 //! The callers of this file have switched to the right role (see `pg::identity`), and decide what an error means. The
 //! `search_path` is pinned for all of these functions, in every session. So code of one role never finds objects that
 //! another role has put under the same names.
+//!
+//! Limitations: a function that was renamed is not found until its type is registered again.
 
 use super::table::statements;
 use crate::error;

@@ -3,6 +3,8 @@
 //! Every function here runs SQL on the application's tables, and may so run the application's code. The caller has
 //! switched to the right role (see `pg::identity`), and decides what an error means. Identifiers come from the catalog
 //! and are quoted. Values are parameters.
+//!
+//! Limitations: a table that was renamed is found by its oid. A column that was renamed is not found.
 
 use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;

@@ -13,6 +13,7 @@ use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use xdb_calls::Used;
 use xdb_engine::{Event, ExecutionId, Json};
 use xdb_sched::bytes::{ByteBudget, LARGE};
 
@@ -148,6 +149,15 @@ pub enum LoadedLocals<T> {
 }
 
 impl<T> LoadedLocals<T> {
+    /// What a call loads. `left_out`: what becomes of the call if the execution was left out.
+    pub fn for_call<L>(self, left_out: L) -> Used<(Size, T), L> {
+        match self {
+            Self::All(size, all) => Used::Done((size, all)),
+            Self::TooLarge(size) => Used::Refused(xdb_calls::too_large(&too_large(size).message)),
+            Self::LeftOut => Used::Later(left_out),
+        }
+    }
+
     pub fn map<U>(self, to: impl FnOnce(T) -> U) -> LoadedLocals<U> {
         match self {
             Self::All(size, all) => LoadedLocals::All(size, to(all)),

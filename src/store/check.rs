@@ -186,7 +186,7 @@ impl Check<'_> {
             let place = if key == "{}" { (*table).to_owned() } else { format!("{table} {key}") };
             Ok(match (row.get::<bool>("too_many")?, row.get::<bool>("missing")?) {
                 (true, _) if *may_have_more => None,
-                (true, _) => Some(format!("{place}: should not be there")),
+                (true, _) => Some(format!("{place}: unexpected row")),
                 (_, true) => Some(format!("{place}: is missing")),
                 _ => {
                     let name: &str = row.get("name")?;

@@ -5,7 +5,7 @@
 
 use super::StateKey;
 use super::lanes::{
-    CRASHED_LANE, HELD_LANE, Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners, free_for_scheduler, lane_at,
+    CRASHED_LANE, Lane, PARKED_LANE, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners, free_for_scheduler, lane_at,
     own_place,
 };
 use super::lines::in_level;
@@ -175,7 +175,7 @@ statements! {
     /// Makes all leases void, also those of pull workers. Gives all calls to the scheduler, except those that functions
     /// answer.
     FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
-        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place())
+        WHERE t.lane IN ({RUNNERS_LANE}, {PARKED_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place())
         => pub(super) fn forget_leases() -> ();
 }
 

@@ -4,6 +4,9 @@
 //! A call with a count above zero is a *suspect*. A suspect goes out, and its answer is applied, only while no other
 //! suspect is in hand. At the third crash the call is *held*, in a lane from which no process claims. When a call ends,
 //! its task is deleted, and the task of the next call begins at zero.
+//!
+//! Limitations: crashes of timers, messages, RPCs and pull workers' sessions are not counted. A promoted standby does
+//! not have the files of its primary, so it suspects no call.
 
 use super::StateKey;
 use super::claim::NO_LEASE;

@@ -34,7 +34,7 @@ table! {
             reason: Option<&'a str>,
             /// The number of the next event, from 1.
             next_event: u64,
-            /// The `seq` of the next state execution, from 1.
+            /// The `seq` of the next step, from 1.
             next_state: u32,
             /// The number of the next message that is received, from 1.
             next_message: u64,

@@ -3,6 +3,8 @@
 //!
 //! A database is identified by the server's system identifier and its oid. `xdb.instances` is part of dumps and of
 //! copies of the files. So a copy finds another identity there, and runs nothing until `xdb.adopt()` is called.
+//!
+//! Limitations: a copy of the whole server has the same identity as a promoted standby, and runs its processes.
 
 use super::subscription;
 use super::table::{statements, table};

@@ -8,12 +8,12 @@ use super::registry::NO_WORKER;
 pub const SCHEDULERS_LANE: i16 = 0;
 /// The lane of the runners' calls.
 pub const RUNNERS_LANE: i16 = 1;
-/// The lane of calls that are held because of a pause: see [`super::held`].
-pub(super) const HELD_LANE: i16 = 2;
+/// The lane of calls that a pause has parked: see [`super::parked`].
+pub(super) const PARKED_LANE: i16 = 2;
 /// The lane of calls that are held after crashes: see [`super::crashes`].
 pub(super) const CRASHED_LANE: i16 = 3;
 
-/// Moves the task `t` to its worker and lane of now, when no pause holds it and no table is slow. Meanwhile its process
+/// Moves the task `t` to its worker and lane of now, when it is not paused and no table is slow. Meanwhile its process
 /// type may have moved to another worker, or to functions. Then no later walk looks at the old worker's calls.
 pub(super) fn own_place() -> String {
     let types_worker = "SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id \

@@ -102,7 +102,7 @@ impl Meta {
         if maker == Maker::Function { NO_WORKER } else { of_type() }
     }
 
-    /// The options of a state execution: its own, then those of the definition.
+    /// The options of a step: its own, then those of the definition.
     pub fn options_of(&self, state: &StateExecution) -> StateConfig {
         self.definition().options_of(&state.id.state_id, state.config.as_deref())
     }

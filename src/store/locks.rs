@@ -12,6 +12,7 @@ use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::HashMap;
+use xdb_calls::Loads;
 pub use xdb_calls::versions_of;
 use xdb_engine::*;
 pub use xdb_sched::wanted_locks::WantedLocks;
@@ -60,7 +61,8 @@ impl KeyTypes {
 }
 
 /// What a call with these loading policies locks.
-pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> WantedLocks {
+pub fn wants(meta: &Meta, id: ExecutionId, loads: &Loads, types: &KeyTypes) -> WantedLocks {
+    let Loads { global, local } = loads;
     let canonical = |table: &TableMapping, column: &str, text: &str| types.canonical(table.relation, column, text);
     WantedLocks::of(id, covered(meta, global), global, local, canonical)
 }

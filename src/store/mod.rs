@@ -10,10 +10,10 @@
 //! | file | tables | what it does |
 //! |---|---|---|
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
-//! | [`state`] | `state_execution` | loads and saves state executions |
+//! | [`state`] | `state_execution` | loads and saves steps |
 //! | [`claim`] | `task` | claims calls under leases, moves them between workers and lanes |
 //! | [`lanes`] | `task` | the lanes of calls: which lanes exist, and which leases there are void |
-//! | [`held`] | `task` | calls that are held because of a pause |
+//! | [`parked`] | `task` | calls that are parked because of a pause |
 //! | [`pull`] | `task` | calls that pull workers claim, and their leases |
 //! | [`lines`] | `task` | the lines of calls: which levels exist, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
@@ -69,7 +69,6 @@ pub mod engine;
 pub mod execution;
 pub mod global_queue;
 pub mod global_waiter;
-pub mod held;
 pub mod history;
 pub mod inbox;
 pub mod instance;
@@ -79,6 +78,7 @@ pub mod lines;
 pub mod loaded;
 pub mod locks;
 pub mod owners;
+pub mod parked;
 pub mod pauses;
 pub mod phases;
 pub mod process;

@@ -1,4 +1,6 @@
-//! Says which parts of a state's phase are stored in columns or tables of their own.
+//! The phase of a step (`WaitUntil`, `Waiting`, `Execute`, `Ended`) as the tables store it. The call, the wait and the
+//! last failure of a phase each have columns or rows of their own. This file takes them from the phase, for saving and
+//! for `check_process`.
 
 use xdb_engine::*;
 

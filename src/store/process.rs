@@ -300,7 +300,7 @@ pub fn claim_rpc_key(
     }
 }
 
-/// Whether there was ever a state execution with that id. Its row may have been deleted: if the history is cut, ended
+/// Whether there was ever a step with that id. Its row may have been deleted: if the history is cut, ended
 /// states are deleted too.
 pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<bool> {
     Gives::of(spi, &STATE_HAS_BEEN, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])

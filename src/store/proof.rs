@@ -16,7 +16,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
     }
     let files = of_files! {
         adopt app_functions attribute catalog claim correlated crashes engine execution global_queue
-        global_waiter held history inbox instance left_behind lines locks owners pauses process pull purge queue
+        global_waiter history inbox instance left_behind lines locks owners parked pauses process pull purge queue
         quotas registering registry role_settings save slow state subscription timer usage worker_secret
     };
     files.into_iter().flatten().copied()

@@ -32,6 +32,10 @@ const PULLED: &str = "t.lease_epoch = 0 AND t.lease_until IS NOT NULL";
 /// The version of the row `y` of a process type. The row may be missing.
 const TYPE_NOW: &str = "y.type_id AS type_now, y.version, y.xmin::text AS xmin";
 
+/// Of each line, a scan reads this many calls that are not due, to find the next one of its shards. If they are all of
+/// other shards, the session polls as if there were none.
+const AHEAD: u32 = 100;
+
 /// The condition that the task `t` has no lease of a pull worker.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
@@ -132,8 +136,8 @@ fn of_line(line: &str, worker: &str) -> String {
     )
 }
 
-/// Reads the worker named $3, whether its calls may be claimed, and its lines. For each line: the number of calls due
-/// at $4 in the shards $5 to $6, counted up to $7, the first due time, and when the next call comes due. From the head,
+/// Reads the worker named $3, whether its calls may be claimed, and its lines. For each line and the shards $5 to $6: the
+/// number of calls due at $4, counted up to $7, the first due time, and when the next call comes due. From the head,
 /// reads all lines, and whether a lease has ended at $8, if $9 or if no call is due. Otherwise reads the lines of $8 to
 /// $11.
 fn scan_statement(from_head: bool) -> String {
@@ -159,7 +163,9 @@ fn scan_statement(from_head: bool) -> String {
             CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t \
                 WHERE {of_line} AND t.due_at >= l.since AND t.due_at <= $4 AND {FREE} AND t.shard BETWEEN $5 AND $6 \
                 ORDER BY t.due_at LIMIT $7) AS d) AS f \
-            LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE {of_line} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n ON true) \
+            LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t \
+                    WHERE {of_line} AND t.due_at > $4 ORDER BY t.due_at LIMIT {AHEAD}) AS a \
+                WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) \
         SELECT w.*, e.paused, i.*, f.*, {leases_ended} AS leases_ended \
         FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true LEFT JOIN found f ON true",
         instance::ownership_row()
@@ -217,7 +223,7 @@ pub struct LineSeen {
     pub due: usize,
     /// The first due time.
     pub first: Option<Timestamp>,
-    /// When the next call comes due.
+    /// When the next call of the shards comes due.
     pub next: Option<Timestamp>,
 }
 

@@ -1,7 +1,9 @@
 //! Deletes closed executions with everything that belongs to them.
 //!
 //! Nothing here waits for a lock: rows that another transaction has locked are deleted next time. An execution is
-//! deleted when its own row is. Further rows may follow later; `xdb.purged` lists such executions.
+//! deleted when its own row is.
+//!
+//! Limitations: further rows of a deleted execution may be deleted later. `xdb.purged` lists such executions.
 
 use super::table::{insert, rows as rows_of, run, statements, table};
 use crate::pg::catch::Result;

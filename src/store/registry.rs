@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_calls::{TypeFacts, TypeWorker};
-use xdb_engine::{Api, Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
+use xdb_engine::{Definition, ExecutionId, Pause, PauseMode, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 pub use xdb_sched::room::WorkerId;
 
@@ -72,12 +72,6 @@ impl ProcessType {
             Some(_) => TypeWorker::Called,
         };
         TypeFacts { definition: &self.definition, worker, pause: self.pause.as_ref() }
-    }
-
-    /// Whether a runner makes the calls of this state, because a function answers them, or because the type has no
-    /// worker.
-    pub fn is_for_function(&self, state_id: &str, api: Api) -> bool {
-        self.worker.is_none() || self.definition.function_of(state_id, api).is_some()
     }
 }
 

@@ -12,11 +12,11 @@ use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
-use super::registry::{NO_WORKER, WorkerId};
+use super::registry::{ProcessType, WorkerId};
 use super::state::{self, State};
 use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, global_queue, held};
+use super::{StateKey, execution, global_queue, parked};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -25,6 +25,7 @@ use crate::pg::spi::{Spi, Statement};
 use crate::pg::wake::NewCall;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use xdb_calls::{CallOf, Facts, Maker};
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
@@ -76,8 +77,8 @@ pub struct SavedBatch {
     pub earliest: Option<Timestamp>,
     /// The earliest due time of the written timers, by owner.
     pub timers: BTreeMap<Owner, Timestamp>,
-    /// Whether held calls were released. They may have been due earlier than the cursors.
-    pub released_held: bool,
+    /// Whether parked calls were resumed. They may have been due earlier than the cursors.
+    pub resumed: bool,
 }
 
 /// Saves a batch. The caller frees the locks of ended calls, and handles due rows. `leases`: the calls that this
@@ -99,7 +100,7 @@ pub fn save_batch<'a>(
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.earliest(),
         timers: changes.rows.earliest_timers(),
-        released_held: !changes.resumed.is_empty(),
+        resumed: !changes.resumed.is_empty(),
     })
 }
 
@@ -262,11 +263,10 @@ impl<'a> BatchChanges<'a> {
         };
         let mut row = Task::of(execution, state.seq, meta.shard, meta.owner, api, call.not_before);
         // A process type that is not registered has no worker. Its tasks wait until it is registered again.
-        (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
-            Some(t) => ((calls.lane)(meta), t.worker_id()),
-            None => ((calls.lane)(meta), NO_WORKER),
-        };
+        let registered = meta.process_type.as_deref().map(ProcessType::facts);
+        let maker = Facts::new(execution, CallOf::State(state, api), registered, calls.now).maker();
+        row.worker_id = meta.worker_of(maker);
+        row.lane = if maker == Maker::Function { RUNNERS_LANE } else { (calls.lane)(meta) };
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);
@@ -318,7 +318,7 @@ impl<'a> BatchChanges<'a> {
         run(spi, &claim::DELETE, &rows.tasks_deleted)?;
         run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
         run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
-        held::release(spi, &self.resumed)?;
+        parked::resume(spi, &self.resumed)?;
         run(spi, &timer::DELETE, &rows.timers_deleted)?;
         run(spi, &timer::INSERT, &rows.timers_new)?;
         run(spi, &queue::OLD_WAITERS, &rows.waiters_deleted)?;

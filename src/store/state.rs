@@ -1,4 +1,4 @@
-//! State executions: the table `state_execution`.
+//! Steps: the table `state_execution`.
 
 use super::claim::Task;
 use super::inbox::Inbox;
@@ -18,7 +18,7 @@ use xdb_engine::*;
 use xdb_sched::bytes::ByteBudget;
 
 table! {
-    /// A state execution: input, options, its current call, its wait, its last failure.
+    /// A step: input, options, its current call, its wait, its last failure.
     pub struct State<'a> in "state_execution" {
         key { execution_id: ExecutionId, seq: StateSeq }
         compared {
@@ -92,7 +92,7 @@ statements! {
 }
 
 impl<'a> State<'a> {
-    /// The row of a state execution.
+    /// The row of a step.
     pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
         let (call, wait, last_failure) = phase_parts(state);
         let call = match &state.phase {
@@ -117,12 +117,12 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The state execution of this row.
+    /// The step of this row.
     fn read_back(self) -> Result<(ExecutionId, StateExecution)> {
         fn parse<T: DeserializeOwned>(json: Option<Jsonb>) -> Result<Option<T>> {
             json.map(|json| from_json(&json.0)).transpose()
         }
-        let missing = || PgError::internal("a state execution lacks what its status needs");
+        let missing = || PgError::internal("a step lacks what its status needs");
         let phase = match self.status {
             StateStatus::WaitUntil => Phase::WaitUntil(parse(self.call)?.ok_or_else(missing)?),
             StateStatus::Waiting => Phase::Waiting(parse(self.wait)?.ok_or_else(missing)?),
@@ -151,7 +151,7 @@ fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
     Ok(value.map(to_json).transpose()?.map(|text| Jsonb(text.into())))
 }
 
-/// Reads a state execution with its execution's id. An error if the row is not valid.
+/// Reads a step with its execution's id. An error if the row is not valid.
 pub(super) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
     State::read(row)?.read_back()
 }
@@ -191,7 +191,7 @@ fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
     keys.copied().filter(|key| seen.insert(*key)).collect()
 }
 
-/// Loads these state executions into their executions.
+/// Loads these steps into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     load(spi, loaded, keys, |row| read_within(row, &mut ByteBudget::unlimited(), true)).map(drop)
 }
@@ -324,7 +324,7 @@ pub fn to_abort(
     Ok(aborted.flat_map(|state| state.taken_messages()).map(|message| (message.queue.clone(), 0)).collect())
 }
 
-/// The state execution with this name, if there is one.
+/// The step with this name, if there is one.
 pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<Option<(StateSeq, StateStatus)>> {
     Gives::of(spi, &BY_NAME, &[value(id), value(state.state_id.as_str()), value(i64::from(state.number))])
 }

@@ -14,7 +14,7 @@ use super::slow_tables::SlowTables;
 use super::types::{Mode, Turn};
 use crate::calls::{self, CallOf, Facts, Maker, Marked, Unfit, Verdict, eligible};
 use crate::error;
-use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
+use crate::pg::catch::{Passing, PgError, QUERY_CANCELED, Result};
 use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};
 use crate::pg::process::as_step_of;
 use crate::pg::routine;
@@ -333,10 +333,10 @@ impl<'a> AppTables<'a> {
     /// What an error says about the table in which it was raised.
     fn judge<T>(&mut self, error: PgError) -> TableOutcome<T> {
         let culprit = in_table();
-        match error.code {
+        match error.passes(false) {
             // Earlier items have spent the time.
-            QUERY_CANCELED if !self.is_first => self.had_no_time(),
-            QUERY_CANCELED => {
+            _ if error.code == QUERY_CANCELED && !self.is_first => self.had_no_time(),
+            _ if error.code == QUERY_CANCELED => {
                 self.health.defer(culprit, Instant::now());
                 if self.role.is_last_resort() {
                     return TableOutcome::Refused(error);
@@ -344,17 +344,17 @@ impl<'a> AppTables<'a> {
                 self.slow.ran_into_limit(culprit);
                 TableOutcome::Busy(culprit)
             }
-            LOCK_NOT_AVAILABLE => {
+            Some(Passing::Lock) => {
                 self.health.row_was_held(culprit, Instant::now());
                 TableOutcome::Locked(culprit)
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => TableOutcome::Locked(culprit),
+            Some(Passing::Conflict) if self.health.conflict(culprit) => TableOutcome::Locked(culprit),
             // The table is not used for a while, whatever caused the error. The other steps go on.
-            _ if error.is_server_trouble() => {
+            Some(Passing::Server) => {
                 self.health.defer(culprit, Instant::now());
                 TableOutcome::Busy(culprit)
             }
-            _ => TableOutcome::Refused(error),
+            Some(Passing::Conflict) | None => TableOutcome::Refused(error),
         }
     }
 }
@@ -383,15 +383,24 @@ fn error_of<T>(used: TableOutcome<T>) -> PgError {
     }
 }
 
+/// An error for the history, and what its text ends with.
+fn shown(error: &PgError) -> (PgError, String) {
+    let error = error::explained(error.clone());
+    let end = error.public_detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+    (error, end)
+}
+
+/// An error of a function as a failed attempt. The SQLSTATE is the type of the failure.
+pub fn raised(error: &PgError) -> Failure {
+    let (error, end) = shown(error);
+    Failure { context: error.functions(), ..Failure::of(error.sqlstate(), format!("{}{end}", error.message)) }
+}
+
 /// A refusal as the failed attempt of a call.
 pub fn refused(error: &PgError) -> Failure {
-    let context = error.functions();
-    let error = error::explained(error.clone());
-    let sql_state = error.sqlstate();
-    let detail = match error.public_detail() {
-        Some(more) => format!("{} ({sql_state}): {more}", error.message),
-        None => format!("{} ({sql_state})", error.message),
-    };
+    let (error, end) = shown(error);
+    let (context, sql_state) = (error.functions(), error.sqlstate());
+    let detail = format!("{} ({sql_state}){end}", error.message);
     let error = AppDatabaseError {
         sql_state,
         message: error.message.clone(),

@@ -1,22 +1,23 @@
-//! The items that wait in a scheduler's memory to be applied, and the executions that are deferred after a failed try.
+//! What waits in the memory of a scheduler or runner until it can be applied: answers that have come, and the executions
+//! whose last try has failed and that are deferred.
 //!
-//! **Order.** Answers of one execution are applied in the order in which they came. If one answer is held up, the later
+//! **Order.** Answers of one execution are applied in the order in which they came. If one answer is blocked, the later
 //! answers of its execution wait too. So an answer keeps its number while it waits, and the first answer of each
 //! execution is taken first. Items that are no answers may pass. Between executions, order is kept only until one of
-//! them is held up. An execution never waits for a lock that conflicts with another execution alone. An execution that
-//! was held up is tried again after the executions that came meanwhile.
+//! them is blocked. An execution never waits for a lock that conflicts with another execution alone. An execution that
+//! was blocked is tried again after the executions that came meanwhile.
 //!
-//! **Lack of time.** An item is late if the turn had spent its time in the application's tables. Late items are *taken*
-//! after the items that came meanwhile. So items that need no table always find room in a turn. Among the taken items,
-//! the oldest is applied first, so it is not overtaken. A late item also rests a little before it is taken again. In
-//! between, processes without tables get their calls and answers. Else each of their steps would wait for two turns in
-//! tables.
+//! **Lack of time.** If a turn has spent its time in the application's tables, its remaining items are *late*.
+//! 1. A turn takes late items after the items that came meanwhile. So items that need no table always fit into a turn.
+//! 2. Of the taken items, a turn applies the oldest first. So no item that came later overtakes a late one.
+//! 3. A late item rests a little before a turn takes it again. In between, turns without tables serve processes that map
+//!    no table. Without the rest, each step of these processes would wait for two turns with tables.
 //!
 //! **Turns.** A runner applies one answer at a time, or calls functions. Both may take seconds. The runner takes one
 //! item per owner in turn, and alternates between answers and functions. Of one owner's quick functions it takes
 //! several together.
 //!
-//! Limitations: all of it is in memory and may be lost. Then the leases are void, and the calls are made again.
+//! Limitations: the backlog is in memory and may be lost. Then the leases are void, and the calls are made again.
 
 use super::item::Item;
 use super::role::{Role, functions_at_once};
@@ -34,17 +35,17 @@ use xdb_sched::room::{Line, Owner};
 /// How long a call is deferred after its answer was given up.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
-/// After this time without a try, the engine forgets that an answer of a call with locks was held up.
+/// After this time without a try, the engine forgets that an answer of a call with locks was blocked.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// After an answer has been blocked by row locks for this long, its rows are marked, and RPCs and functions avoid them.
 /// Until then, repeated short locks of other transactions leave gaps that are long enough for the answer.
 const LEFT_TO_IT_AFTER: Duration = Duration::from_millis(100);
 
-/// How long another transaction may hold up an answer while other calls wait for the locks of its call.
+/// How long another transaction may block an answer while other calls wait for the locks of its call.
 const HELD_UP: Duration = Duration::from_secs(1);
 
-/// How long an answer has been held up.
+/// How long an answer has been blocked.
 #[derive(Clone, Copy)]
 struct HeldUp {
     since: Instant,
@@ -60,7 +61,7 @@ pub struct Backlog {
     waiting: BTreeMap<u64, Item>,
     /// The last number that was given: to an item, a place or a turn.
     last: u64,
-    /// Positions of executions that were held up, on the same scale as the numbers of items.
+    /// Positions of executions that were blocked, on the same scale as the numbers of items.
     places: HashMap<ExecutionId, u64>,
     /// Positions of executions that the turn had no time for.
     postponed: HashMap<ExecutionId, u64>,
@@ -69,10 +70,10 @@ pub struct Backlog {
     /// Executions that are deferred, because of a lock or a failure. Phases of the turn write it. Scans leave these
     /// executions out.
     pub executions: Backoff<ExecutionId>,
-    /// Calls whose answers were held up and dropped: because other calls wait for their locks, or because too many
+    /// Calls whose answers were blocked and dropped: because other calls wait for their locks, or because too many
     /// answers waited. `gather` releases their leases.
     pub yielding: BTreeSet<StateKey>,
-    /// When answers of calls with locks began to be held up.
+    /// When answers of calls with locks began to be blocked.
     held_up_answers: HashMap<StateKey, HeldUp>,
     /// The last turn of each owner, as a number: for answers (false) and for functions (true). Only used where owners
     /// take turns.
@@ -102,7 +103,7 @@ impl Backlog {
         let (turn, is_function) = (turn_of(first), first.is_uncalled());
         // A turn that leases functions leases as many as there are places, and calls them in later turns.
         self.took_in_turn = !is_function;
-        // A function that was held up may be held up again, so it is called alone.
+        // A function that was blocked may be blocked again, so it is called alone.
         if is_function && !self.executions.has(&first.execution()) {
             let fits = |executions: &Backoff<ExecutionId>, item: &Item| {
                 turn_of(item) == turn && !executions.has(&item.execution())
@@ -286,7 +287,7 @@ impl Backlog {
         });
     }
 
-    /// Records that the answer of a call with locks is held up, by a row lock or by something else. Returns whether
+    /// Records that the answer of a call with locks is blocked, by a row lock or by something else. Returns whether
     /// RPCs and functions should avoid its rows now. They avoid the rows for a limited time, because the holder of the
     /// row lock may ignore marks.
     pub fn is_left_to(&mut self, key: StateKey, by_a_row: bool) -> bool {
@@ -297,7 +298,7 @@ impl Backlog {
         held_up.by_a_row_since.is_some_and(is_time)
     }
 
-    /// Records that the answer of a call with locks is held up. Returns whether it is given up, because other calls
+    /// Records that the answer of a call with locks is blocked. Returns whether it is given up, because other calls
     /// have waited too long for the locks. Then the call is made again some time later.
     pub fn yields(&mut self, key: StateKey, is_waited_for: bool) -> bool {
         let now = Instant::now();
@@ -322,7 +323,7 @@ impl Backlog {
     }
 
     /// An item of this execution was applied. If other items of the execution wait here, the backoff stays: they were
-    /// held up by something else.
+    /// blocked by something else.
     pub fn went_well(&mut self, id: &ExecutionId) {
         if self.executions.has(id) && !self.waiting_for().any(|waiting| waiting == *id) {
             self.executions.clear(id);

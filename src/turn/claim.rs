@@ -15,7 +15,7 @@ use super::role::{RUNNERS_CALLS, Role, function_runners, lane_of, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::types::Turn;
-use crate::calls::{Maker, Paused, Verdict};
+use crate::calls::{Loads, Maker, Paused, Verdict};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -24,10 +24,10 @@ use crate::pg::in_hand;
 use crate::pg::shmem::Slot;
 use crate::store::claim::{self, Due, Lease, LevelClaim};
 use crate::store::execution::{self, Lock};
-use crate::store::held::{self, OfPausedTypes};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Loaded;
 use crate::store::locks::{self, KeyTypes};
+use crate::store::parked::{self, OfPausedTypes};
 use crate::store::registry::{NO_WORKER, Registry, TypeId, WorkerId};
 use crate::store::{StateKey, executions_of, lines, state};
 use std::cmp::Reverse;
@@ -48,6 +48,8 @@ const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 /// A call with its lease. Its request is submitted after the commit.
 pub struct LeasedCall {
     pub key: StateKey,
+    /// The line in which the call takes its places: of its worker, or of functions.
+    pub line: Line,
     /// When the call came due. Calls are prepared in this order.
     pub due_at: Timestamp,
     /// From 1.
@@ -133,7 +135,7 @@ impl Found {
     }
 }
 
-/// The results for the found calls. [`Claiming::write`] and [`Claiming::hold`] write them.
+/// The results for the found calls. [`Claiming::write`] and [`Claiming::park_paused`] write them.
 #[derive(Default)]
 struct Verdicts {
     leases: HashMap<StateKey, Lease>,
@@ -142,9 +144,9 @@ struct Verdicts {
     /// Calls that were parked and are not any more, and are not made.
     unparked: Vec<StateKey>,
     /// Calls of paused processes.
-    held: Vec<StateKey>,
+    paused: Vec<StateKey>,
     /// Calls of functions whose types are paused.
-    held_functions: Vec<(StateKey, TypeId)>,
+    paused_functions: Vec<(StateKey, TypeId)>,
     of_paused_types: OfPausedTypes,
     /// Calls that belong to the other lane: a table became slow, or is not slow any more.
     moved: Vec<StateKey>,
@@ -439,9 +441,9 @@ impl Claiming<'_, '_> {
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
         claims.next.now_if(progress && unfinished.iter().any(|line| room.has(*line)), Why::Calls);
         self.write(&verdicts, &mut claims, now)?;
-        let held = self.hold(&verdicts, &found, &mut claims, now)?;
+        let paused = self.park_paused(&verdicts, &found, &mut claims, now)?;
         let is_taken = |key: &StateKey| {
-            verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || held.contains(key)
+            verdicts.leases.contains_key(key) || verdicts.parked.contains_key(key) || paused.contains(key)
         };
         found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.level(), due.due_at));
         // In the line of the other worker, the call may be behind the cursor.
@@ -487,16 +489,16 @@ impl Claiming<'_, '_> {
                 }
                 return None;
             }
-            Verdict::Held(paused) => {
+            Verdict::Parked(paused) => {
                 self.locks.release(due.key);
                 let (is_runners, type_id) = (due.line.worker == NO_WORKER, loaded.meta.type_id);
                 match paused {
-                    // Only the scheduler holds calls of workers.
+                    // Only the scheduler parks calls of workers.
                     _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
-                    Paused::Type(_) if is_runners => verdicts.held_functions.push((due.key, type_id)),
+                    Paused::Type(_) if is_runners => verdicts.paused_functions.push((due.key, type_id)),
                     Paused::Process(_) => {
                         verdicts.unparked.extend(was_parked.then_some(due.key));
-                        verdicts.held.push(due.key);
+                        verdicts.paused.push(due.key);
                     }
                     Paused::Type(_) => {
                         verdicts.unparked.extend(was_parked.then_some(due.key));
@@ -533,10 +535,9 @@ impl Claiming<'_, '_> {
         }
         let config = config(loaded, state);
         let takes_locks = self.turn.role.grants_locks() || is_for_function;
-        let wants = (takes_locks && unfit.is_none() && wants_locks(&config, api)).then(|| {
-            let (global, local) = (config.load_global(api), config.load_local(api));
-            locks::wants(&loaded.meta, due.key.0, &global, &local, types)
-        });
+        let loads = Loads::of(&config, api);
+        let wants = (takes_locks && unfit.is_none() && loads.locks())
+            .then(|| locks::wants(&loaded.meta, due.key.0, &loads, types));
         match wants {
             // The function locks the rows itself.
             Some(wants) if is_for_function => {
@@ -567,6 +568,7 @@ impl Claiming<'_, '_> {
         room.take(line);
         Some(LeasedCall {
             key: due.key,
+            line,
             due_at: due.due_at,
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
@@ -587,9 +589,9 @@ impl Claiming<'_, '_> {
         KeyTypes::read(self.turn.spi, locking.flat_map(|loaded| loaded.meta.mapping.iter()))
     }
 
-    /// Holds calls of paused processes and types. If another transaction has locked the process or type, the call is
+    /// Parks calls of paused processes and types. If another transaction has locked the process or type, the call is
     /// deferred.
-    fn hold(
+    fn park_paused(
         &mut self,
         verdicts: &Verdicts,
         found: &[Due],
@@ -597,27 +599,27 @@ impl Claiming<'_, '_> {
         now: Timestamp,
     ) -> Result<HashSet<StateKey>> {
         let spi = self.turn.spi;
-        let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
+        let mut parked: HashSet<_> = parked::park_of_processes(spi, &verdicts.paused)?.into_iter().collect();
         let of_types = &verdicts.of_paused_types;
-        held.extend(held::hold_of_types(spi, self.turn.lane.epoch, of_types, now, self.turn.real)?);
-        let functions = &verdicts.held_functions;
-        held.extend(held::hold_functions(spi, functions, now)?);
+        parked.extend(parked::park_of_types(spi, self.turn.lane.epoch, of_types, now, self.turn.real)?);
+        let functions = &verdicts.paused_functions;
+        parked.extend(parked::park_functions(spi, functions, now)?);
         functions
             .iter()
-            .filter(|(key, _)| !held.contains(key))
+            .filter(|(key, _)| !parked.contains(key))
             .for_each(|(key, _)| self.backlog.defer(key.0, Patience::Short));
         // A call that is not parked any more may be behind the cursor.
-        claims.ends.left_out |= verdicts.unparked.iter().any(|key| !held.contains(key));
-        if verdicts.held.is_empty() && of_types.types.is_empty() && functions.is_empty() {
-            return Ok(held);
+        claims.ends.left_out |= verdicts.unparked.iter().any(|key| !parked.contains(key));
+        if verdicts.paused.is_empty() && of_types.types.is_empty() && functions.is_empty() {
+            return Ok(parked);
         }
-        // These lines may have more held calls, which come before others.
-        claims.next.now_if(!held.is_empty(), Why::Pauses);
-        let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || of_types.found.contains(&due.key);
-        for due in found.iter().filter(is_paused).filter(|due| !held.contains(&due.key)) {
+        // These lines may have more paused calls, which come before others.
+        claims.next.now_if(!parked.is_empty(), Why::Pauses);
+        let is_paused = |due: &&Due| verdicts.paused.contains(&due.key) || of_types.found.contains(&due.key);
+        for due in found.iter().filter(is_paused).filter(|due| !parked.contains(&due.key)) {
             self.backlog.defer(due.key.0, Patience::Short);
         }
-        Ok(held)
+        Ok(parked)
     }
 
     fn write(&mut self, verdicts: &Verdicts, claims: &mut Claims, now: Timestamp) -> Result<()> {
@@ -670,7 +672,7 @@ struct Candidate {
 }
 
 impl OpenCalls {
-    /// The places that are free for more calls. Answers that are held up also take places: they use memory.
+    /// The places that are free for more calls. Answers that are blocked also take places: they use memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
         let takes_turns = role.takes_turns();
         let held_up = if takes_turns { 0 } else { backlog.held_up() };
@@ -700,12 +702,7 @@ pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
     Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
 }
 
-/// Whether a call loads anything under a lock.
-pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
-    config.load_global(api).locks() || config.load_local(api).locks()
-}
-
-/// The options of a state execution: its own override the registered ones.
+/// The options of a step: its own override the registered ones.
 pub fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
     loaded.meta.options_of(state)
 }

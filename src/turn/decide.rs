@@ -10,7 +10,7 @@ use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalVersions, TakenIn, take_in};
 use super::types::Turn;
-use crate::calls::{self, Answered, CallRecord, ReadSet};
+use crate::calls::{self, Answered, CallRecord, Loads, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
@@ -72,7 +72,7 @@ struct Decider<'t, 'a, 'i> {
     turn: &'t Turn<'t>,
     app: &'t mut AppTables<'a>,
     gathered: &'t Gathered,
-    /// State executions that are too large for this turn.
+    /// Steps that are too large for this turn.
     left_out: BTreeSet<StateKey>,
     /// The leases of the answered calls as the tasks have them: epoch and number.
     leases: HashMap<StateKey, (i64, i64)>,
@@ -207,7 +207,7 @@ impl<'i> Decider<'_, '_, 'i> {
                 self.waits(item);
             }
             ItemOutcome::Done | ItemOutcome::GivenAway => {}
-            // A waiter has no answer, and holds up none.
+            // A waiter has no answer, and blocks none.
             _ if matches!(item, Item::Waiter(_)) => {}
             ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked(_) | ItemOutcome::TableBusy(_) => {
                 self.held_up.insert(id);
@@ -258,7 +258,7 @@ impl<'i> Decider<'_, '_, 'i> {
                         // Nothing has happened.
                         return Ok(());
                     }
-                    let why = "its lease is lost: the call was made again or has ended";
+                    let why = "lease lost: the call was made again or has ended";
                     return self.reject(record, &answered.command(record.as_attempt()), why);
                 }
                 self.decided.current.insert(record.key);
@@ -503,15 +503,16 @@ impl Driver for Deciding<'_, '_, '_, '_> {
     /// Of the application's rows, only the values that the call has loaded are compared: other columns may change. The
     /// rows stay locked until the transaction ends.
     fn is_unchanged(&mut self) -> Result<Used<bool, ItemOutcome>> {
-        let Some(reads) = self.record.and_then(|record| record.reads.as_deref()) else { return Ok(Used::Done(true)) };
+        let reads = self.record.and_then(|record| record.reads.as_deref());
+        let Some(ReadSet { loads: Loads { global, local }, values, keys }) = reads else { return Ok(Used::Done(true)) };
         let Some(loaded) = self.executions().get(&self.id) else { return Ok(Used::Done(true)) };
-        if reads.local.locks() {
-            let now = locks::versions_of(&reads.local, self.decider.local.get(&self.id).into_iter().flatten());
-            if now != reads.keys || loaded.events.iter().any(|(event, _)| writes(event, reads)) {
+        if local.locks() {
+            let now = locks::versions_of(local, self.decider.local.get(&self.id).into_iter().flatten());
+            if now != *keys || loaded.events.iter().any(|(event, _)| writes(event, local)) {
                 return Ok(Used::Done(false));
             }
         }
-        if !reads.global.locks() {
+        if !global.locks() {
             return Ok(Used::Done(true));
         }
         if let Some(relation) = self.kept_from() {
@@ -519,8 +520,8 @@ impl Driver for Deciding<'_, '_, '_, '_> {
         }
         let Decider { app, decided, .. } = &mut *self.decider;
         let Some(loaded) = decided.executions.get(&self.id) else { return Ok(Used::Done(true)) };
-        let now = app.load(&loaded.meta, &reads.global, reads.global.lock_type)?;
-        Ok(self.used(now.map(|object| fnv1a_128(object.bytes()) == reads.values)))
+        let now = app.load(&loaded.meta, global, global.lock_type)?;
+        Ok(self.used(now.map(|object| fnv1a_128(object.bytes()) == *values)))
     }
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), ItemOutcome>> {
@@ -552,8 +553,8 @@ fn closes_for_sure(answered: &Answered) -> bool {
     matches!(&answer.decision, Decision::Close { close_type: CloseType::ForceComplete | CloseType::ForceFail, .. })
 }
 
-/// Whether an event writes attributes that a call has read. The tables do not show yet what another answer of the same
-/// turn has written.
-fn writes(event: &Event, reads: &ReadSet) -> bool {
-    matches!(event, Event::LocalAttributesWritten { attributes } if attributes.keys().any(|key| reads.local.wants(key)))
+/// Whether an event writes local attributes that a call has read. The tables do not show yet what another answer of the
+/// same turn has written.
+fn writes(event: &Event, read: &Loading) -> bool {
+    matches!(event, Event::LocalAttributesWritten { attributes } if attributes.keys().any(|key| read.wants(key)))
 }

@@ -15,8 +15,8 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{self, TaskPlace};
-use crate::store::held::{self, Walk};
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::parked::{self, Walk};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::{StateKey, execution, global_waiter, inbox, lines, locks, pauses, timer};
 use std::collections::{HashMap, HashSet};
@@ -52,8 +52,8 @@ pub struct Work {
 pub struct Moved {
     /// Calls of unregistered workers were adopted. True: none are left.
     pub adopted: Option<bool>,
-    /// How far the walk through held calls came.
-    pub held: Option<Walk>,
+    /// How far the walk through parked calls came.
+    pub parked: Option<Walk>,
     /// How far the calls of each worker that can't be reached were checked for a new worker. None: to the end.
     pub checked: Vec<(WorkerId, Option<TaskPlace>)>,
     /// How far the calls of the last pull worker of [`Scans::pull_workers`] were checked. None: to the end.
@@ -265,7 +265,7 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Resumes held calls whose pause is over, slice by slice. A scheduler also does so at its start.
+    /// Resumes parked calls whose pause is over, slice by slice. A scheduler also does so at its start.
     fn follow_pauses(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
         if !turn.role.gathers() {
             return Ok(());
@@ -282,9 +282,9 @@ impl Gathering<'_> {
             // The end of a pause counts as a registration: its consequences belong to the next turn.
             work.next.now_if(pauses::end(turn.spi, turn.began)?, Why::Pauses);
         }
-        if let Some(walked) = held::walk(turn.spi, pauses.walk, turn.began)? {
+        if let Some(walked) = parked::walk(turn.spi, pauses.walk, turn.began)? {
             work.next.now_if(matches!(walked, Walk::After { .. }), Why::Pauses);
-            work.moved.held = Some(walked);
+            work.moved.parked = Some(walked);
             self.scans.reset();
         }
         Ok(())

@@ -22,7 +22,7 @@ use xdb_engine::*;
 /// The most messages that are listed, unless a single step wants more.
 const LISTED: usize = 10_000;
 
-/// Messages are read in portions of this many bytes.
+/// Messages are read in slices of this many bytes.
 const BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
 /// After this many bytes were taken, other steps wait for the next turn.
 const BYTES_PER_TURN: usize = 16 * 1024 * 1024;

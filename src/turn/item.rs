@@ -38,7 +38,7 @@ impl Item {
         }
     }
 
-    /// The state execution of the item.
+    /// The step of the item.
     pub fn state(&self) -> Option<StateKey> {
         match self {
             Self::Arrivals(_) | Self::Fail { .. } => None,
@@ -73,7 +73,7 @@ impl Item {
         let writes = answered
             .effects()
             .is_some_and(|effects| !effects.write_global_attributes.is_empty() || !effects.call_functions.is_empty());
-        writes || record.reads.as_ref().is_some_and(|reads| reads.global.locks())
+        writes || record.reads.as_ref().is_some_and(|reads| reads.loads.global.locks())
     }
 }
 

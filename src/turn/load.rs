@@ -28,7 +28,7 @@ pub struct Batch<'i> {
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub locked: BTreeSet<ExecutionId>,
-    /// State executions that are too large for this turn.
+    /// Steps that are too large for this turn.
     pub left_out: BTreeSet<StateKey>,
     /// Leases of the answered calls as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,
@@ -116,7 +116,7 @@ impl<'i> Named<'i> {
                         // The whole state, for the request of the function.
                         named.states.push(record.key);
                     }
-                    if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
+                    if record.reads.as_ref().is_some_and(|reads| reads.loads.local.locks()) {
                         named.with_locked_keys.push(id);
                     }
                     if answer.effects().is_some_and(|effects| effects.abort_states.is_some()) {

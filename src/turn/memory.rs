@@ -185,7 +185,7 @@ impl Memory {
         session.slot.set_in_flight(self.in_flight() as i64);
     }
 
-    /// When the next turn is due, after one that left nothing to do at once.
+    /// When the next turn is due, unless a phase of the last one wants it earlier.
     pub(super) fn next(&self) -> Next {
         let now = Instant::now();
         // An item may have become ready since the turn checked.

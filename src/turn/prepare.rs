@@ -11,8 +11,7 @@ use super::next::{Next, Why};
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::types::Turn;
-use crate::calls::{self, Answered, Attributes, CallRecord, Loads, OutgoingCall, ReadSet};
-use crate::guc;
+use crate::calls::{self, Answered, CallRecord, Loads, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::shmem::held_up::{self, LockOn};
 use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Size, Versioned};
@@ -23,6 +22,7 @@ use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
+use xdb_calls::Used;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::TurnPart;
@@ -62,12 +62,11 @@ struct LocalValues {
     locked: LocalAttributes<Versioned>,
 }
 
-/// Local attributes of one execution, for one call.
-enum Local<'l> {
-    Plain(&'l BTreeMap<String, String>),
-    Locked(&'l BTreeMap<String, Versioned>),
-    /// The call loads none.
-    Nothing,
+/// Local attributes of one execution, for one call. Neither: the call loads none.
+#[derive(Default)]
+struct Local<'l> {
+    plain: Option<&'l BTreeMap<String, String>>,
+    locked: Option<&'l BTreeMap<String, Versioned>>,
 }
 
 /// The result of preparing one call.
@@ -163,14 +162,11 @@ fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s LeasedCall) ->
     Some(LoadedCall { loaded, process_type, state, api, call })
 }
 
-fn record(&LoadedCall { loaded, process_type, state, api, call, .. }: &LoadedCall<'_>) -> CallRecord {
+fn record(&LoadedCall { api, call, .. }: &LoadedCall<'_>) -> CallRecord {
     CallRecord {
         lease_number: call.lease.number,
-        worker_id: match process_type.is_for_function(&state.id.state_id, api) {
-            true => NO_WORKER,
-            false => process_type.worker_id(),
-        },
-        owner: loaded.meta.owner.to_u32(),
+        worker_id: call.line.worker,
+        owner: call.line.owner,
         is_suspect: call.is_suspect,
         ..CallRecord::of(call.key, api, call.attempt, call.first_attempt_at)
     }
@@ -190,17 +186,17 @@ impl Preparing<'_, '_> {
         let Ok(secrets) = &worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);
         let loads = Loads::of(&config, api);
-        let (size, local) = match self.local.of(call.key.0, &loads.local) {
-            LoadedLocals::All(size, local) => (size, local),
-            LoadedLocals::LeftOut => {
-                self.next.now_if(true, Why::Calls);
+        let local = match self.local.of(call.key.0, &loads.local).for_call(Why::Calls) {
+            Used::Done((size, local)) => {
+                record.local_size = size;
+                local
+            }
+            Used::Refused(failure) => return Ok(Preparation::failed(failure)),
+            Used::Later(why) => {
+                self.next.now_if(true, why);
                 return Ok(Preparation::Release);
             }
-            LoadedLocals::TooLarge(size) => {
-                return Ok(Preparation::failed(calls::too_large(&attribute::too_large(size).message)));
-            }
         };
-        record.local_size = size;
         self.app.next_item();
         let id = call.key.0;
         let global = match self.app.load(&loaded.meta, &loads.global, LockType::NoLocking)? {
@@ -222,18 +218,15 @@ impl Preparing<'_, '_> {
             }
             TableOutcome::Refused(error) => return Ok(Preparation::failed(refused(&error))),
         };
-        let attributes = local.of_call(&loads, global)?;
-        let timeout = config.timeout(api);
-        if attributes.are_locked {
-            let (values, keys) = (fnv1a_128(attributes.global.bytes()), local.versions(&loads.local));
-            record.reads = Some(Arc::new(ReadSet { global: loads.global, values, keys, local: loads.local }));
-        }
-        let origin = calls::origin(loaded)?;
-        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), timeout);
-        let request = match outgoing.request(&attributes, guc::max_request_bytes()) {
+        let (of, read) = ((&loads, config.timeout(api)), (global, local.values()));
+        let request = match calls::request(loaded, state, record.as_attempt(), of, read)? {
             Ok(request) => request,
-            Err(refusal) => return Ok(Preparation::failed(calls::too_large(&refusal.message))),
+            Err(failure) => return Ok(Preparation::failed(*failure)),
         };
+        if loads.locks() {
+            let (values, keys) = (fnv1a_128(request.attributes.global.bytes()), local.versions(&loads.local));
+            record.reads = Some(Arc::new(ReadSet { loads, values, keys }));
+        }
         if !self.has_room(record.line(), request.bytes) {
             return Ok(Preparation::Release);
         }
@@ -272,30 +265,23 @@ impl LocalValues {
 
     fn of(&self, id: ExecutionId, wanted: &Loading) -> LoadedLocals<Local<'_>> {
         if wanted.policy == LoadPolicy::None {
-            LoadedLocals::All(Size::default(), Local::Nothing)
+            LoadedLocals::All(Size::default(), Local::default())
         } else if wanted.locks() {
-            self.locked.of(id).map(Local::Locked)
+            self.locked.of(id).map(|locked| Local { locked: Some(locked), plain: None })
         } else {
-            self.plain.of(id).map(Local::Plain)
+            self.plain.of(id).map(|plain| Local { plain: Some(plain), locked: None })
         }
     }
 }
 
 impl Local<'_> {
-    /// The attributes that a call gets.
-    fn of_call(&self, loads: &Loads, global: String) -> Result<Attributes> {
-        match self {
-            Self::Plain(all) => calls::attributes(loads, global, all.iter()),
-            Self::Locked(all) => calls::attributes(loads, global, all.iter().map(|(name, entry)| (name, &entry.value))),
-            Self::Nothing => calls::attributes(loads, global, [].into_iter()),
-        }
+    fn values(&self) -> impl Iterator<Item = (&String, &String)> + Clone {
+        let locked = self.locked.into_iter().flatten().map(|(name, entry)| (name, &entry.value));
+        self.plain.into_iter().flatten().chain(locked)
     }
 
     /// The versions of the attributes that a call locks.
     fn versions(&self, wanted: &Loading) -> BTreeMap<String, String> {
-        match self {
-            Self::Locked(all) => locks::versions_of(wanted, all.iter().map(|(name, entry)| (name, &entry.version))),
-            Self::Plain(_) | Self::Nothing => BTreeMap::new(),
-        }
+        locks::versions_of(wanted, self.locked.into_iter().flatten().map(|(name, entry)| (name, &entry.version)))
     }
 }

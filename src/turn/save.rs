@@ -5,14 +5,14 @@
 
 use super::app_tables::AppTables;
 use super::attribute_locks::AttributeLocks;
-use super::claim::{LeasedCall, config, lease, wants_locks};
+use super::claim::{LeasedCall, config, lease};
 use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::next::{Next, Why};
 use super::owners::UnfitOwners;
 use super::types::Turn;
-use crate::calls::{Maker, Verdict};
+use crate::calls::{Loads, Maker, Verdict};
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};
@@ -70,7 +70,7 @@ pub fn save(
     let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, SavedBatch { earliest, timers, released_held, .. }) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, resumed, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -83,7 +83,7 @@ pub fn save(
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NextTurn));
     next.now_if(left, Why::Answers);
-    next.now_if(released_held, Why::Calls);
+    next.now_if(resumed, Why::Calls);
     next.now_if(taken_in.left_from.is_some(), Why::Messages);
     let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
     let timer = |(item, _): (&Item, _)| match item {
@@ -101,7 +101,7 @@ pub fn save(
         timers_left,
         messages_left: taken_in.left_from,
         wrote,
-        left_out: left || new_level || released_held,
+        left_out: left || new_level || resumed,
         next,
         now,
     })
@@ -231,7 +231,7 @@ impl Dispatch<'_> {
                 continue;
             }
             let config = config(loaded, state);
-            if wants_locks(&config, api) {
+            if Loads::of(&config, api).locks() {
                 // Claiming grants locks, later in this transaction.
                 continue;
             }
@@ -242,6 +242,7 @@ impl Dispatch<'_> {
             }
             self.leased.push(LeasedCall {
                 key: (loaded.execution.id, *seq),
+                line,
                 due_at: call.not_before,
                 attempt: 1,
                 first_attempt_at: now,

@@ -8,7 +8,7 @@ use super::next::Next;
 use crate::guc;
 use crate::store::StateKey;
 use crate::store::claim::TaskPlace;
-use crate::store::held::Walk;
+use crate::store::parked::Walk;
 use crate::store::registry::WorkerId;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub struct Scans {
     pub functions_of: Option<Owner>,
     /// When calls of unregistered workers were adopted last. None: more may be left.
     pub adopted: Option<Instant>,
-    /// Pauses of process types, and the walk through held calls.
+    /// Pauses of process types, and the walk through parked calls.
     pub pauses: Pauses,
     /// Pull workers whose calls are still to be checked: the type of a call may have moved to another worker.
     pub pull_workers: Vec<PullScan>,
@@ -60,7 +60,7 @@ pub struct PullScan {
 pub struct Pauses {
     /// When the next pause ends by itself. Some(None): none does. None: not read yet.
     pub next_end: Option<Option<Timestamp>>,
-    /// The walk through held calls, for calls whose pause is over.
+    /// The walk through parked calls, for calls whose pause is over.
     pub walk: Walk,
 }
 

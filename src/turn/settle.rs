@@ -126,7 +126,7 @@ impl Memory {
         if let Some(all) = work.moved.adopted {
             self.scans.adopted = all.then(Instant::now);
         }
-        if let Some(walk) = work.moved.held {
+        if let Some(walk) = work.moved.parked {
             self.scans.pauses.walk = walk;
         }
         for (worker, up_to) in work.moved.checked {
@@ -146,7 +146,7 @@ impl Memory {
         next.now_if(self.backlog.is_ready(), Why::Answers);
         self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
-        let next = if next.is_now() { next } else { self.next() };
+        let next = next.min(self.next());
         let left = if nothing_left { nothing_waits.then_some(false) } else { scanned.then_some(true) };
         self.scans.rest(left, next);
         next

@@ -5,7 +5,7 @@ use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::shmem::slow::{self, MarkKind, SlowMark};
 use crate::pg::spi::Spi;
-use crate::store::slow::describe;
+use crate::store::slow::announce;
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use xdb_sched::table_health::Relation;
@@ -25,7 +25,7 @@ impl SlowTables {
         self.logged.retain(|mark| self.marks.contains(mark));
         for mark in self.marks.iter().filter(|_| role == Role::Scheduler) {
             if self.logged.insert(*mark) {
-                pgrx::log!("xdb: marked as slow: {}", describe(spi, *mark)?);
+                pgrx::log!("xdb: {}", announce(spi, *mark)?);
             }
         }
         Ok(())

@@ -13,10 +13,7 @@ use super::settle::TurnOutcome;
 use super::types::{Scope, Started, Turn};
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
-use crate::pg::catch::{
-    DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
-    debug, log_error, run_caught,
-};
+use crate::pg::catch::{PgError, Result, debug, log_error, run_caught};
 use crate::pg::session::{BeginOutcome, Session};
 use crate::pg::shmem::ExitReason;
 use crate::pg::{crash, identity, in_hand, spi};
@@ -157,7 +154,7 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
         log_error("a turn of the scheduler failed", error);
         memory.failing.defer_until((), Instant::now() + Duration::from_secs(1));
     }
-    let passing = is_passing(error);
+    let passing = error.passes(true).is_some();
     for item in items {
         memory.backlog.defer(item.execution(), Patience::Long);
         match item {
@@ -176,14 +173,6 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
             Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
         }
     }
-}
-
-/// Whether an error may pass without a change: a lock, a conflict with another transaction, no memory, no disk.
-fn is_passing(error: &PgError) -> bool {
-    matches!(
-        error.code,
-        LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE | QUERY_CANCELED | UNIQUE_VIOLATION
-    ) || error.is_server_trouble()
 }
 
 /// Makes one transaction. Suspects that have to wait are moved from the items to the backlog.

@@ -185,7 +185,7 @@ DEALLOCATE statement;
 
 -- xdb::store::check::values::INBOX
 PREPARE statement AS
-SELECT jsonb_build_object('inbox_id', i.inbox_id)::text AS key, array_remove(ARRAY[CASE WHEN NOT $2::bool THEN 'should not be there' END, CASE WHEN $2::bool AND i.shard <> $3::int2 THEN 'shard is ' || i.shard || ' and should be ' || $3::int2 END, CASE WHEN i.bytes < 0 THEN 'bytes is negative' END], NULL) AS problems FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id;
+SELECT jsonb_build_object('inbox_id', i.inbox_id)::text AS key, array_remove(ARRAY[CASE WHEN NOT $2::bool THEN 'unexpected row' END, CASE WHEN $2::bool AND i.shard <> $3::int2 THEN 'shard is ' || i.shard || ' and should be ' || $3::int2 END, CASE WHEN i.bytes < 0 THEN 'bytes is negative' END], NULL) AS problems FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id;
 DEALLOCATE statement;
 
 -- xdb::store::check::values::LATEST
@@ -205,7 +205,7 @@ DEALLOCATE statement;
 
 -- xdb::store::check::values::SURROUNDINGS
 PREPARE statement AS
-SELECT jsonb_build_object()::text AS key, array_remove(ARRAY[CASE WHEN p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y WHERE y.type_id = p.type_id AND y.process_type = p.process_type) THEN 'process_execution: type_id is not that of its process type' END, CASE WHEN COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]') THEN 'process_execution: attribute_keys do not fit the tables of its mapping_id' END, CASE WHEN EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) THEN 'purged: should not be there: the execution is' END], NULL) AS problems FROM xdb.process_execution AS p WHERE p.execution_id = $1;
+SELECT jsonb_build_object()::text AS key, array_remove(ARRAY[CASE WHEN p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y WHERE y.type_id = p.type_id AND y.process_type = p.process_type) THEN 'process_execution: type_id is not that of its process type' END, CASE WHEN COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]') THEN 'process_execution: attribute_keys do not fit the tables of its mapping_id' END, CASE WHEN EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) THEN 'purged: unexpected row: the execution is' END], NULL) AS problems FROM xdb.process_execution AS p WHERE p.execution_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::check::values::TASKS
@@ -578,31 +578,6 @@ PREPARE statement AS
 SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) ORDER BY m.number + 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
 DEALLOCATE statement;
 
--- xdb::store::held::HOLD_OF_PROCESSES
-PREPARE statement AS
-WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN paused USING (execution_id) WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq;
-DEALLOCATE statement;
-
--- xdb::store::held::HOLD_OF_TYPES
-PREPARE statement AS
-WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y WHERE y.type_id = ANY ($4) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $6) ORDER BY y.type_id FOR SHARE SKIP LOCKED), slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM (SELECT unnest($1::int4[]) AS worker_id, unnest($2::oid[]) AS owner, unnest($3::int2[]) AS priority) AS v CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 0 AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.priority = v.priority AND t.due_at <= $6 ORDER BY t.due_at LIMIT $5) AS s UNION ALL SELECT f.execution_id, f.seq, true FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq WHERE s.is_found OR t.lane = 0 AND (t.lease_until IS NULL OR CASE WHEN $7 = 0 THEN t.lease_epoch <> 0 ELSE t.lease_epoch < $7 OR t.lease_until <= $8 END) FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM free f WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq;
-DEALLOCATE statement;
-
--- xdb::store::held::LET_GO
-PREPARE statement AS
-UPDATE xdb.task t SET worker_id = CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END, lane = CASE WHEN CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END = 0 THEN 1 ELSE 0 END WHERE t.execution_id = ANY ($1) AND t.lane = 2;
-DEALLOCATE statement;
-
--- xdb::store::held::STILL_HELD
-PREPARE statement AS
-SELECT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = ANY ($1) AND t.lane = 2) AS is_held;
-DEALLOCATE statement;
-
--- xdb::store::held::WALK
-PREPARE statement AS
-WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.priority, t.due_at, t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 2 AND (t.worker_id, t.owner, t.priority, t.due_at, t.execution_id, t.seq) < ($1, $2, $3, $4, $5, $6) ORDER BY t.worker_id DESC, t.owner DESC, t.priority DESC, t.due_at DESC, t.execution_id DESC, t.seq DESC LIMIT 1000), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq JOIN xdb.process_execution p ON p.execution_id = s.execution_id LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $7) WHERE t.lane = 2 AND y.type_id IS NULL AND p.pause_mode IS NULL), locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), moved AS (UPDATE xdb.task t SET worker_id = CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END, lane = CASE WHEN CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END = 0 THEN 1 ELSE 0 END FROM locked l WHERE t.execution_id = l.execution_id AND t.seq = l.seq) SELECT worker_id, owner, priority, due_at, execution_id, seq, (SELECT count(*) FROM slice) = 1000 AS more, (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice ORDER BY worker_id, owner, priority, due_at, execution_id, seq LIMIT 1;
-DEALLOCATE statement;
-
 -- xdb::store::history::COUNT
 PREPARE statement AS
 SELECT pg_catalog.count(*) AS events FROM xdb.history_event WHERE execution_id = $1;
@@ -833,6 +808,31 @@ PREPARE statement AS
 UPDATE xdb.worker t SET owner = $2, owner_name = $3 WHERE (t.owner = $1::oid OR $1::oid IS NULL AND NOT EXISTS ( SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.owner));
 DEALLOCATE statement;
 
+-- xdb::store::parked::PARK_OF_PROCESSES
+PREPARE statement AS
+WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN paused USING (execution_id) WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq;
+DEALLOCATE statement;
+
+-- xdb::store::parked::PARK_OF_TYPES
+PREPARE statement AS
+WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y WHERE y.type_id = ANY ($4) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $6) ORDER BY y.type_id FOR SHARE SKIP LOCKED), slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM (SELECT unnest($1::int4[]) AS worker_id, unnest($2::oid[]) AS owner, unnest($3::int2[]) AS priority) AS v CROSS JOIN LATERAL ( SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 0 AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.priority = v.priority AND t.due_at <= $6 ORDER BY t.due_at LIMIT $5) AS s UNION ALL SELECT f.execution_id, f.seq, true FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq WHERE s.is_found OR t.lane = 0 AND (t.lease_until IS NULL OR CASE WHEN $7 = 0 THEN t.lease_epoch <> 0 ELSE t.lease_epoch < $7 OR t.lease_until <= $8 END) FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET lane = 2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM free f WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq;
+DEALLOCATE statement;
+
+-- xdb::store::parked::RESUME
+PREPARE statement AS
+UPDATE xdb.task t SET worker_id = CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END, lane = CASE WHEN CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END = 0 THEN 1 ELSE 0 END WHERE t.execution_id = ANY ($1) AND t.lane = 2;
+DEALLOCATE statement;
+
+-- xdb::store::parked::STILL_PARKED
+PREPARE statement AS
+SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id) WHERE t.execution_id = ANY ($1) AND t.lane = 2 LIMIT 1;
+DEALLOCATE statement;
+
+-- xdb::store::parked::WALK
+PREPARE statement AS
+WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.priority, t.due_at, t.execution_id, t.seq FROM xdb.task t WHERE t.lane = 2 AND (t.worker_id, t.owner, t.priority, t.due_at, t.execution_id, t.seq) < ($1, $2, $3, $4, $5, $6) ORDER BY t.worker_id DESC, t.owner DESC, t.priority DESC, t.due_at DESC, t.execution_id DESC, t.seq DESC LIMIT 1000), free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq JOIN xdb.process_execution p ON p.execution_id = s.execution_id LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $7) WHERE t.lane = 2 AND y.type_id IS NULL AND p.pause_mode IS NULL), locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), moved AS (UPDATE xdb.task t SET worker_id = CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END, lane = CASE WHEN CASE WHEN t.worker_id = 0 THEN 0 ELSE COALESCE((SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id WHERE p.execution_id = t.execution_id), 0) END = 0 THEN 1 ELSE 0 END FROM locked l WHERE t.execution_id = l.execution_id AND t.seq = l.seq) SELECT worker_id, owner, priority, due_at, execution_id, seq, (SELECT count(*) FROM slice) = 1000 AS more, (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice ORDER BY worker_id, owner, priority, due_at, execution_id, seq LIMIT 1;
+DEALLOCATE statement;
+
 -- xdb::store::pauses::END
 PREPARE statement AS
 UPDATE xdb.process_type SET pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1 WHERE type_id = ANY (ARRAY(SELECT t.type_id FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED));
@@ -1010,12 +1010,12 @@ DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_FROM_CURSORS
 PREPARE statement AS
-WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT v.* FROM unnest($8::int2[], $9::oid[], $10::int2[], $11::timestamptz[]) AS v (lane, owner, priority, since)), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, false AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
+WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT v.* FROM unnest($8::int2[], $9::oid[], $10::int2[], $11::timestamptz[]) AS v (lane, owner, priority, since)), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 100) AS a WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, false AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_FROM_HEAD
 PREPARE statement AS
-WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT o.* FROM worker w CROSS JOIN LATERAL (SELECT a.lane, o.* FROM unnest('{0,1}'::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE head (owner, priority, since) AS ( (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.priority, t.due_at LIMIT 1) UNION ALL SELECT n.* FROM head CROSS JOIN LATERAL (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND (t.owner, t.priority) > (head.owner, head.priority) ORDER BY t.owner, t.priority, t.due_at LIMIT 1) AS n) SELECT * FROM head) AS o) AS o), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, ($9 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $8 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
+WITH worker AS MATERIALIZED ( SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), line AS MATERIALIZED (SELECT o.* FROM worker w CROSS JOIN LATERAL (SELECT a.lane, o.* FROM unnest('{0,1}'::int2[]) AS a (lane) CROSS JOIN LATERAL ( WITH RECURSIVE head (owner, priority, since) AS ( (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id ORDER BY t.owner, t.priority, t.due_at LIMIT 1) UNION ALL SELECT n.* FROM head CROSS JOIN LATERAL (SELECT t.owner, t.priority, t.due_at FROM xdb.task t WHERE t.lane = a.lane AND t.worker_id = w.worker_id AND (t.owner, t.priority) > (head.owner, head.priority) ORDER BY t.owner, t.priority, t.due_at LIMIT 1) AS n) SELECT * FROM head) AS o) AS o), found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND (t.lease_until IS NULL OR t.lease_epoch <> 0) AND t.shard BETWEEN $5 AND $6 ORDER BY t.due_at LIMIT $7) AS d) AS f LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at > $4 ORDER BY t.due_at LIMIT 100) AS a WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) SELECT w.*, e.paused, i.*, f.*, ($9 OR NOT EXISTS (SELECT FROM found WHERE due > 0)) AND EXISTS (SELECT FROM worker w CROSS JOIN line l CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.owner = l.owner AND t.priority = l.priority AND t.due_at >= l.since AND t.due_at <= $4 AND t.lease_epoch = 0 AND t.lease_until IS NOT NULL AND t.lease_until <= $8 LIMIT 1) AS o) AS leases_ended FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL (SELECT i.*, r.in_use FROM (SELECT i.system_identifier, i.database FROM xdb.instances i WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1) AS i CROSS JOIN xdb.registry r) AS i ON true LEFT JOIN found f ON true;
 DEALLOCATE statement;
 
 -- xdb::store::pull::LOOK_OF_TOKEN
@@ -1441,5 +1441,44 @@ DEALLOCATE statement;
 -- xdb::store::worker_secret::OF_WORKER
 PREPARE statement AS
 SELECT w.secrets, ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values FROM xdb.worker w WHERE w.name = $1;
+DEALLOCATE statement;
+
+-- store::app_tables, for a sample
+CREATE TABLE public.sample (id text PRIMARY KEY, n int);
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer);
+DEALLOCATE statement;
+
+PREPARE statement AS
+INSERT INTO "public"."sample" ("id", "n") SELECT $1::pg_catalog.text::pg_catalog.text, r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) ON CONFLICT ("id") DO NOTHING;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(ROW(t."n")) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(ROW(r."n")) FROM ONLY "public"."sample" t, pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE OF t;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR SHARE;
+DEALLOCATE statement;
+
+PREPARE statement AS
+UPDATE ONLY "public"."sample" t SET "n" = r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;
 DEALLOCATE statement;
 

@@ -2,7 +2,6 @@
 //!
 //! Limitations: sizes are checked where an answer is decoded, and rights where it is applied.
 
-use crate::apply::refused_strictly;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::*;
@@ -74,13 +73,9 @@ impl Answered {
             Self::Retry(retried) => (0, &retried.effects),
             Self::Failed(..) | Self::Uncalled => return 0,
         };
-        let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
-        let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
-        let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
-        let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
-        let messages =
-            local.chain(global).chain(arguments).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
-        let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
+        let (rows, bytes) = effects.payloads().fold((own, 0), |(rows, all), payload| {
+            (rows + 1, all + payload.map_or(0, |payload| payload.as_str().len()))
+        });
         rows + bytes / 1024
     }
 
@@ -164,18 +159,13 @@ pub fn read_rpc_answer(
     (status, retry_after): (u16, Option<u64>),
     body: &[u8],
     limits: &AnswerLimits,
-    is_strict: bool,
 ) -> Result<RpcAnswer, Refusal> {
     if status != 200 {
         // What the response says about retries is left to the caller.
         let (failure, _) = decode_error(status, retry_after, body);
         return Err(refusal::worker_refused(rpc_name, status, failure));
     }
-    let answer = decode_rpc(body, limits).map_err(|what| refusal::worker_failed(rpc_name, what))?;
-    match refused_strictly(&answer.effects.warnings, || is_strict) {
-        Some(failure) => Err(refusal::rpc_not_applied(rpc_name, failure)),
-        None => Ok(answer),
-    }
+    decode_rpc(body, limits).map_err(|what| refusal::worker_failed(rpc_name, what))
 }
 
 /// A failed attempt whose retries follow the policy of its state.

@@ -6,9 +6,16 @@
 //! ```
 //!
 //! The driver checks the fence: an answer comes here only under a valid lease, with its execution locked. Every other
-//! check comes before the application's tables are written, and the execution changes in memory after that. Commands
-//! that are no answers (a timer, a failed attempt, a command of a caller) go the same way, without the steps for
-//! answers.
+//! check comes before the application's tables are written, and the execution changes in memory after that.
+//!
+//! Commands that are no answers and come from the execution itself go the same way, without the steps for answers:
+//! failed attempts, timers, free messages of global queues, the timeout of the process and the end of its pause. In the
+//! simulator, commands of callers go this way too.
+//!
+//! On the server, commands of callers do not come here. A session holds every lock that its command needs. So functions
+//! like `xdb.stop_process()`, a registration that makes calls due, and a merged start decide and apply by themselves.
+//! Messages are received when an execution is loaded (`src/store/inbox.rs`). A start never comes here: there is no
+//! execution yet.
 //!
 //! Limitations: a driver that returns `Later` or an error after writing to tables has to undo the writes itself.
 
@@ -141,16 +148,11 @@ fn warnings(command: &Command) -> &[String] {
     command.effects().map_or(&[], |effects| &effects.warnings)
 }
 
-/// Why an answer with warnings is refused, if its process type is strict.
-pub(crate) fn refused_strictly(warnings: &[String], is_strict: impl FnOnce() -> bool) -> Option<Failure> {
-    (!warnings.is_empty() && is_strict()).then(|| invalid_answer(warnings.join("; ")))
-}
-
 /// Decides about a command, and applies its events.
 // Long because it is a sequence of steps, and each of them may end it.
 pub fn apply<D: Driver>(driver: &mut D, command: &Command) -> Result<Outcome<D::Later>, D::Error> {
-    if let Some(failure) = refused_strictly(warnings(command), || driver.is_strict()) {
-        return Ok(Outcome::Failed(failure, Further::ByPolicy));
+    if !warnings(command).is_empty() && driver.is_strict() {
+        return Ok(Outcome::Failed(invalid_answer(warnings(command).join("; ")), Further::ByPolicy));
     }
     let mut events = match driver.decide(command)? {
         Ok(events) => events,

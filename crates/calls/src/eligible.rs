@@ -4,16 +4,16 @@
 //! |---|---|
 //! | The process type is registered. | `Elsewhere` |
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
-//! | Neither the process nor its type is paused. | `Held` |
+//! | Neither the process nor its type is paused. | `Parked` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
-//! | The process uses no table and no function that crashed a process of the engine. | `Waits` |
+//! | The process uses no table and no function in which a process of the engine could not be cancelled. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
 //! | The type lists the state, and has a worker or a function for it. | `Fails` |
 //! | | `MayBeMade` |
 //!
 //! The order has reasons:
-//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions hold it.
-//! - A pause comes before the marks of tables: a held call is not moved between the scheduler and the runners.
+//! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions park it.
+//! - A pause comes before the marks of tables: a parked call is not moved between the scheduler and the runners.
 //! - An asker that does not make the call does not check the owner: the maker records the failure.
 //! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
@@ -26,6 +26,7 @@
 
 use std::fmt;
 use xdb_engine::*;
+use xdb_protocol::refusal::{self, Refusal};
 use xdb_protocol::{unlisted_state, unregistered};
 
 /// The process or session that would make a call.
@@ -56,7 +57,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlyTable => "a table or function of the process crashed a process of the engine",
+            Self::DeadlyTable => "a statement in a table or function of the process could not be cancelled, so the engine process ended itself",
         })
     }
 }
@@ -85,7 +86,7 @@ pub enum Verdict<'a> {
     /// Another process or session makes the call.
     Elsewhere,
     /// The call leaves the due calls until the pause ends.
-    Held(Paused<'a>),
+    Parked(Paused<'a>),
     /// The call stays where it is, and is judged again later.
     Waits(Reason),
     /// The attempt fails before the call is made.
@@ -94,10 +95,23 @@ pub enum Verdict<'a> {
     Closes(&'static str),
 }
 
+impl Verdict<'_> {
+    /// Refuses an RPC, unless this session makes it now or at the end of a pause.
+    pub fn refuse_rpc(&self, rpc_name: &str) -> Result<(), Refusal> {
+        match self {
+            Self::MayBeMade | Self::Parked(_) => Ok(()),
+            Self::Elsewhere => Err(refusal::worker_is_not_called(rpc_name)),
+            Self::Fails(..) => Err(refusal::no_worker_for_rpc(rpc_name)),
+            Self::Waits(reason) => Err(refusal::worker_failed(rpc_name, reason.to_string())),
+            Self::Closes(why) => Err(refusal::worker_failed(rpc_name, why)),
+        }
+    }
+}
+
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Using a table or function of the process crashed a process of the engine.
+    /// A process of the engine could not be cancelled in a table or function of the process, and has ended itself.
     DeadlyTable,
 }
 
@@ -106,6 +120,22 @@ pub enum Reason {
 pub enum Paused<'a> {
     Process(&'a Pause),
     Type(&'a Pause),
+}
+
+impl<'a> Paused<'a> {
+    pub fn pause(self) -> &'a Pause {
+        let (Self::Process(pause) | Self::Type(pause)) = self;
+        pause
+    }
+
+    /// The error for a caller whose request the pause rejects, or who has waited for the end of the pause.
+    pub fn refusal(self, execution: &Execution) -> Refusal {
+        let what = match self {
+            Self::Process(_) => format!("process \"{}\"", execution.process_id),
+            Self::Type(_) => format!("process type \"{}\"", execution.process_type),
+        };
+        refusal::paused(&what, self.pause())
+    }
 }
 
 /// Why a role may not own running processes.
@@ -123,7 +153,7 @@ pub enum Marked {
     #[default]
     Not,
     Slow,
-    /// Using one of them crashed a process of the engine.
+    /// A process of the engine could not be cancelled in one of them, and has ended itself.
     Deadly,
 }
 
@@ -191,13 +221,23 @@ impl<'a> Facts<'a> {
         Self { execution, called, process_type, now, owner: None, tables: Marked::Not }
     }
 
-    /// The pause that the call is in.
-    pub fn paused(&self, asker: Asker) -> Option<Paused<'a>> {
+    /// The pauses that the call is in. The first one decides whether the call is made.
+    pub fn pauses(self, asker: Asker) -> impl Iterator<Item = Paused<'a>> {
         let is_on = |pause: &&Pause| !pause.is_over(self.now);
         // A timer ends the pause of a process. An RPC does not wait for the timer.
         let of_process = self.execution.pause.as_ref().filter(|pause| asker != Asker::Session || is_on(pause));
-        let of_type = || self.process_type?.pause.filter(is_on).filter(|_| self.execution.is_running());
-        of_process.map(Paused::Process).or_else(|| of_type().map(Paused::Type))
+        let of_type = self.process_type.and_then(|of| of.pause).filter(is_on).filter(|_| self.execution.is_running());
+        of_process.map(Paused::Process).into_iter().chain(of_type.map(Paused::Type))
+    }
+
+    /// The process or session that makes the call.
+    pub fn maker(&self) -> Maker {
+        let Some(TypeFacts { definition, worker, .. }) = self.process_type else { return Maker::Unregistered };
+        match (worker, self.listed(definition).1) {
+            (TypeWorker::None, _) | (_, Some(_)) => Maker::Function,
+            (TypeWorker::Called, None) => Maker::Worker { is_slow: self.tables != Marked::Not },
+            (TypeWorker::Pulls(worker), None) => Maker::PullWorker(worker),
+        }
     }
 
     /// Whether the type lists what is called, and the function that answers it.
@@ -214,21 +254,15 @@ impl<'a> Facts<'a> {
 
 /// Judges a call: which process or session makes it, and what becomes of it if this one asks.
 pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
-    let Some(TypeFacts { definition, worker, .. }) = facts.process_type else {
-        return (Maker::Unregistered, Verdict::Elsewhere);
-    };
+    let maker = facts.maker();
+    let Some(TypeFacts { definition, .. }) = facts.process_type else { return (maker, Verdict::Elsewhere) };
     let (is_listed, function) = facts.listed(definition);
-    let maker = match worker {
-        TypeWorker::Called if function.is_none() => Maker::Worker { is_slow: facts.tables != Marked::Not },
-        TypeWorker::Pulls(worker) if function.is_none() => Maker::PullWorker(worker),
-        _ => Maker::Function,
-    };
     let is_elsewhere = !asker.makes(maker);
     if is_elsewhere && (asker.pulls() || matches!(maker, Maker::PullWorker(_))) {
         return (maker, Verdict::Elsewhere);
     }
-    if let Some(paused) = facts.paused(asker) {
-        return (maker, Verdict::Held(paused));
+    if let Some(paused) = facts.pauses(asker).next() {
+        return (maker, Verdict::Parked(paused));
     }
     if is_elsewhere {
         return (maker, Verdict::Elsewhere);

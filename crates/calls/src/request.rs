@@ -22,6 +22,12 @@ impl Loads {
         Self { global: config.load_global(api), local: config.load_local(api) }
     }
 
+    /// The attributes that an RPC loads.
+    pub fn of_rpc(config: &RpcConfig) -> Self {
+        let RpcConfig { load_global_attributes: global, load_local_attributes: local, .. } = config;
+        Self { global: global.clone().unwrap_or_default(), local: local.clone().unwrap_or_default() }
+    }
+
     /// Whether any attributes are locked.
     pub fn locks(&self) -> bool {
         self.global.locks() || self.local.locks()
@@ -70,10 +76,10 @@ pub struct CallOrigin<'a> {
     pub shard: Option<i16>,
 }
 
-/// A call before its request is encoded.
+/// A call before its attributes are loaded.
 #[derive(Debug)]
 pub struct OutgoingCall<'a> {
-    origin: &'a CallOrigin<'a>,
+    origin: CallOrigin<'a>,
     what: What<'a>,
     /// The `callId`.
     pub id: String,
@@ -91,12 +97,7 @@ enum What<'a> {
 
 impl<'a> OutgoingCall<'a> {
     /// The current call of a state.
-    pub fn of_state(
-        origin: &'a CallOrigin<'a>,
-        state: &'a StateExecution,
-        attempt: Attempt,
-        timeout: Duration,
-    ) -> Self {
+    pub fn of_state(origin: CallOrigin<'a>, state: &'a StateExecution, attempt: Attempt, timeout: Duration) -> Self {
         let Attempt { api, number, first_at, .. } = attempt;
         let id = call_id(origin.execution.id, &state.id, api);
         Self { origin, what: What::State(state, api), id, number, first_at, timeout: timeout.as_std() }
@@ -104,7 +105,7 @@ impl<'a> OutgoingCall<'a> {
 
     /// An RPC. `invocation` is unique, or the same if the RPC is repeated.
     pub fn of_rpc(
-        origin: &'a CallOrigin<'a>,
+        origin: CallOrigin<'a>,
         (rpc_name, input): (&'a str, Option<&'a Json>),
         invocation: &str,
         now: Timestamp,
@@ -114,52 +115,39 @@ impl<'a> OutgoingCall<'a> {
         Self { origin, what: What::Rpc(rpc_name, input), id, number: 1, first_at: now, timeout }
     }
 
+    fn state(&self) -> Option<&'a StateExecution> {
+        if let What::State(state, _) = self.what { Some(state) } else { None }
+    }
+
+    /// What the state knows of its call. None for an RPC.
+    fn call(&self) -> Option<&'a CallState> {
+        if let What::State(state, api) = self.what { state.call(api) } else { None }
+    }
+
     /// The `context` of the request. Functions that the answer calls get it too.
     pub fn context(&self) -> CallContext<'_> {
-        let CallOrigin { execution, owner, database, shard } = self.origin;
-        let state = match self.what {
-            What::State(state, _) => Some(state),
-            What::Rpc(..) => None,
-        };
+        let CallOrigin { execution, owner, database, shard } = &self.origin;
         CallContext {
             process_id: &execution.process_id,
             execution: execution.id,
             owner: owner.as_deref(),
             database,
             process_started_at: execution.started_at,
-            state_execution_id: state.map(|state| &state.id),
+            state_execution_id: self.state().map(|state| &state.id),
             attempt: self.number,
             call_id: &self.id,
             first_attempt_at: self.first_at,
             timeout: self.timeout,
             shard: *shard,
-            recovery: state.and_then(|state| state.recovery.as_ref()),
+            recovery: self.state().and_then(|state| state.recovery.as_ref()),
         }
     }
 
     /// The request. Error: it has more than `most` bytes of payloads and attributes.
-    pub fn request<'b>(&'b self, attributes: &'b Attributes, most: usize) -> Result<CallRequest<'b>, Refusal> {
-        let (handler, input, state) = match self.what {
-            What::State(state, api) => (Handler::State(&state.id.state_id), state.input.as_ref(), Some((state, api))),
-            What::Rpc(name, input) => (Handler::Rpc(name), input, None),
-        };
-        let call = state.and_then(|(state, api)| state.call(api));
-        let path = state.map_or(RPC_PATH, |(_, api)| if api == Api::Execute { EXECUTE_PATH } else { WAIT_UNTIL_PATH });
-        let body = RequestBody {
-            context: self.context(),
-            process_type: &self.origin.execution.process_type,
-            handler,
-            input,
-            loaded_global_attributes: &attributes.global,
-            loaded_local_attributes: &attributes.local,
-            results: state.and_then(|(state, _)| results(state)),
-            app_database_error: call.and_then(|call| call.app_database_error.as_ref()),
-        };
-        let (bytes, generation) = (body.payload_bytes(), call.map_or(0, |call| call.generation));
-        match bytes > most {
-            true => Err(refusal::request_too_large(bytes, most)),
-            false => Ok(CallRequest { body, bytes, path, generation, has_locked: attributes.are_locked }),
-        }
+    pub fn request(self, attributes: Attributes, most: usize) -> Result<CallRequest<'a>, Refusal> {
+        let mut request = CallRequest { call: self, attributes, bytes: 0 };
+        request.bytes = request.body().payload_bytes();
+        if request.bytes > most { Err(refusal::request_too_large(request.bytes, most)) } else { Ok(request) }
     }
 }
 
@@ -174,30 +162,68 @@ fn results(state: &StateExecution) -> Option<&[WaitCommand]> {
 /// A request that is not too large.
 #[derive(Debug)]
 pub struct CallRequest<'a> {
-    body: RequestBody<'a>,
+    pub call: OutgoingCall<'a>,
+    pub attributes: Attributes,
     /// The bytes of payloads and attributes. The rest of the body is short.
     pub bytes: usize,
-    /// The path after the worker's URL.
-    pub path: &'static str,
-    generation: u32,
-    has_locked: bool,
 }
 
-impl CallRequest<'_> {
+impl<'a> CallRequest<'a> {
+    /// The request of a state's call. Error: it has more than `most` bytes, so the attempt fails before the call.
+    pub fn of_state(
+        origin: CallOrigin<'a>,
+        state: &'a StateExecution,
+        attempt: Attempt,
+        timeout: Duration,
+        attributes: Attributes,
+        most: usize,
+    ) -> Result<Self, Box<Failure>> {
+        let call = OutgoingCall::of_state(origin, state, attempt, timeout);
+        call.request(attributes, most).map_err(|refusal| Box::new(too_large(&refusal.message)))
+    }
+
+    fn body(&self) -> RequestBody<'_> {
+        let Self { call, attributes, .. } = self;
+        let (handler, input) = match call.what {
+            What::State(state, _) => (Handler::State(&state.id.state_id), state.input.as_ref()),
+            What::Rpc(name, input) => (Handler::Rpc(name), input),
+        };
+        RequestBody {
+            context: call.context(),
+            process_type: &call.origin.execution.process_type,
+            handler,
+            input,
+            loaded_global_attributes: &attributes.global,
+            loaded_local_attributes: &attributes.local,
+            results: call.state().and_then(results),
+            app_database_error: call.call().and_then(|call| call.app_database_error.as_ref()),
+        }
+    }
+
+    /// The path after the worker's URL.
+    pub fn path(&self) -> &'static str {
+        match self.call.what {
+            What::State(_, Api::WaitUntil) => WAIT_UNTIL_PATH,
+            What::State(_, Api::Execute) => EXECUTE_PATH,
+            What::Rpc(..) => RPC_PATH,
+        }
+    }
+
     /// The `Idempotency-Key`.
     pub fn key(&self) -> String {
-        let RequestBody { context, loaded_global_attributes: global, loaded_local_attributes: local, .. } = self.body;
-        request_key(context.call_id, self.generation, self.has_locked.then(|| fingerprint(global, local)))
+        let Attributes { global, local, are_locked } = &self.attributes;
+        let generation = self.call.call().map_or(0, |call| call.generation);
+        request_key(&self.call.id, generation, are_locked.then(|| fingerprint(global, local)))
     }
 
     /// The time limit of the call, until the last byte of the answer.
     pub fn timeout(&self) -> std::time::Duration {
-        self.body.context.timeout
+        self.call.timeout
     }
 
     /// The body, as JSON.
     pub fn encode(&self) -> String {
-        self.body.encode()
+        self.body().encode()
     }
 }
 

@@ -105,14 +105,14 @@ fn calls_of_a_type_that_is_not_registered_have_no_maker() {
 }
 
 #[test]
-fn a_pause_holds_calls() {
+fn a_pause_parks_calls() {
     let mut world = World::new(TypeWorker::Called);
     world.type_pause = Some(pause(Some(NOW.0 + 1)));
     let of_type = pause(Some(NOW.0 + 1));
-    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Type(&of_type)));
+    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Parked(Paused::Type(&of_type)));
     world.execution.pause = Some(pause(None));
     let own = pause(None);
-    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Process(&own)), "its own comes first");
+    assert_eq!(world.verdict(Asker::Scheduler), Verdict::Parked(Paused::Process(&own)), "its own comes first");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_pause_of_a_type_ends_by_itself_and_that_of_a_process_by_a_timer() {
     world.type_pause = Some(pause(Some(NOW.0)));
     assert_eq!(world.verdict(Asker::Scheduler), Verdict::MayBeMade);
     world.execution.pause = Some(pause(Some(NOW.0)));
-    assert!(matches!(world.verdict(Asker::Scheduler), Verdict::Held(Paused::Process(_))));
+    assert!(matches!(world.verdict(Asker::Scheduler), Verdict::Parked(Paused::Process(_))));
     assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade, "an RPC does not wait for the timer");
 }
 
@@ -133,16 +133,50 @@ fn the_pause_of_a_type_is_nothing_to_a_closed_process() {
     assert_eq!(world.verdict(Asker::Session), Verdict::MayBeMade);
 }
 
-/// The engine's processes hold paused calls that they find. The sessions of a pull worker hold paused calls that they
+#[test]
+fn a_pause_is_named_in_the_refusal_of_a_request() {
+    let mut world = World::new(TypeWorker::Called);
+    (world.execution.process_id, world.execution.process_type) = ("p".to_owned(), "P".to_owned());
+    world.execution.pause = Some(pause(None));
+    world.type_pause = Some(Pause { mode: PauseMode::Reject, ..pause(Some(NOW.0 + 1)) });
+    let refusals = |world: &World| {
+        let pauses = world.facts(CallOf::Rpc(None)).pauses(Asker::Session);
+        pauses.map(|paused| (paused.pause().mode, paused.refusal(&world.execution).message)).collect::<Vec<_>>()
+    };
+    let own = (PauseMode::Wait, "process \"p\" is paused".to_owned());
+    let of_type = (PauseMode::Reject, "process type \"P\" is paused".to_owned());
+    assert_eq!(refusals(&world), [own.clone(), of_type]);
+    world.type_pause = Some(pause(Some(NOW.0)));
+    assert_eq!(refusals(&world), [own]);
+}
+
+#[test]
+fn an_rpc_without_a_handler_is_refused_with_the_reason() {
+    let refused = |world: &World| {
+        let verdict = eligible(Asker::Session, &world.facts(CallOf::Rpc(None))).1;
+        verdict.refuse_rpc("r").map_err(|refusal| (refusal.sqlstate(), refusal.message))
+    };
+    assert_eq!(refused(&World::new(TypeWorker::Called)), Ok(()));
+    let paused = World { type_pause: Some(pause(None)), ..World::new(TypeWorker::Called) };
+    assert_eq!(refused(&paused), Ok(()), "the session decides whether it waits for the end of the pause");
+    let no_handler = Err(("XD026", "RPC \"r\" has no handler".to_owned()));
+    assert_eq!(refused(&World::new(TypeWorker::None)), no_handler);
+    assert_eq!(refused(&World::new(TypeWorker::Pulls(7))), Err(("XD026", "RPC \"r\" can't be called".to_owned())));
+    for verdict in [Verdict::Waits(Reason::DeadlyTable), Verdict::Closes(DROPPED.why)] {
+        assert_eq!(verdict.refuse_rpc("r").unwrap_err().sqlstate(), "XD010");
+    }
+}
+
+/// The engine's processes park paused calls that they find. The sessions of a pull worker park paused calls that they
 /// claim.
 #[test]
-fn each_asker_holds_the_calls_that_it_claims() {
+fn each_asker_parks_the_calls_that_it_claims() {
     let paused = |world: World| World { type_pause: Some(pause(None)), ..world };
-    let is_held = |world: &World, asker| matches!(world.verdict(asker), Verdict::Held(_));
+    let is_parked = |world: &World, asker| matches!(world.verdict(asker), Verdict::Parked(_));
     let function = paused(World::with_function());
     let pulled = paused(World::new(TypeWorker::Pulls(7)));
-    assert_eq!(ASKERS.map(|asker| is_held(&function, asker)), [true, true, false, true]);
-    assert_eq!(ASKERS.map(|asker| is_held(&pulled, asker)), [false, false, true, false]);
+    assert_eq!(ASKERS.map(|asker| is_parked(&function, asker)), [true, true, false, true]);
+    assert_eq!(ASKERS.map(|asker| is_parked(&pulled, asker)), [false, false, true, false]);
 }
 
 #[test]
@@ -199,7 +233,7 @@ fn the_order_of_the_checks() {
     world.definition = definition;
     assert_eq!(world.judged(Asker::Scheduler), (Maker::PullWorker(8), Verdict::Elsewhere));
     world.worker = TypeWorker::Called;
-    assert_eq!(verdict(&world), "Held");
+    assert_eq!(verdict(&world), "Parked");
     (world.type_pause, world.execution.pause) = (None, None);
     assert_eq!(verdict(&world), "Elsewhere");
     let of_runner = format!("{:?}", world.verdict(Asker::Runner));

@@ -55,14 +55,13 @@ fn parsed(body: &str) -> Value {
 #[test]
 fn the_request_of_a_state() {
     let execution = at_execute();
-    let origin = origin(&execution);
     let state = &execution.states[&StateSeq(1)];
-    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(30.0));
+    let call = OutgoingCall::of_state(origin(&execution), state, attempt(Api::Execute), Duration::from_seconds(30.0));
     let attributes = attributes(loading(LoadPolicy::Partial, LockType::NoLocking));
-    let request = call.request(&attributes, MOST).unwrap();
-    assert_eq!(call.id, "12121212-1212-1212-1212-121212121212/Pay-2/execute");
-    assert_eq!(request.key(), format!("{}/3", call.id));
-    assert_eq!((request.path, request.timeout()), (xdb_protocol::EXECUTE_PATH, Std::from_secs(30)));
+    let request = call.request(attributes, MOST).unwrap();
+    assert_eq!(request.call.id, "12121212-1212-1212-1212-121212121212/Pay-2/execute");
+    assert_eq!(request.key(), format!("{}/3", request.call.id));
+    assert_eq!((request.path(), request.timeout()), (xdb_protocol::EXECUTE_PATH, Std::from_secs(30)));
     let body = parsed(&request.encode());
     let context = &body["context"];
     assert_eq!([&context["owner"], &context["database"], &context["processId"]], ["alice", "app", "order-1"]);
@@ -76,26 +75,24 @@ fn the_request_of_a_state() {
 #[test]
 fn wait_until_gets_no_results() {
     let execution = execution(Phase::WaitUntil(CallState::default()));
-    let origin = origin(&execution);
     let state = &execution.states[&StateSeq(1)];
-    let call = OutgoingCall::of_state(&origin, state, attempt(Api::WaitUntil), Duration::from_seconds(1.0));
+    let call = OutgoingCall::of_state(origin(&execution), state, attempt(Api::WaitUntil), Duration::from_seconds(1.0));
     let attributes = attributes(Loading::default());
-    let request = call.request(&attributes, MOST).unwrap();
-    assert_eq!(request.path, xdb_protocol::WAIT_UNTIL_PATH);
-    assert!(call.id.ends_with("/wait-until"));
+    let request = call.request(attributes, MOST).unwrap();
+    assert_eq!(request.path(), xdb_protocol::WAIT_UNTIL_PATH);
+    assert!(request.call.id.ends_with("/wait-until"));
     assert!(parsed(&request.encode()).get("commandResults").is_none());
 }
 
 #[test]
 fn the_request_of_an_rpc() {
     let execution = at_execute();
-    let origin = origin(&execution);
     let input = Json::from_trusted("true");
-    let call = OutgoingCall::of_rpc(&origin, ("approve", Some(&input)), "k 1", NOW, Std::from_millis(1500));
+    let call = OutgoingCall::of_rpc(origin(&execution), ("approve", Some(&input)), "k 1", NOW, Std::from_millis(1500));
     let attributes = attributes(Loading::default());
-    let request = call.request(&attributes, MOST).unwrap();
-    assert_eq!(call.id, "12121212-1212-1212-1212-121212121212/rpc/approve/k%201");
-    assert_eq!((request.path, request.key()), (xdb_protocol::RPC_PATH, format!("{}/0", call.id)));
+    let request = call.request(attributes, MOST).unwrap();
+    assert_eq!(request.call.id, "12121212-1212-1212-1212-121212121212/rpc/approve/k%201");
+    assert_eq!((request.path(), request.key()), (xdb_protocol::RPC_PATH, format!("{}/0", request.call.id)));
     let body = parsed(&request.encode());
     assert_eq!((&body["rpcName"], &body["input"]), (&json!("approve"), &json!(true)));
     assert_eq!((&body["context"]["attempt"], &body["context"]["timeoutSeconds"]), (&json!(1), &json!(1.5)));
@@ -106,13 +103,13 @@ fn the_request_of_an_rpc() {
 #[test]
 fn locked_values_are_part_of_the_key() {
     let execution = at_execute();
-    let origin = origin(&execution);
     let state = &execution.states[&StateSeq(1)];
-    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(1.0));
     let key = |lock_type, value| {
+        let call =
+            OutgoingCall::of_state(origin(&execution), state, attempt(Api::Execute), Duration::from_seconds(1.0));
         let loads = Loads { global: loading(LoadPolicy::None, lock_type), local: loading(LoadPolicy::All, lock_type) };
         let attributes = loads.attributes("{}".to_owned(), [("a", value)].into_iter());
-        call.request(&attributes, MOST).unwrap().key()
+        call.request(attributes, MOST).unwrap().key()
     };
     assert_eq!(key(LockType::NoLocking, "1"), key(LockType::NoLocking, "2"));
     assert_eq!(key(LockType::Share, "1"), key(LockType::Share, "1"));
@@ -122,16 +119,16 @@ fn locked_values_are_part_of_the_key() {
 #[test]
 fn a_request_that_is_too_large_is_refused() {
     let execution = at_execute();
-    let origin = origin(&execution);
     let state = &execution.states[&StateSeq(1)];
-    let call = OutgoingCall::of_state(&origin, state, attempt(Api::Execute), Duration::from_seconds(1.0));
-    let attributes = attributes(loading(LoadPolicy::All, LockType::NoLocking));
-    let bytes = call.request(&attributes, MOST).unwrap().bytes;
-    assert!(call.request(&attributes, bytes).is_ok());
-    let refusal = call.request(&attributes, bytes - 1).unwrap_err();
+    let request = |most| {
+        let attributes = attributes(loading(LoadPolicy::All, LockType::NoLocking));
+        let timeout = Duration::from_seconds(1.0);
+        CallRequest::of_state(origin(&execution), state, attempt(Api::Execute), timeout, attributes, most)
+    };
+    let bytes = request(MOST).unwrap().bytes;
+    assert!(request(bytes).is_ok());
     let what = format!("the request of the call would have {bytes} bytes; xdb.max_request_size is {}", bytes - 1);
-    assert_eq!((refusal.sqlstate(), refusal.message.as_str()), ("XD015", what.as_str()));
-    assert_eq!(too_large(&refusal.message).error_type.as_deref(), Some("RequestTooLarge"));
+    assert_eq!(*request(bytes - 1).unwrap_err(), Failure::of("RequestTooLarge", what));
 }
 
 /// With the policy ALL, a new attribute is a change. Without a lock nothing is a change.

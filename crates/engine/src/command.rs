@@ -242,12 +242,25 @@ pub struct Effects {
 impl Effects {
     /// Whether the answer changes nothing besides its decision. Warnings don't count.
     pub fn is_empty(&self) -> bool {
-        self.publish_to_local_queue.is_empty()
-            && self.publish_to_global_queue.is_empty()
-            && self.write_local_attributes.is_empty()
-            && self.write_global_attributes.is_empty()
-            && self.call_functions.is_empty()
-            && self.abort_states.is_none()
+        self.payloads().next().is_none() && self.write_global_attributes.is_empty() && self.abort_states.is_none()
+    }
+
+    /// The payload of each thing that the answer writes to XDB's tables, or has to call.
+    pub fn payloads(&self) -> impl Iterator<Item = Option<&Json>> {
+        // The compiler reports a new field here.
+        let Self {
+            publish_to_local_queue,
+            publish_to_global_queue,
+            write_local_attributes,
+            write_global_attributes: _,
+            call_functions,
+            abort_states: _,
+            warnings: _,
+        } = self;
+        let local = publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
+        let global = publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
+        let calls = call_functions.iter().map(|call| call.argument.as_ref());
+        write_local_attributes.values().map(Some).chain(local).chain(global).chain(calls)
     }
 
     /// Whether the answer aborts this step, if the step is live. The answering step itself goes on.
@@ -414,7 +427,7 @@ impl Begin {
 pub enum Rejection {
     /// The execution is closed.
     NotRunning(ProcessStatus),
-    /// The state execution is not at this call any more: the answer is late, doubled or stolen.
+    /// The step is not at this call any more: the answer is late, doubled or stolen.
     Stale,
     /// The answer can't be applied, with the reason.
     InvalidAnswer(String),
@@ -436,7 +449,7 @@ pub enum Rejection {
     UnknownGlobalAttribute(String),
     /// The definition does not list this function.
     UnknownFunction(String),
-    /// The state execution has no such open timer, with the timer that was asked for.
+    /// The step has no such open timer, with the timer that was asked for.
     NoTimer(String),
 }
 
@@ -472,7 +485,7 @@ impl std::fmt::Display for Rejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
-            Self::Stale => f.write_str("the state execution is not waiting for this"),
+            Self::Stale => f.write_str("the step is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
             Self::UnknownState { name, known } => write!(f, "unknown state \"{name}\": known are {known}"),
@@ -484,7 +497,7 @@ impl std::fmt::Display for Rejection {
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
             Self::UnknownFunction(name) => write!(f, "unknown function \"{name}\""),
-            Self::NoTimer(which) => write!(f, "the state execution waits for no {which}"),
+            Self::NoTimer(which) => write!(f, "the step waits for no {which}"),
         }
     }
 }

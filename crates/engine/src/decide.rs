@@ -56,6 +56,15 @@ impl Quotas {
         queue_bytes: usize::MAX,
     };
 
+    /// The limits that no setting changes. Queues are not limited.
+    pub const FIXED: Self = Self {
+        commands: 1000,
+        threads: 20_000,
+        retry_interval: Duration(100_000),
+        call_timeout: Duration(3_600_000_000),
+        ..Self::NONE
+    };
+
     /// The settings that limit queues, with their values, for a message.
     pub fn of_queues(&self) -> String {
         format!("xdb.max_queue_messages is {}, with {} bytes together", self.queue_messages, self.queue_bytes)
@@ -406,7 +415,7 @@ impl Draft<'_> {
                 self.start_state(&movement, Some(recovery));
             }
             None => {
-                let reason = format!("state {failed_id} failed after {attempt} attempts: {}", failure.detail);
+                let reason = format!("step {failed_id} failed at attempt {attempt}: {}", failure.detail);
                 self.close(ProcessStatus::Failed, Some(reason));
             }
         }
@@ -492,7 +501,7 @@ impl Draft<'_> {
         });
     }
 
-    /// The options of a state execution: its own over the registered ones.
+    /// The options of a step: its own over the registered ones.
     fn config_of(&self, seq: StateSeq) -> StateConfig {
         let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
         self.context.definition.options_of(&state.id.state_id, state.config.as_deref())
@@ -612,7 +621,7 @@ impl Draft<'_> {
             self.check_global_queue(&publish.queue)?;
             if self.context.global_queues_full {
                 let quota = self.context.quotas.of_queues();
-                let what = format!("the messages of the role in global queues have reached their limit: {quota}");
+                let what = format!("the publishing role has reached its limit of messages in global queues: {quota}");
                 return Err(Rejection::OverQuota(what));
             }
         }

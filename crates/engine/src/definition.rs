@@ -89,7 +89,7 @@ impl Definition {
         of_state.or_else(|| self.rpcs.iter().flatten().find_map(of_rpc))
     }
 
-    /// The options of a state execution: its own over the registered ones. The timeout of a function can't exceed the
+    /// The options of a step: its own over the registered ones. The timeout of a function can't exceed the
     /// registered one. A function occupies an engine process, which the functions of other roles wait for.
     pub fn options_of(&self, state_id: &str, own: Option<&StateConfig>) -> StateConfig {
         let registered = self.states.get(state_id).cloned().unwrap_or_default();
@@ -229,6 +229,13 @@ pub struct RpcConfig {
     /// A function of the database that is the handler, instead of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
+}
+
+impl RpcConfig {
+    /// The timeout of a call. None: the default applies.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_seconds.filter(|seconds| *seconds > 0.0).map(Duration::from_seconds)
+    }
 }
 
 /// How long a closed execution is kept.

@@ -39,7 +39,7 @@ pub struct Execution {
     /// Number of the next event, from 1.
     #[serde(skip)]
     pub next_event: u64,
-    /// Ordinal of the next state execution, from 1.
+    /// Ordinal of the next step, from 1.
     pub next_state: u32,
     /// Number of the next message received, from 1. Numbers give the FIFO order within the execution.
     pub next_message: u64,
@@ -254,7 +254,7 @@ pub struct StateExecution {
     pub input: Option<Json>,
     /// Options that came with the movement. They override the registered options.
     pub config: Option<Box<StateConfig>>,
-    /// The failed state execution that this one recovers from.
+    /// The failed step that this one recovers from.
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -335,7 +335,7 @@ impl StateExecution {
     }
 }
 
-/// Where a state execution stands, with the data of that place.
+/// Where a step stands, with the data of that place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Phase {
@@ -570,7 +570,7 @@ impl WaitKind {
     }
 }
 
-/// What a recovery state gets about the state execution whose retries were spent.
+/// What a recovery state gets about the step whose retries were spent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {

@@ -15,7 +15,7 @@
 //! Limitations: nothing here reads a clock, does I/O, starts a thread or knows Postgres. The time and a random number
 //! for jitter come with the [`Context`]. So the same history gives the same execution, for ever.
 //!
-//! # The life of a state execution
+//! # The life of a step
 //!
 //! A decision names the next states, and each of them starts a thread. A [`StateExecution`] is one step of a thread.
 //! Its [`Phase`] says where the step stands:

@@ -112,15 +112,15 @@ impl fmt::Debug for ExecutionId {
     }
 }
 
-/// The number of a state execution within its execution, from 1 over all states. It is part of the key of its rows.
+/// The number of a step within its execution, from 1 over all states. It is part of the key of its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StateSeq(pub u32);
 
-/// The key of a state execution, and of its call, its task and its timers.
+/// The key of a step, and of its call, its task and its timers.
 pub type StateKey = (ExecutionId, StateSeq);
 
-/// The name of a state execution for people and workers: `<stateId>-<number>`.
+/// The name of a step for people and workers: `<stateId>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateExecutionId {
     pub state_id: String,
@@ -142,7 +142,7 @@ impl FromStr for StateExecutionId {
             .and_then(|(state_id, number)| Some((state_id, number.parse().ok().filter(|n| *n > 0)?)));
         match parsed {
             Some((state_id, number)) => Ok(Self { state_id: state_id.to_owned(), number }),
-            None => Err(format!("\"{text}\" is not a state execution id")),
+            None => Err(format!("\"{text}\" is not the id of a step")),
         }
     }
 }
@@ -280,7 +280,7 @@ words! {
 }
 
 words! {
-    /// How far a state execution is.
+    /// How far a step is.
     StateStatus {
         WaitUntil = "WAIT_UNTIL",
         Waiting = "WAITING",
@@ -292,7 +292,7 @@ words! {
 }
 
 impl StateStatus {
-    /// Whether the state execution has not ended.
+    /// Whether the step has not ended.
     pub fn is_live(self) -> bool {
         matches!(self, Self::WaitUntil | Self::Waiting | Self::Execute)
     }

@@ -139,7 +139,7 @@ fn spent_retries_fail_the_process() {
     world.fail(1, Api::WaitUntil, 1);
     assert_eq!(names(&world.fail(1, Api::WaitUntil, 2)), ["StateFailed", "ProcessClosed"]);
     assert_eq!(world.execution.status, ProcessStatus::Failed);
-    assert_eq!(world.execution.reason.as_deref(), Some("state A-1 failed after 2 attempts: attempt 2"));
+    assert_eq!(world.execution.reason.as_deref(), Some("step A-1 failed at attempt 2: attempt 2"));
     assert_eq!(world.status(1), StateStatus::Failed);
 }
 

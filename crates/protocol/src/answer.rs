@@ -2,7 +2,7 @@
 
 use crate::config::state_config;
 use crate::fields::{
-    Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole,
+    Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, wrong_number,
 };
 use crate::functions::{FUNCTION_CALL, function_call, function_calls};
 use crate::payload::MAX_PAYLOAD_DEPTH;
@@ -184,7 +184,9 @@ fn stated_failure(text: &str) -> Option<StatedFailure> {
 
 fn retry_after(text: &str) -> Parsed<Further> {
     match seconds(text)? {
-        longer if longer > MAX_RETRY_AFTER_SECONDS => Err(Fault::new("is more than ten years")),
+        longer if longer > MAX_RETRY_AFTER_SECONDS => {
+            Err(wrong_number(text, format_args!("be at most {MAX_RETRY_AFTER_SECONDS}, ten years")))
+        }
         after => Ok(Further::After(Duration::from_seconds(after))),
     }
 }

@@ -143,7 +143,7 @@ pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Checked
     Ok(members)
 }
 
-/// Reads the id of a state execution.
+/// Reads the id of a step.
 pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
     // The longest id of a state, a hyphen, and the digits of the largest number.
@@ -153,7 +153,7 @@ pub fn state_execution_id(text: Option<String>) -> Checked<StateExecutionId> {
     match text.parse::<StateExecutionId>() {
         Ok(id) if !id.state_id.is_empty() && id.to_string() == text => Ok(id),
         _ => {
-            let what = format_args!("\"{text}\" is not the id of a state execution, like \"Submit-1\"");
+            let what = format_args!("\"{text}\" is not the id of a step, like \"Submit-1\"");
             Err(refusal::invalid_argument(ARGUMENT, what))
         }
     }

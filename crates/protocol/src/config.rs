@@ -1,6 +1,8 @@
 //! Reads state options, in definitions, start options and state movements.
 
-use crate::fields::{Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word};
+use crate::fields::{
+    Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word, wrong_number,
+};
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
 /// Options may contain the options of the state to proceed to, and so on. Stored options are read again by a reader
@@ -87,7 +89,7 @@ fn retry_policy(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RetryPolicy> {
     let mut object = Object::read(text, unknown)?.knowing(RETRY_POLICY);
     let default = RetryPolicy::default();
     let coefficient = |text: &str| match number(text)? {
-        below if below < 1.0 => Err(Fault::new("is less than 1")),
+        below if below < 1.0 => Err(wrong_number(text, "be at least 1")),
         coefficient => Ok(coefficient),
     };
     let policy = RetryPolicy {

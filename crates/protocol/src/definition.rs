@@ -3,7 +3,7 @@
 
 use crate::config::{call_timeout, loading, registered_state_config, state_config};
 use crate::fields::{
-    Fault, Object, Parsed, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word,
+    Fault, Object, Parsed, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word, wrong_number,
 };
 use crate::functions::{function_call, function_calls, functions};
 use crate::merge::merge_options;
@@ -140,7 +140,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
 fn retention(text: &str) -> Parsed<f64> {
     match number(text)? {
         for_ever if for_ever == -1.0 => Ok(for_ever),
-        negative if negative < 0.0 => Err(Fault::new("is negative, and not -1")),
+        negative if negative < 0.0 => Err(wrong_number(text, "be -1, or not negative")),
         seconds => Ok(seconds),
     }
 }
@@ -180,6 +180,20 @@ fn table_mapping(text: &str) -> Parsed<TableMapping> {
         })?,
     };
     object.finish(mapping)
+}
+
+/// Checks tables whose `relation` is known. Error: what is wrong.
+pub fn check_tables(tables: &[TableMapping]) -> Result<(), String> {
+    let mut relations = BTreeSet::new();
+    for TableMapping { table, relation, primary_key, attributes } in tables {
+        if !relations.insert(relation) {
+            return Err(format!("table {table} is mapped twice"));
+        }
+        if let Some(key) = attributes.values().find(|column| primary_key.contains(column)) {
+            return Err(format!("table {table}: the key \"{key}\" can't be an attribute"));
+        }
+    }
+    Ok(())
 }
 
 fn primary_key(text: &str) -> Parsed<Vec<String>> {

@@ -9,6 +9,9 @@ use xdb_engine::Json;
 /// Longest name of a state, queue, attribute, command or message, in bytes. Two such names fit into an index entry.
 pub const MAX_NAME_BYTES: usize = 1024;
 
+/// How much of a number a message repeats.
+const SHOWN_DIGITS: usize = 40;
+
 /// What is wrong with a document, and where. `what` is a predicate that follows the path or the document's name.
 #[derive(Debug)]
 pub(crate) struct Fault {
@@ -222,11 +225,18 @@ pub(crate) fn boolean(text: &str) -> Parsed<bool> {
     }
 }
 
+/// The fault of a number: its text, shortened, and what the number must be.
+pub(crate) fn wrong_number(text: &str, must: impl std::fmt::Display) -> Fault {
+    let short = cut(text, SHOWN_DIGITS);
+    let more = if short.len() < text.len() { "…" } else { "" };
+    Fault::new(format!("is {short}{more}; it must {must}"))
+}
+
 /// A finite number, at least 0.
 pub(crate) fn seconds(text: &str) -> Parsed<f64> {
     let number = number(text)?;
     if number < 0.0 {
-        return Err(Fault::new("is negative"));
+        return Err(wrong_number(text, "not be negative"));
     }
     Ok(number)
 }
@@ -240,7 +250,7 @@ pub(crate) fn number(text: &str) -> Parsed<f64> {
     }
     match text.parse::<f64>() {
         Ok(number) if number.abs() <= MAX_NUMBER => Ok(number),
-        Ok(_) => Err(Fault::new("is too large")),
+        Ok(_) => Err(wrong_number(text, format_args!("be from -{MAX_NUMBER:e} to {MAX_NUMBER:e}"))),
         Err(error) => Err(Fault::new(format!("is not valid: {error}"))),
     }
 }
@@ -249,13 +259,13 @@ pub(crate) fn number(text: &str) -> Parsed<f64> {
 pub(crate) fn whole(text: &str) -> Parsed<u32> {
     let number = number(text)?;
     if number < 0.0 {
-        return Err(Fault::new("is negative"));
+        return Err(wrong_number(text, "not be negative"));
     }
     if number.fract() != 0.0 {
-        return Err(Fault::new("must be a whole number"));
+        return Err(wrong_number(text, "be a whole number"));
     }
     if number > f64::from(i32::MAX) {
-        return Err(Fault::new("is too large"));
+        return Err(wrong_number(text, format_args!("be at most {}", i32::MAX)));
     }
     Ok(number as u32)
 }

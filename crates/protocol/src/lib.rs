@@ -49,8 +49,8 @@ pub use answer::{
     unregistered, with_warnings,
 };
 pub use definition::{
-    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent,
-    parse_definition, parse_start_options,
+    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, check_tables, is_traceparent,
+    not_a_traceparent, parse_definition, parse_start_options,
 };
 pub use fields::MAX_NAME_BYTES;
 pub use functions::MAX_FUNCTION_CALLS;

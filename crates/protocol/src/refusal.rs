@@ -90,17 +90,19 @@ macro_rules! errors {
 crate::errors! {
     Refusal::new;
     unknown_process(process_id: &str) = b"XD001", "unknown process \"{process_id}\"";
-    unknown_process_type(name: &str) = b"XD002", "unknown process type \"{name}\"";
+    unknown_process_type(name: &str) = b"XD002", "unknown process type \"{name}\"",
+        hint "Register it with xdb.register_process_type(). xdb.process_types shows the registered types.";
     unknown_state(name: &str) = b"XD003", "unknown state \"{name}\"";
-    unknown_state_execution(id: &StateExecutionId) = b"XD003", "unknown state execution \"{id}\"";
+    unknown_step(id: &StateExecutionId) = b"XD003", "unknown step \"{id}\"";
     unknown_global_queue(name: &str) = b"XD004", "unknown global queue \"{name}\"",
         hint "The process type lists its queues in \"globalQueues\".";
     /// An idempotency key was used before, for another RPC or another input.
     key_of_another_rpc(key: &str) = b"XD030", "idempotency key \"{key}\" was used for another RPC or another input",
         detail "A key stands for one RPC and one input of a process execution.",
         hint "Use a new key for a new request. To repeat a request, use its key with the same input.";
-    already_started(process_id: &str, why: &str) = b"XD006", "process \"{process_id}\" was already started",
-        detail why;
+    already_started(process_id: &str, why: &str, hint: &str) = b"XD006", "process \"{process_id}\" was already started",
+        detail why,
+        hint hint;
     /// The id reuse policy refuses a start. `why` says what the latest execution of the id has done.
     reuse_refused(process_id: &str, latest: ExecutionId, why: &str) = b"XD006", "process \"{process_id}\" was already started",
         detail format!("Execution {latest} {why}."),
@@ -109,8 +111,15 @@ crate::errors! {
         detail why;
     invalid_definition(what: impl std::fmt::Display) = b"XD008", "invalid definition of a process type: {what}";
     invalid_argument(name: &str, what: impl std::fmt::Display) = b"XD009", "invalid value for {name}: {what}";
+    /// The process type belongs to a pull worker, and RPCs can't be claimed.
+    worker_is_not_called(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" can't be called",
+        detail "The worker of the process type has no URL. Pull workers answer no RPCs.";
+    no_worker_for_rpc(rpc_name: &str) = b"XD026", "RPC \"{rpc_name}\" has no handler",
+        detail "The process type has no worker, and the RPC has no function.",
+        hint "Name a function for the RPC in \"rpcs\" of the definition, or register a worker for the process type.";
     local_attributes_changed(rpc_name: &str) = b"40001",
-        "could not serialize access: local attributes that RPC \"{rpc_name}\" has read were changed";
+        "could not serialize access: another transaction has changed local attributes that RPC \"{rpc_name}\" has read",
+        hint "Repeat the transaction.";
     payload(name: &str, what: impl std::fmt::Display) = b"XD015", "{name} {what}";
     /// The payloads and attributes of a request have more bytes than allowed.
     request_too_large(bytes: usize, most: usize) = b"XD015",
@@ -181,7 +190,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
         | Rejection::InvalidOptions(_) => Refusal::new(b"XD009", rejection.to_string()),
         Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
-            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what the execution waits for.")
+            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what the step waits for.")
         }
         Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
             Refusal::internal(rejection.to_string())

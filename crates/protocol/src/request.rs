@@ -12,9 +12,9 @@ pub const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
 pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
 
 /// The identity of a call, the same for all its attempts:
-/// `<execution id>/<state execution id>/wait-until` or `…/execute`.
+/// `<execution id>/<step id>/wait-until` or `…/execute`.
 ///
-/// HTTP headers contain it. So each byte of the state execution id except ASCII letters, digits and `-_.~` is
+/// HTTP headers contain it. So each byte of the step id except ASCII letters, digits and `-_.~` is
 /// percent-encoded.
 pub fn call_id(execution: ExecutionId, state_execution_id: &StateExecutionId, api: Api) -> String {
     let api = match api {
@@ -112,7 +112,7 @@ pub struct CallContext<'a> {
     pub timeout: std::time::Duration,
     /// The shard, if the process was started with a shard key.
     pub shard: Option<i16>,
-    /// The failed state execution, if this state recovers from one.
+    /// The failed step, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
 }
 

@@ -138,7 +138,10 @@ fn movements_begin_at_once_later_or_at_a_time() {
     let refused = |fields: &str| begin(fields).unwrap_err();
     let both = refused(r#","delayInSeconds":1,"startAt":"2025-11-25T00:00:00Z""#);
     assert_eq!(both, "stateDecision.nextStates[0] has both delayInSeconds and startAt");
-    assert_eq!(refused(r#","delayInSeconds":-1"#), "stateDecision.nextStates[0].delayInSeconds is negative");
+    assert_eq!(
+        refused(r#","delayInSeconds":-1"#),
+        "stateDecision.nextStates[0].delayInSeconds is -1; it must not be negative"
+    );
     assert!(refused(r#","startAt":"tomorrow""#).contains("\"tomorrow\" is not a time in RFC 3339"));
 }
 
@@ -228,9 +231,9 @@ fn wrong_answers_to_wait_until() {
         ("{}", "has neither delayInSeconds nor fireAt"),
         (r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#, "has both delayInSeconds and fireAt"),
         (r#"{"delayInSeconds":1,"commandId":""}"#, ".commandId is empty"),
-        (r#"{"delayInSeconds":-1}"#, ".delayInSeconds is negative"),
+        (r#"{"delayInSeconds":-1}"#, ".delayInSeconds is -1; it must not be negative"),
         (r#"{"delayInSeconds":"1"}"#, ".delayInSeconds must be a number"),
-        (r#"{"delayInSeconds":1e999}"#, ".delayInSeconds is too large"),
+        (r#"{"delayInSeconds":1e999}"#, ".delayInSeconds is 1e999; it must be from -1e300 to 1e300"),
         (r#"{"fireAt":"tomorrow"}"#, r#".fireAt "tomorrow" is not a time in RFC 3339"#),
         (r#"{"fireAt":"2030-01-01T00:00:00"}"#, r#".fireAt "2030-01-01T00:00:00" is not a time in RFC 3339"#),
         (r#"{"fireAt":"2030-02-30T00:00:00Z"}"#, r#".fireAt "2030-02-30T00:00:00Z" is not a time"#),
@@ -247,9 +250,9 @@ fn wrong_answers_to_wait_until() {
         (format!(r#"{{"queueName":"{long}"}}"#), ".queueName is 1025 bytes long; at most 1024 are allowed"),
         (r#"{"queueName":"a\u0000"}"#.to_owned(), ".queueName contains a NUL character"),
         (r#"{"queueName":"q","count":0}"#.to_owned(), ".count must be at least 1"),
-        (r#"{"queueName":"q","count":-1}"#.to_owned(), ".count is negative"),
-        (r#"{"queueName":"q","count":1.5}"#.to_owned(), ".count must be a whole number"),
-        (r#"{"queueName":"q","count":1e10}"#.to_owned(), ".count is too large"),
+        (r#"{"queueName":"q","count":-1}"#.to_owned(), ".count is -1; it must not be negative"),
+        (r#"{"queueName":"q","count":1.5}"#.to_owned(), ".count is 1.5; it must be a whole number"),
+        (r#"{"queueName":"q","count":1e10}"#.to_owned(), ".count is 1e10; it must be at most 2147483647"),
         (r#"{"queueName":"q","count":1,"atLeast":1}"#.to_owned(), " has count together with atLeast or atMost"),
         (r#"{"queueName":"q","atLeast":0}"#.to_owned(), ".atLeast must be at least 1"),
         (r#"{"queueName":"q","atLeast":3,"atMost":2}"#.to_owned(), ".atMost is less than atLeast: 2 < 3"),
@@ -330,7 +333,7 @@ fn wrong_answers_to_execute() {
         ),
         (
             r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"executeApiTimeoutSeconds":-1}}]}}"#,
-            "stateDecision.nextStates[0].stateConfig.executeApiTimeoutSeconds is negative",
+            "stateDecision.nextStates[0].stateConfig.executeApiTimeoutSeconds is -1; it must not be negative",
         ),
         (
             r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARED"}}}]}}"#,
@@ -353,7 +356,7 @@ fn wrong_answers_to_execute() {
         ),
         (
             r#""publishToGlobalQueue":[{"queueName":"g","ttlSeconds":-1}]"#.to_owned(),
-            "publishToGlobalQueue[0].ttlSeconds is negative",
+            "publishToGlobalQueue[0].ttlSeconds is -1; it must not be negative",
         ),
         (
             r#""publishToGlobalQueue":[{"queueName":"g","payload":"\u0000"}]"#.to_owned(),
@@ -458,9 +461,12 @@ fn workers_may_control_further_attempts() {
         assert!(failure.detail.starts_with("the worker answered with status 500"), "{failure:?}");
     }
     for (body, warning) in [
-        (r#"{"detail": "d", "retryAfterSeconds": -1}"#, "retryAfterSeconds is negative"),
+        (r#"{"detail": "d", "retryAfterSeconds": -1}"#, "retryAfterSeconds is -1; it must not be negative"),
         (r#"{"detail": "d", "retryAfterSeconds": "5"}"#, "retryAfterSeconds must be a number"),
-        (r#"{"detail": "d", "retryAfterSeconds": 315576001}"#, "retryAfterSeconds is more than ten years"),
+        (
+            r#"{"detail": "d", "retryAfterSeconds": 315576001}"#,
+            "retryAfterSeconds is 315576001; it must be at most 315576000, ten years",
+        ),
         (r#"{"detail": "d", "final": 1}"#, "final must be true or false"),
     ] {
         let (failure, further) = decode_error(503, Some(5), body.as_bytes());
@@ -495,7 +501,10 @@ fn a_decision_to_retry_fails_the_attempt_and_keeps_its_effects() {
         (r#"{"retry":{},"nextStates":[{"stateId":"A"}]}"#, "stateDecision has both retry and another decision"),
         (r#"{"retry":[]}"#, "stateDecision.retry must be an object"),
         (r#"{"retry":{"final":1}}"#, "stateDecision.retry.final must be true or false"),
-        (r#"{"retry":{"retryAfterSeconds":-1}}"#, "stateDecision.retry.retryAfterSeconds is negative"),
+        (
+            r#"{"retry":{"retryAfterSeconds":-1}}"#,
+            "stateDecision.retry.retryAfterSeconds is -1; it must not be negative",
+        ),
         (r#"{"retry":{"errorType":1}}"#, "stateDecision.retry.errorType must be a string"),
     ] {
         let body = format!(r#"{{"stateDecision":{decision}}}"#);

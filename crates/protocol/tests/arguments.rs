@@ -32,8 +32,7 @@ fn names_are_given_and_neither_empty_nor_endless() {
     let long = "x".repeat(1025);
     let what = "XD009 invalid value for key: it is 1025 bytes long; at most 1024 are allowed";
     assert_eq!(refusal(name_if_given("key", Some(long))), what);
-    let what =
-        "XD009 invalid value for state_execution_id: \"Submit\" is not the id of a state execution, like \"Submit-1\"";
+    let what = "XD009 invalid value for state_execution_id: \"Submit\" is not the id of a step, like \"Submit-1\"";
     assert_eq!(refusal(state_execution_id(Some("Submit".to_owned()))), what);
 }
 

@@ -137,7 +137,7 @@ fn read_everywhere(bytes: &[u8]) -> Vec<usize> {
     bounded("a definition", &|| short(parse_definition(text).map(drop)));
     bounded("start options", &|| short(parse_start_options(text).map(drop)));
     bounded("a payload", &|| short(check_payload(text, 1 << 30).map(drop).map_err(|e| e.to_string())));
-    bounded("a state execution's id", &|| drop(text.parse::<StateExecutionId>()));
+    bounded("a step's id", &|| drop(text.parse::<StateExecutionId>()));
     for name in STORED {
         bounded(name, &|| drop(Event::from_parts(name, text)));
     }

@@ -1,9 +1,10 @@
 //! Definitions and start options, valid and invalid ones. Each invalid one has its message.
 
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_protocol::{
-    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, parse_definition, parse_start_options,
+    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, check_tables, parse_definition, parse_start_options,
 };
 
 const FULL: &str = r#"{"startingState": "Submit",
@@ -98,20 +99,26 @@ fn invalid_definitions_are_refused_with_the_reason() {
         (r#"{"states":{"":{}}}"#, "states has a key that is empty"),
         (r#"{"states":{"A":{"skip":true}}}"#, r#"states.A has the unknown key "skip"; known are skipWaitUntil, "#),
         (r#"{"states":{"A":{"skipWaitUntil":1}}}"#, "states.A.skipWaitUntil must be true or false"),
-        (r#"{"states":{"A":{"executeApiTimeoutSeconds":-1}}}"#, "states.A.executeApiTimeoutSeconds is negative"),
+        (
+            r#"{"states":{"A":{"executeApiTimeoutSeconds":-1}}}"#,
+            "states.A.executeApiTimeoutSeconds is -1; it must not be negative",
+        ),
         (r#"{"states":{"A":{"executeApiTimeoutSeconds":"5"}}}"#, "states.A.executeApiTimeoutSeconds must be a number"),
-        (r#"{"states":{"A":{"executeApiTimeoutSeconds":1e999}}}"#, "states.A.executeApiTimeoutSeconds is too large"),
+        (
+            r#"{"states":{"A":{"executeApiTimeoutSeconds":1e999}}}"#,
+            "states.A.executeApiTimeoutSeconds is 1e999; it must be from -1e300 to 1e300",
+        ),
         (
             r#"{"states":{"A":{"executeApiRetryPolicy":{"backoffCoefficient":0.9}}}}"#,
-            "states.A.executeApiRetryPolicy.backoffCoefficient is less than 1",
+            "states.A.executeApiRetryPolicy.backoffCoefficient is 0.9; it must be at least 1",
         ),
         (
             r#"{"states":{"A":{"executeApiRetryPolicy":{"maximumAttempts":1.5}}}}"#,
-            "states.A.executeApiRetryPolicy.maximumAttempts must be a whole number",
+            "states.A.executeApiRetryPolicy.maximumAttempts is 1.5; it must be a whole number",
         ),
         (
             r#"{"states":{"A":{"executeApiRetryPolicy":{"maximumAttempts":4294967296}}}}"#,
-            "states.A.executeApiRetryPolicy.maximumAttempts is too large",
+            "states.A.executeApiRetryPolicy.maximumAttempts is 4294967296; it must be at most 2147483647",
         ),
         (
             r#"{"states":{"A":{"waitUntilApiRetryPolicy":{"attempts":1}}}}"#,
@@ -191,7 +198,7 @@ fn invalid_definitions_are_refused_with_the_reason() {
             r#"{"rpcs":{"r":{"loadGlobalAttributes":{"policy":"PARTIAL","names":["x"]}}}}"#,
             r#"rpcs.r.loadGlobalAttributes names the unknown attribute "x""#,
         ),
-        (r#"{"timeoutSeconds":-1}"#, "timeoutSeconds is negative"),
+        (r#"{"timeoutSeconds":-1}"#, "timeoutSeconds is -1; it must not be negative"),
         (r#"{"history":"some"}"#, r#"history "some" is unknown; known are full, none, {"keepLast": n}"#),
         (r#"{"history":{"keepLast":0}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
         (r#"{"history":{"keepLast":2.5}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
@@ -215,7 +222,7 @@ fn a_definition_sets_the_retention() {
     assert_eq!(retention("1.5"), Ok(Retention::For(Duration(1_500_000))));
     assert_eq!(retention("-1"), Ok(Retention::ForEver));
     assert_eq!(retention("-1.0"), Ok(Retention::ForEver));
-    assert_eq!(retention("-2"), Err("retentionSeconds is negative, and not -1".to_owned()));
+    assert_eq!(retention("-2"), Err("retentionSeconds is -2; it must be -1, or not negative".to_owned()));
 }
 
 #[test]
@@ -326,6 +333,21 @@ proptest! {
         chars.splice(at..=at, put.chars());
         let _ = parse_definition(&chars.into_iter().collect::<String>());
     }
+}
+
+#[test]
+fn a_table_is_mapped_once_and_its_key_is_no_attribute() {
+    let table = |name: &str, relation: u32, column: &str| TableMapping {
+        table: name.to_owned(),
+        relation,
+        primary_key: vec!["id".to_owned()],
+        attributes: BTreeMap::from([("a".to_owned(), column.to_owned())]),
+    };
+    assert_eq!(check_tables(&[table("t", 1, "x"), table("u", 2, "x")]), Ok(()));
+    let twice = check_tables(&[table("t", 1, "x"), table("public.t", 1, "y")]);
+    assert_eq!(twice.unwrap_err(), "table public.t is mapped twice");
+    let key = check_tables(&[table("t", 1, "id")]);
+    assert_eq!(key.unwrap_err(), "table t: the key \"id\" can't be an attribute");
 }
 
 #[test]

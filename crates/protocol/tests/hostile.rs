@@ -200,7 +200,7 @@ proptest! {
                 let again = again.execute_api_timeout_seconds.unwrap_or(0.0);
                 prop_assert_eq!(again, number);
             }
-            Err(error) => prop_assert!(number > 1e300 && error.contains("is too large"), "{}", error),
+            Err(error) => prop_assert!(number > 1e300 && error.contains("it must be from"), "{}", error),
         }
     }
 }

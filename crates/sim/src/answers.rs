@@ -1,94 +1,108 @@
-//! Applies answers in memory: the simulator's driver of `xdb_calls::apply`.
+//! Applies answers and other commands in memory: the simulator's driver of `xdb_calls::apply`.
 
-use crate::calls::{OpenCall, OpenState};
-use crate::locks::LockedValues;
-use crate::{AnswerArguments, LIMITS, Result, Simulator};
-use serde::Serialize;
+use crate::calls::{AskedRpc, Callee, OpenCall, asked};
+use crate::line::{Given, present, result};
+use crate::{LIMITS, Result, Simulator};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use xdb_calls::{Answered, Attempt, CloseLock, Driver, Outcome, Used, Written, apply, failed_by_policy, read_answer};
+use xdb_calls::{Answered, Attempt, CloseLock, Driver, Outcome, Used, Written, read_answer, read_rpc_answer};
 use xdb_engine::*;
-use xdb_protocol::refusal::{Refusal, invalid_argument};
+use xdb_protocol::refusal::{self, Refusal, invalid_argument};
 use xdb_protocol::retry_after_seconds;
 
-/// The result of an answer.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum AnswerResult {
-    /// The output of an RPC.
-    Rpc { output: Option<Json> },
-    /// The result for the call of a state.
-    State {
-        /// False: the call was over, and nothing has changed.
-        applied: bool,
-        /// Why the attempt failed, if it did.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        failure: Option<Failure>,
-    },
-}
-
-impl AnswerResult {
-    const OVER: Self = Self::State { applied: false, failure: None };
-}
-
 impl Simulator {
-    /// Applies the answer to an open call.
-    pub fn answer(&mut self, answer: AnswerArguments) -> Result<AnswerResult> {
-        let AnswerArguments { call, status, headers, body } = answer;
-        let retry_after = retry_after(&headers, self.now);
-        if call == 0 || call > self.last_call {
-            return Err(invalid_argument("call", format_args!("there was no call {call}")));
+    /// Applies a worker's answer to an open call.
+    pub(crate) fn answer(&mut self, given: &mut Given) -> Result<String> {
+        let (number, status): (u64, u16) = (given.needed("call")?, given.needed("status")?);
+        let headers: BTreeMap<String, String> = given.take("headers")?.unwrap_or_default();
+        let body: String = given.take("body")?.unwrap_or_default();
+        given.end()?;
+        if number == 0 || number > self.last_call {
+            return Err(invalid_argument("call", format_args!("there was no call {number}")));
         }
-        match self.open.remove(&call) {
-            None => Ok(AnswerResult::OVER),
-            Some(OpenCall::Rpc(rpc)) => {
-                Ok(AnswerResult::Rpc { output: self.answer_rpc(rpc, status, retry_after, &body)? })
-            }
-            Some(OpenCall::State(open)) => {
-                let answered = read_answer(open.api, status, retry_after, body.as_bytes(), &LIMITS);
-                self.answer_state(&open, &answered)
+        let Some(call) = self.open.remove(&number) else { return result(json!({"applied": false})) };
+        let header = |name: &str| {
+            let found = headers.iter().find(|(of, _)| of.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.as_str())
+        };
+        let now = self.now.unix_seconds();
+        let retry_after = header("Retry-After").and_then(|value| retry_after_seconds(value, header("Date"), now));
+        match &call.called {
+            Callee::Rpc(rpc) => self.answer_rpc(&call, rpc, (status, retry_after), body.as_bytes()),
+            Callee::State(attempt) => {
+                let answered = read_answer(attempt.api, status, retry_after, body.as_bytes(), &LIMITS);
+                result(self.answer_state(&call, *attempt, &answered)?)
             }
         }
     }
 
-    /// The call was not answered within its timeout.
-    pub(crate) fn times_out(&mut self, open: &OpenState) -> Result<()> {
-        let seconds = open.timeout.as_std().as_secs_f64();
-        let detail = format!("timed out after {seconds} s while waiting for the answer of the worker");
-        self.answer_state(open, &failed_by_policy(Failure::of("Timeout", detail))).map(drop)
+    /// Applies the outcome of a state's call. `applied` is false if the call is over. `failure` says why the attempt has
+    /// failed.
+    fn answer_state(&mut self, call: &OpenCall, attempt: Attempt, answered: &Answered) -> Result<Value> {
+        match self.apply(call.execution, &answered.command(attempt), Some(call))? {
+            Outcome::Applied => Ok(present(json!({"applied": true, "failure": answered.failure()}))),
+            Outcome::Repeat => self.answer_state(call, attempt, &Answered::Uncalled),
+            Outcome::Failed(failure, further) => self.answer_state(call, attempt, &Answered::Failed(failure, further)),
+            Outcome::Over(_) | Outcome::Closing { .. } => Ok(json!({"applied": false})),
+        }
     }
 
-    fn answer_state(&mut self, open: &OpenState, answered: &Answered) -> Result<AnswerResult> {
-        let OpenState { execution: id, seq, api, attempt, first_attempt_at, global, local, locked, .. } = open;
-        let attempt = Attempt { seq: *seq, api: *api, number: *attempt, first_at: *first_attempt_at };
-        let loading = CallLoading { global, local, locked: locked.as_ref() };
-        let mut driver = SimulatorDriver { simulator: self, id: *id, loading, raises: false };
-        let mut outcome = apply(&mut driver, &answered.command(attempt))?;
-        if outcome == Outcome::Repeat {
-            outcome = apply(&mut driver, &Command::CallRepeated { seq: *seq, api: *api })?;
+    /// Applies the answer to an RPC. Returns its `output`.
+    fn answer_rpc(
+        &mut self,
+        call: &OpenCall,
+        rpc: &AskedRpc,
+        status: (u16, Option<u64>),
+        body: &[u8],
+    ) -> Result<String> {
+        let (id, AskedRpc { name, input, invocation, has_key }) = (call.execution, rpc);
+        if self.now > call.deadline {
+            return Err(refusal::worker_failed(name, call.timed_out()));
         }
-        match outcome {
-            Outcome::Failed(failure, further) => self.answer_state(open, &Answered::Failed(failure, further)),
-            Outcome::Applied => Ok(AnswerResult::State { applied: true, failure: answered.failure().cloned() }),
-            Outcome::Repeat | Outcome::Over(_) | Outcome::Closing { .. } => Ok(AnswerResult::OVER),
+        let answer = read_rpc_answer(name, status, body, &LIMITS)?;
+        let output = answer.output.clone();
+        // An answer with warnings goes on, because a strict type refuses it.
+        if *has_key || !answer.is_read_only() || !answer.effects.warnings.is_empty() {
+            let command = Command::RpcAnswered { rpc_name: name.clone(), answer };
+            self.apply(id, &command, Some(call))?.of_rpc(&self.run(id).execution.process_id, name)?;
         }
+        if *has_key {
+            self.rpc_answers.insert((id, invocation.clone()), (asked(name, input.as_ref()), output.clone()));
+        }
+        result(BTreeMap::from([("output", output)]))
+    }
+
+    /// Applies a command and what follows from it in other executions. `call`: the command is the answer to this call.
+    pub(crate) fn apply(
+        &mut self,
+        id: ExecutionId,
+        command: &Command,
+        call: Option<&OpenCall>,
+    ) -> Result<Outcome<Infallible>> {
+        let outcome = xdb_calls::apply(&mut SimulatorDriver { simulator: self, id, call }, command)?;
+        self.serve_waiting()?;
+        Ok(outcome)
+    }
+
+    /// Offers free messages of global queues to the waiting states, longest waiting first. One pass is enough: messages
+    /// that a state takes can't complete an earlier state.
+    pub(crate) fn serve_waiting(&mut self) -> Result<()> {
+        for (id, seq) in self.queues.waiting.clone() {
+            // A state that does not wait any more refuses the command, and takes no messages.
+            let mut driver = SimulatorDriver { simulator: self, id, call: None };
+            xdb_calls::apply(&mut driver, &Command::GlobalMessagesArrived { seq })?;
+        }
+        Ok(())
     }
 }
 
-/// The loading policies of a call, and the values that it locked.
-pub(crate) struct CallLoading<'a> {
-    pub global: &'a Loading,
-    pub local: &'a Loading,
-    pub locked: Option<&'a LockedValues>,
-}
-
-/// An answer that is being applied.
-pub(crate) struct SimulatorDriver<'a> {
-    pub simulator: &'a mut Simulator,
-    pub id: ExecutionId,
-    pub loading: CallLoading<'a>,
-    /// Whether an error of a table is raised to the caller. Otherwise it is a failed attempt.
-    pub raises: bool,
+/// A command that is being applied.
+struct SimulatorDriver<'a> {
+    simulator: &'a mut Simulator,
+    id: ExecutionId,
+    /// The call whose answer the command is.
+    call: Option<&'a OpenCall>,
 }
 
 impl Driver for SimulatorDriver<'_> {
@@ -108,30 +122,24 @@ impl Driver for SimulatorDriver<'_> {
     }
 
     fn is_unchanged(&mut self) -> Result<Used<bool, Infallible>> {
-        let CallLoading { global, local, locked } = self.loading;
-        let now = LockedValues::read(self.simulator.run(self.id), &self.simulator.tables, global, local);
-        Ok(Used::Done(now.as_ref() == locked))
+        let is_same = |call: &OpenCall| self.simulator.fingerprint(self.id, &call.loads) == call.fingerprint;
+        Ok(Used::Done(self.call.is_none_or(is_same)))
     }
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {
         let Simulator { tables, runs, .. } = self.simulator;
-        match tables.update(&runs[&self.id], written.attributes) {
-            Err(refused) if self.raises => return Err(refused.refusal),
-            Err(refused) => return Ok(Used::Refused(refused.failure())),
-            Ok(()) => self.simulator.call_functions(self.id, written.functions),
+        if let Err(refused) = tables.write(&runs[&self.id], written.attributes, None) {
+            return match self.call.is_some_and(|call| matches!(call.called, Callee::Rpc(_))) {
+                true => Err(refused.refusal),
+                false => Ok(Used::Refused(refused.failure())),
+            };
         }
+        self.simulator.call_functions(self.id, written.functions);
         Ok(Used::Done(()))
     }
 
     fn apply(&mut self, events: Vec<Event>) -> Result<()> {
-        self.simulator.apply(self.id, events);
+        self.simulator.record(self.id, events);
         Ok(())
     }
-}
-
-/// The seconds in the header `Retry-After`.
-fn retry_after(headers: &BTreeMap<String, String>, now: Timestamp) -> Option<u64> {
-    let header =
-        |name: &str| headers.iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
-    retry_after_seconds(header("Retry-After")?, header("Date"), now.0.div_euclid(1_000_000))
 }

@@ -1,117 +1,112 @@
-//! Finds due calls, and hands them out as requests for the test to answer.
+//! Finds due calls, and hands them out as requests for the test to answer. Also the calls of RPCs.
 
-use crate::locks::{LockedValues, wanted};
-use crate::rpc::OpenRpc;
+use crate::line::{Given, present, result};
 use crate::run::Run;
-use crate::{DATABASE, OWNER, Simulator};
-use serde::Serialize;
+use crate::{DATABASE, OWNER, Result, Simulator};
+use serde_json::{Value, from_str, json};
 use std::collections::BTreeMap;
 use xdb_calls::*;
 use xdb_engine::*;
+use xdb_protocol::refusal::{self, Refusal};
+use xdb_protocol::{arguments, token_fingerprint};
 use xdb_sched::wanted_locks::WantedLocks;
 
-/// The default of `xdb.max_request_size`, in bytes.
-pub(crate) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+/// The default timeout of an RPC, as in `xdb.rpc_timeout`.
+const RPC_TIMEOUT: Duration = Duration(10_000_000);
 
-/// A request to a worker. The test answers it with [`Simulator::answer`].
-#[derive(Clone, Debug, Serialize)]
-pub struct WorkerRequest {
-    /// Identifies the call in its answer.
-    pub call: u64,
-    pub process_id: String,
-    pub process_type: String,
-    pub execution_id: String,
-    /// None for an RPC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state_execution_id: Option<String>,
-    /// Attempt number, from 1.
-    pub attempt: u32,
-    pub method: &'static str,
-    /// The path after the worker's URL.
-    pub path: &'static str,
-    pub headers: BTreeMap<&'static str, String>,
-    /// The exact body that a worker would get.
-    pub body: String,
-    pub timeout_seconds: f64,
-}
+/// The default of `xdb.max_request_size`, in bytes.
+const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
 /// A call that was handed out and not answered yet.
-pub(crate) enum OpenCall {
-    State(OpenState),
-    Rpc(OpenRpc),
+pub(crate) struct OpenCall {
+    pub execution: ExecutionId,
+    pub called: Callee,
+    pub timeout: Duration,
+    /// When the call times out.
+    pub deadline: Timestamp,
+    pub loads: Loads,
+    /// The locks that the call holds until it is answered.
+    locks: WantedLocks,
+    /// The fingerprint of the values that the call has loaded under locks.
+    pub fingerprint: u64,
 }
 
-/// An open call of a state.
-pub(crate) struct OpenState {
-    pub execution: ExecutionId,
-    pub seq: StateSeq,
-    pub api: Api,
-    pub attempt: u32,
-    pub first_attempt_at: Timestamp,
-    pub timeout: Duration,
-    /// When the attempt fails.
-    pub deadline: Timestamp,
-    pub global: Loading,
-    pub local: Loading,
-    /// The locks that the call holds until it is answered.
-    pub locks: WantedLocks,
-    /// The values that the call has locked.
-    pub locked: Option<LockedValues>,
+/// What is called.
+pub(crate) enum Callee {
+    State(Attempt),
+    Rpc(AskedRpc),
+}
+
+/// What the caller of an RPC asks for.
+pub(crate) struct AskedRpc {
+    pub name: String,
+    pub input: Option<Json>,
+    /// The caller's idempotency key, or a new id.
+    pub invocation: String,
+    pub has_key: bool,
+}
+
+/// RPC and input, which an idempotency key stands for.
+pub(crate) type Asked = (String, String);
+
+/// The RPC, and its input in a normal form. An absent input is null.
+pub(crate) fn asked(rpc_name: &str, input: Option<&Json>) -> Asked {
+    let text = input.map_or("null", Json::as_str);
+    (rpc_name.to_owned(), from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string()))
 }
 
 impl OpenCall {
-    pub fn is_state_of(&self, id: ExecutionId) -> bool {
-        matches!(self, Self::State(call) if call.execution == id)
-    }
-
-    pub fn locks(&self) -> &WantedLocks {
-        match self {
-            Self::State(call) => &call.locks,
-            Self::Rpc(rpc) => &rpc.locks,
+    /// The state. None for an RPC.
+    pub fn state(&self) -> Option<StateKey> {
+        match &self.called {
+            Callee::State(attempt) => Some((self.execution, attempt.seq)),
+            Callee::Rpc(_) => None,
         }
     }
 
-    fn is_of(&self, id: ExecutionId, seq: StateSeq) -> bool {
-        matches!(self, Self::State(call) if (call.execution, call.seq) == (id, seq))
+    /// Why the call fails at its deadline.
+    pub fn timed_out(&self) -> String {
+        let seconds = self.timeout.as_std().as_secs_f64();
+        format!("timed out after {seconds} s while waiting for the answer of the worker")
     }
 }
 
 impl Simulator {
-    /// Hands out due calls: by priority, then by due time. A call that waits for the lock of an open call is not handed
-    /// out.
-    pub fn calls(&mut self) -> Vec<WorkerRequest> {
+    /// Hands out due calls: by priority, then by due time.
+    pub(crate) fn calls(&mut self) -> Result<Vec<Value>> {
         let mut calls = Vec::new();
-        for (id, seq) in self.due() {
-            if let Some(call) = self.give_out(id, seq) {
-                calls.push(call);
-            }
+        for key in self.due() {
+            calls.extend(self.make(key)?);
         }
-        calls
+        Ok(calls)
     }
 
-    /// States with due calls that are neither handed out nor held back, for instance by a pause.
+    /// States whose calls are due now, are not handed out, and wait for no lock of an open call.
     pub(crate) fn due(&self) -> Vec<StateKey> {
         let mut due = Vec::new();
-        for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
-            for (state, at) in self.begin_at(run) {
-                let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));
-                if at <= self.now && !is_open() {
-                    due.push((-run.execution.priority, at, *id, state.seq));
-                }
+        for (run, state) in self.running_states() {
+            let key = (run.execution.id, state.seq);
+            if let Some((api, call, _)) = self.next_call(run, state)
+                && call.not_before <= self.now
+                && !self.open.values().any(|open| open.state() == Some(key))
+                && self.is_free(key.0, &self.loads(run, state, api).0)
+            {
+                due.push((-run.execution.priority, call.not_before, key));
             }
         }
         due.sort_unstable();
-        due.into_iter().map(|(.., id, seq)| (id, seq)).collect()
+        due.into_iter().map(|(.., key)| key).collect()
     }
 
-    /// The states of a process whose next call is made, or fails without a request, and when.
-    pub(crate) fn begin_at<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = (&'s StateExecution, Timestamp)> {
-        let at_calls = run.execution.states.values().filter_map(|state| Some((state.as_ref(), state.open_call()?)));
-        let begins = at_calls.filter(|(state, (api, _))| {
-            let verdict = eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, *api))).1;
-            matches!(verdict, Verdict::MayBeMade | Verdict::Fails(..))
-        });
-        begins.map(|(state, (_, call))| (state, call.not_before))
+    /// The call that a state makes next. None: the state is at no call, or the call is held, for instance by a pause.
+    pub(crate) fn next_call<'s>(
+        &'s self,
+        run: &'s Run,
+        state: &'s StateExecution,
+    ) -> Option<(Api, &'s CallState, Verdict<'s>)> {
+        let (api, call) = state.open_call()?;
+        let verdict = eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, api))).1;
+        matches!(verdict, Verdict::MayBeMade | Verdict::Fails(..)).then_some((api, call, verdict))
     }
 
     /// The facts that decide whether a call may be made.
@@ -123,117 +118,141 @@ impl Simulator {
         Facts::new(&run.execution, called, Some(registered), self.now)
     }
 
-    /// Whether no open call holds the locks that this call wants.
-    pub(crate) fn is_free(&self, (id, seq): StateKey) -> bool {
-        let run = self.run(id);
-        let Some((state, api)) = at_call(run, seq) else { return false };
+    /// What a state's call loads, and its timeout.
+    fn loads(&self, run: &Run, state: &StateExecution, api: Api) -> (Loads, Duration) {
         let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
-        let loads = Loads::of(&config, api);
-        let locks = wanted(run, &loads.global, &loads.local);
-        !self.open.values().any(|open| open.locks().conflict(&locks))
+        (Loads::of(&config, api), config.timeout(api))
     }
 
-    fn give_out(&mut self, id: ExecutionId, seq: StateSeq) -> Option<WorkerRequest> {
-        if !self.is_free((id, seq)) {
-            return None;
+    /// The locks that a call of this execution wants.
+    fn locks(&self, id: ExecutionId, loads: &Loads) -> WantedLocks {
+        WantedLocks::of(id, self.run(id).rows(), &loads.global, &loads.local, |_, _, text| text.to_owned())
+    }
+
+    /// Whether no open call holds the locks that a call of this execution wants.
+    pub(crate) fn is_free(&self, id: ExecutionId, loads: &Loads) -> bool {
+        let locks = self.locks(id, loads);
+        !self.open.values().any(|open| open.locks.conflict(&locks))
+    }
+
+    /// The fingerprint of the values that a call locks, as in the token of a pull worker. If it has changed, the answer
+    /// is not applied. Callers can write these values during the call, because the simulator's locks hold back only
+    /// calls.
+    pub(crate) fn fingerprint(&self, id: ExecutionId, loads: &Loads) -> u64 {
+        let run = self.run(id);
+        let global = loads.global.locks().then(|| self.tables.load(run, &loads.global));
+        token_fingerprint(&global.unwrap_or_default(), &versions_of(&loads.local, run.local_versions.iter()))
+    }
+
+    /// Makes the due call of a state. None: the call has to wait, or its attempt has failed without a request.
+    fn make(&mut self, (id, seq): StateKey) -> Result<Option<Value>> {
+        let run = self.run(id);
+        // An earlier call may have ended the state.
+        let Some(state) = run.execution.states.get(&seq) else { return Ok(None) };
+        let Some((api, call, verdict)) = self.next_call(run, state) else { return Ok(None) };
+        let (loads, timeout) = self.loads(run, state, api);
+        if !self.is_free(id, &loads) {
+            return Ok(None);
         }
-        let (_, api) = at_call(self.run(id), seq)?;
-        let now = self.now;
-        let first_at = *self.runs.get_mut(&id)?.first_attempts.entry((seq, api)).or_insert(now);
-        let number = self.run(id).execution.states.get(&seq)?.call(api)?.failed_attempts + 1;
+        let number = call.failed_attempts + 1;
+        let fails = match verdict {
+            Verdict::Fails(failure, further) => Some(Answered::Failed(failure, further)),
+            _ => None,
+        };
+        let (now, run) = (self.now, self.runs.get_mut(&id));
+        let first_at = run.map_or(now, |run| *run.first_attempts.entry((seq, api)).or_insert(now));
         let attempt = Attempt { seq, api, number, first_at };
-        match self.request(id, attempt)? {
-            Ok((call, open)) => {
-                self.last_call += 1;
-                self.open.insert(self.last_call, OpenCall::State(open));
-                Some(call)
-            }
-            Err((failure, further)) => {
-                if let Ok(events) = self.decide(id, &attempt.failed(failure, further)) {
-                    self.apply(id, events);
-                }
-                None
-            }
-        }
+        let fails = match fails {
+            Some(fails) => fails,
+            None => match self.hand_out(id, Callee::State(attempt), loads, timeout) {
+                Ok(call) => return Ok(Some(call)),
+                Err(refusal) => failed_by_policy(too_large(&refusal.message)),
+            },
+        };
+        self.apply(id, &fails.command(attempt), None)?;
+        Ok(None)
     }
 
-    /// The request of a state's call, or why the attempt fails without a request.
-    fn request(
-        &self,
-        id: ExecutionId,
-        attempt: Attempt,
-    ) -> Option<std::result::Result<(WorkerRequest, OpenState), (Failure, Further)>> {
-        let Attempt { seq, api, number, first_at } = attempt;
+    /// The `call` of an RPC. Or the `output` of the first RPC with this idempotency key.
+    pub(crate) fn rpc(&mut self, given: &mut Given) -> Result<String> {
+        let (name, input) = (given.name("rpc_name")?, given.payload("input")?);
+        let timeout = arguments::rpc_timeout(given.length("timeout")?, Quotas::FIXED.call_timeout)?;
+        let key = given.name_if_given("idempotency_key")?;
+        let id = self.process(given)?;
+        if let Some(key) = &key
+            && let Some((first, output)) = self.rpc_answers.get(&(id, key.clone()))
+        {
+            return match *first == asked(&name, input.as_ref()) {
+                true => result(BTreeMap::from([("output", output)])),
+                false => Err(refusal::key_of_another_rpc(key)),
+            };
+        }
         let run = self.run(id);
-        let state = run.execution.states.get(&seq)?;
-        match eligible(Asker::Scheduler, &self.facts(run, CallOf::State(state, api))).1 {
-            Verdict::MayBeMade => {}
-            Verdict::Fails(failure, further) => return Some(Err((failure, further))),
-            Verdict::Elsewhere | Verdict::Held(_) | Verdict::Waits(_) | Verdict::Closes(_) => return None,
+        let config = arguments::rpc(&self.definition(run), &name)?;
+        match eligible(Asker::Session, &self.facts(run, CallOf::Rpc(config.function.as_deref()))).1 {
+            // The simulator can't let a caller wait, because no command could end the pause meanwhile.
+            Verdict::Parked(paused) => return Err(paused.refusal(&run.execution)),
+            verdict => verdict.refuse_rpc(&name)?,
         }
-        let config = self.definition(run).options_of(&state.id.state_id, state.config.as_deref());
-        let (Loads { global, local }, timeout) = (Loads::of(&config, api), config.timeout(api));
-        let (origin, attributes) = (origin(run), self.load(run, &global, &local));
-        let outgoing = OutgoingCall::of_state(&origin, state, attempt, timeout);
-        let call = match outgoing.request(&attributes, MAX_REQUEST_BYTES) {
-            Ok(request) => self.given_out(run, &outgoing, &request),
-            Err(refusal) => return Some(Err((too_large(&refusal.message), Further::ByPolicy))),
-        };
-        let open = OpenState {
-            execution: id,
-            seq,
-            api,
-            attempt: number,
-            first_attempt_at: first_at,
-            timeout,
-            deadline: self.now + timeout,
-            locks: wanted(run, &global, &local),
-            locked: LockedValues::read(run, &self.tables, &global, &local),
-            global,
-            local,
-        };
-        Some(Ok((call, open)))
-    }
-
-    /// The attributes that a call loads.
-    pub(crate) fn load(&self, run: &Run, global: &Loading, local: &Loading) -> Attributes {
-        let attributes = run.execution.local_attributes.iter();
-        let loads = Loads { global: global.clone(), local: local.clone() };
-        loads.attributes(self.tables.load(run, global), attributes.map(|(name, value)| (name.as_str(), value.as_str())))
-    }
-
-    /// The next call to be handed out, with its number and headers.
-    pub(crate) fn given_out(&self, run: &Run, outgoing: &OutgoingCall<'_>, request: &CallRequest<'_>) -> WorkerRequest {
-        let context = outgoing.context();
-        let mut headers = BTreeMap::from([
-            ("Content-Type", "application/json".to_owned()),
-            ("User-Agent", concat!("xdb/", env!("CARGO_PKG_VERSION")).to_owned()),
-            ("Idempotency-Key", request.key()),
-        ]);
-        headers.extend(run.options.traceparent.clone().map(|traceparent| ("traceparent", traceparent)));
-        WorkerRequest {
-            call: self.last_call + 1,
-            process_id: run.execution.process_id.clone(),
-            process_type: run.execution.process_type.clone(),
-            execution_id: run.execution.id.to_string(),
-            state_execution_id: context.state_execution_id.map(ToString::to_string),
-            attempt: context.attempt,
-            method: "POST",
-            path: request.path,
-            headers,
-            body: request.encode(),
-            timeout_seconds: request.timeout().as_secs_f64(),
+        let loads = Loads::of_rpc(&config);
+        if !self.is_free(id, &loads) {
+            return Err(Refusal::new(b"XD020", format!("RPC \"{name}\" did not get its locks in time"))
+                .detail("A call that was given out has them.")
+                .hint("Answer it first."));
         }
+        let timeout = timeout.or(config.timeout()).unwrap_or(RPC_TIMEOUT);
+        let has_key = key.is_some();
+        let invocation = key.unwrap_or_else(|| self.new_id().to_string());
+        let call = self.hand_out(id, Callee::Rpc(AskedRpc { name, input, invocation, has_key }), loads, timeout)?;
+        result(json!({"call": call}))
     }
-}
 
-/// The state and the API of its current call.
-fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
-    let state = run.execution.states.get(&seq)?;
-    state.open_call().map(|(api, _)| (state.as_ref(), api))
-}
-
-/// What each request says about its process.
-pub(crate) fn origin(run: &Run) -> CallOrigin<'_> {
-    CallOrigin { execution: &run.execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None }
+    /// Hands out a call: its number, and the request that a worker would get. Error: the request would be too large.
+    pub(crate) fn hand_out(
+        &mut self,
+        id: ExecutionId,
+        called: Callee,
+        loads: Loads,
+        timeout: Duration,
+    ) -> Result<Value> {
+        let run = self.run(id);
+        let execution = &run.execution;
+        let origin = CallOrigin { execution, owner: Some(OWNER.to_owned()), database: DATABASE.into(), shard: None };
+        let local = execution.local_attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let attributes = loads.attributes(self.tables.load(run, &loads.global), local);
+        let outgoing = match &called {
+            Callee::State(attempt) => {
+                OutgoingCall::of_state(origin, &execution.states[&attempt.seq], *attempt, timeout)
+            }
+            Callee::Rpc(AskedRpc { name, input, invocation, .. }) => {
+                OutgoingCall::of_rpc(origin, (name, input.as_ref()), invocation, self.now, timeout.as_std())
+            }
+        };
+        let request = outgoing.request(attributes, MAX_REQUEST_BYTES)?;
+        let context = request.call.context();
+        let handed_out = present(json!({
+            "call": self.last_call + 1,
+            "process_id": execution.process_id,
+            "process_type": execution.process_type,
+            "execution_id": id.to_string(),
+            "state_execution_id": context.state_execution_id,
+            "attempt": context.attempt,
+            "method": "POST",
+            "path": request.path(),
+            "headers": present(json!({
+                "Content-Type": "application/json",
+                "User-Agent": concat!("xdb/", env!("CARGO_PKG_VERSION")),
+                "Idempotency-Key": request.key(),
+                "traceparent": run.options.traceparent,
+            })),
+            "body": request.encode(),
+            "timeout_seconds": request.timeout().as_secs_f64(),
+        }));
+        let (locks, fingerprint) = (self.locks(id, &loads), self.fingerprint(id, &loads));
+        let deadline = self.now + timeout;
+        self.last_call += 1;
+        self.open
+            .insert(self.last_call, OpenCall { execution: id, called, timeout, deadline, loads, locks, fingerprint });
+        Ok(handed_out)
+    }
 }

@@ -1,10 +1,11 @@
 //! The virtual clock. It stands still, and a command moves it from one due time to the next.
 
-use crate::calls::OpenCall;
+use crate::calls::Callee;
 use crate::line::{Given, shown};
 use crate::run::Run;
 use crate::{Result, Simulator};
 use serde_json::{Value, json};
+use xdb_calls::Outcome;
 use xdb_engine::*;
 use xdb_protocol::arguments::valid;
 use xdb_protocol::refusal::invalid_argument;
@@ -22,79 +23,70 @@ impl Simulator {
             (by, until) => by.map(|by| self.now + by).or(until),
         };
         let before = self.now;
-        let reached = loop {
+        let (due, reached) = loop {
             self.fire()?;
-            if self.due_now() > 0 {
-                break target.map_or(self.now > before, |target| self.now == target);
+            let due = self.due().len();
+            if due > 0 {
+                break (due, target.map_or(self.now > before, |target| self.now == target));
             }
             match (self.next(), target) {
                 (Some(next), Some(target)) if next <= target => self.now = next,
-                (_, Some(target)) => {
-                    self.now = target;
-                    break true;
-                }
                 (Some(next), None) if self.now == before => self.now = next,
-                (_, None) => break self.now > before,
+                (_, target) => {
+                    self.now = target.unwrap_or(self.now);
+                    break (due, target.is_some() || self.now > before);
+                }
             }
         };
-        let (now, next) = (shown(self.now), self.next().map(shown));
-        Ok(json!({"now": now, "reached": reached, "due": self.due_now(), "next": next}))
-    }
-
-    fn due_now(&self) -> usize {
-        self.due().into_iter().filter(|call| self.is_free(*call)).count()
+        Ok(json!({"now": shown(self.now), "reached": reached, "due": due, "next": self.next().map(shown)}))
     }
 
     /// Processes everything that is due now.
     fn fire(&mut self) -> Result<()> {
         loop {
-            let is_due = |at: &Timestamp| *at <= self.now;
-            let timer = self.timers().find(|(at, ..)| is_due(at));
-            if let Some((_, id, command)) = timer {
-                // These commands come from the execution itself, so they are not stale.
-                let Ok(events) = self.decide(id, &command) else { break };
-                self.apply(id, events);
-                continue;
+            let due = self.agenda().find(|(at, ..)| *at <= self.now);
+            let Some((_, id, command)) = due else { return Ok(()) };
+            if let Command::CallFailed(failed) = &command {
+                self.open.retain(|_, open| open.state() != Some((id, failed.seq)));
             }
-            let Some((_, number)) = self.deadlines().find(|(at, _)| is_due(at)) else { break };
-            if let Some(OpenCall::State(open)) = self.open.remove(&number) {
-                self.times_out(&open)?;
+            // A command that is refused would be due for ever.
+            if self.apply(id, &command, None)? != Outcome::Applied {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// The next due time after now.
     fn next(&self) -> Option<Timestamp> {
         // A call held by a pause becomes due at the end of the pause, if the pause has an end.
-        let calls = self.running().flat_map(|run| self.begin_at(run)).map(|(_, at)| at);
-        let timers = self.timers().map(|(at, ..)| at).chain(self.deadlines().map(|(at, _)| at));
+        let calls = self.running_states().filter_map(|(run, state)| Some(self.next_call(run, state)?.1.not_before));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
-        calls.chain(timers).chain(pauses).filter(|at| *at > self.now).min()
+        let times = self.agenda().map(|(at, ..)| at).chain(calls).chain(pauses);
+        times.filter(|at| *at > self.now).min()
     }
 
-    fn running(&self) -> impl Iterator<Item = &Run> {
-        self.runs.values().filter(|run| run.execution.is_running())
+    /// The states of running executions.
+    pub(crate) fn running_states(&self) -> impl Iterator<Item = (&Run, &StateExecution)> {
+        let running = self.runs.values().filter(|run| run.execution.is_running());
+        running.flat_map(|run| run.execution.states.values().map(move |state| (run, state.as_ref())))
     }
 
-    /// Due times within executions: time, execution and command. The order decides between equal times.
-    fn timers(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
-        let running = || self.running().map(|run| &run.execution);
+    /// What happens by itself: time, execution and command. The order decides between equal times.
+    fn agenda(&self) -> impl Iterator<Item = (Timestamp, ExecutionId, Command)> {
+        let running = || self.runs.values().map(|run| &run.execution).filter(|execution| execution.is_running());
         let timeouts = running().filter_map(|of| Some((of.timeout_at?, of.id, Command::ProcessTimeout)));
-        let states = running().flat_map(|of| of.states.values().map(|state| (of.id, state)));
-        let timers = states.flat_map(|(id, state)| {
+        let timers = self.running_states().flat_map(|(run, state)| {
             let fires = |command| Command::TimerFired { seq: state.seq, command };
-            state.open_timers().map(move |(command, at)| (at, id, fires(command)))
+            state.open_timers().map(move |(command, at)| (at, run.execution.id, fires(command)))
         });
         let pauses = running().filter_map(|of| Some((of.pause_ends_at()?, of.id, Command::PauseEnds)));
-        timeouts.chain(timers).chain(pauses)
-    }
-
-    /// When open calls time out: time and call number.
-    fn deadlines(&self) -> impl Iterator<Item = (Timestamp, u64)> {
-        self.open.iter().filter_map(|(number, open)| match open {
-            OpenCall::State(open) => Some((open.deadline, *number)),
-            OpenCall::Rpc(_) => None,
-        })
+        let calls = self.open.values().filter_map(|open| match &open.called {
+            Callee::State(attempt) => {
+                let failure = Failure::of("Timeout", open.timed_out());
+                Some((open.deadline, open.execution, attempt.failed(failure, Further::ByPolicy)))
+            }
+            Callee::Rpc(_) => None,
+        });
+        timeouts.chain(timers).chain(pauses).chain(calls)
     }
 }

@@ -25,19 +25,15 @@ mod calls;
 mod clock;
 mod global;
 mod line;
-mod locks;
 mod look;
 mod manage;
-mod pauses;
-mod register;
-mod rpc;
 mod run;
 mod start;
 mod tables;
 
 use calls::OpenCall;
 use global::GlobalQueues;
-use line::{AnswerArguments, Given};
+use line::Given;
 use run::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -54,14 +50,7 @@ type Result<T> = std::result::Result<T, Refusal>;
 const OWNER: &str = "simulator";
 const DATABASE: &str = "simulator";
 
-/// The limits of a server with default settings. Messages in queues are not limited here.
-const QUOTAS: Quotas = Quotas {
-    commands: 1000,
-    threads: 20_000,
-    retry_interval: Duration(100_000),
-    call_timeout: Duration(3_600_000_000),
-    ..Quotas::NONE
-};
+/// The limits of a server with default settings.
 const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
 /// A recorded call of a function. A database would have called the function.
@@ -84,7 +73,7 @@ pub struct Simulator {
     /// Executions by id, which is the order of their starts.
     runs: BTreeMap<ExecutionId, Run>,
     /// First RPCs and their outputs, by execution and idempotency key.
-    rpc_answers: BTreeMap<(ExecutionId, String), (rpc::Asked, Option<Json>)>,
+    rpc_answers: BTreeMap<(ExecutionId, String), (calls::Asked, Option<Json>)>,
     /// Open calls by number: handed out and not answered.
     open: BTreeMap<u64, OpenCall>,
     /// Function calls since the last command `called`.
@@ -147,40 +136,15 @@ impl Simulator {
         run.decide(command, &self.definition(run), self.now, &offered)
     }
 
-    /// Applies events, and what follows from them outside of their execution.
-    fn apply(&mut self, id: ExecutionId, events: Vec<Event>) {
-        self.apply_alone(id, events);
-        self.ask_waiting();
-    }
-
-    /// Offers free messages of global queues to the waiting states, longest waiting first. One pass is enough: messages
-    /// that a state takes can't complete an earlier state.
-    fn ask_waiting(&mut self) {
-        for (id, seq) in self.queues.waiting.clone() {
-            // A state that does not wait any more takes no messages.
-            if let Ok(events) = self.decide(id, &Command::GlobalMessagesArrived { seq }) {
-                self.apply_alone(id, events);
-            }
-        }
-    }
-
-    fn apply_alone(&mut self, id: ExecutionId, events: Vec<Event>) {
+    /// Applies the events of an execution, to it and to what else is in memory.
+    fn record(&mut self, id: ExecutionId, events: Vec<Event>) {
         for event in events {
             self.queues.follow(id, &event, self.now);
             let Some(run) = self.runs.get_mut(&id) else { return };
             if matches!(event, Event::ProcessClosed { .. }) {
-                self.open.retain(|_, call| !call.is_state_of(id));
+                self.open.retain(|_, open| open.state().is_none_or(|(of, _)| of != id));
             }
             run.apply(event, self.now);
         }
-    }
-
-    /// Gives an execution a caller's command. Returns how many events followed.
-    fn command(&mut self, id: ExecutionId, command: &Command) -> Result<usize> {
-        let rejected = |rejection| refusal::rejected(&self.run(id).execution.process_id, &rejection);
-        let events = self.decide(id, command).map_err(rejected)?;
-        let count = events.len();
-        self.apply(id, events);
-        Ok(count)
     }
 }

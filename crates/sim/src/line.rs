@@ -6,7 +6,7 @@
 use crate::{LIMITS, Result, Simulator};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use xdb_engine::{Duration, Json, Timestamp};
 use xdb_protocol::refusal::{Refusal, invalid_argument};
@@ -28,9 +28,10 @@ impl Simulator {
             self.last_id = last_id;
             let sqlstate = refusal.sqlstate();
             let Refusal { message, detail, hint, datatype, .. } = refusal;
-            let error =
-                json!({"sqlstate": sqlstate, "message": message, "detail": detail, "hint": hint, "datatype": datatype});
-            json!({"error": error}).to_string()
+            json!({"error": {
+                "sqlstate": sqlstate, "message": message, "detail": detail, "hint": hint, "datatype": datatype
+            }})
+            .to_string()
         });
         // Payloads may contain line ends between tokens. A space means the same there.
         reply.replace(['\n', '\r'], " ")
@@ -41,12 +42,12 @@ impl Simulator {
         match command {
             "register" => result(self.register(given)?),
             "start" => result(self.start(given)?.to_string()),
-            "calls" => result(given.end().map(|()| self.calls())?),
-            "answer" => result(self.answer(AnswerArguments::read(given)?)?),
+            "calls" => result(given.end().and_then(|()| self.calls())?),
+            "answer" => self.answer(given),
             "advance" => result(self.advance(given)?),
             "publish" => result(self.publish(given)?),
             "publish_global" => result(self.publish_global(given)?),
-            "rpc" => result(self.rpc(given)?),
+            "rpc" => self.rpc(given),
             "stop" => result(self.stop(given)?),
             "set_local_attributes" => result(self.set_local_attributes(given)?),
             "get_local_attributes" => result(self.local_attributes(given)?),
@@ -68,7 +69,8 @@ impl Simulator {
     }
 }
 
-fn result(result: impl serde::Serialize) -> Result<String> {
+/// The line of a result.
+pub(crate) fn result(result: impl serde::Serialize) -> Result<String> {
     // Can't fail: all keys are strings.
     let text = serde_json::to_string(&result).map_err(|error| Refusal::internal(error.to_string()))?;
     Ok(format!(r#"{{"result":{text}}}"#))
@@ -76,6 +78,14 @@ fn result(result: impl serde::Serialize) -> Result<String> {
 
 fn no_command(what: impl std::fmt::Display) -> Refusal {
     Refusal::new(b"08P01", format!("this is no command: {what}"))
+}
+
+/// The object without its null members.
+pub(crate) fn present(mut object: Value) -> Value {
+    if let Value::Object(members) = &mut object {
+        members.retain(|_, value| !value.is_null());
+    }
+    object
 }
 
 /// A moment in UTC, as `jsonb` writes a `timestamptz`.
@@ -141,22 +151,5 @@ impl Given {
     pub fn end(&self) -> Result<()> {
         let unknown = self.0.keys().next();
         unknown.map_or(Ok(()), |unknown| Err(no_command(format_args!("unknown argument {unknown}"))))
-    }
-}
-
-/// The arguments of the command `answer`: a worker's answer.
-pub struct AnswerArguments {
-    pub call: u64,
-    pub status: u16,
-    pub headers: BTreeMap<String, String>,
-    pub body: String,
-}
-
-impl AnswerArguments {
-    fn read(given: &mut Given) -> Result<Self> {
-        let (call, status) = (given.needed("call")?, given.needed("status")?);
-        let headers = given.take("headers")?.unwrap_or_default();
-        let body = given.take("body")?.unwrap_or_default();
-        given.end().map(|()| Self { call, status, headers, body })
     }
 }

@@ -1,7 +1,6 @@
-//! What a test can see of a process: its description, incidents, and problems of its history.
+//! What can be asked about executions: their description, incidents, and problems of their histories.
 
-use crate::calls::OpenCall;
-use crate::line::shown;
+use crate::line::{present, shown};
 use crate::run::Run;
 use crate::{OWNER, Simulator};
 use serde::Serialize;
@@ -12,15 +11,15 @@ use xdb_engine::*;
 /// What a process does and waits for, like `xdb.describe_process`. Limitations: only the fields that the simulator
 /// knows.
 #[derive(Serialize)]
-pub(crate) struct ProcessDescription {
+pub(crate) struct ProcessDescription<'s> {
     #[serde(flatten)]
     about: Value,
-    results: Vec<ProcessResult>,
+    results: &'s [ProcessResult],
 }
 
 impl Simulator {
     /// Describes a process: what it does, what it waits for, and its last failure.
-    pub(crate) fn describe(&self, id: ExecutionId) -> ProcessDescription {
+    pub(crate) fn describe(&self, id: ExecutionId) -> ProcessDescription<'_> {
         let run = self.run(id);
         let execution = &run.execution;
         let live = execution.states.values().filter(|state| state.status().is_live());
@@ -28,49 +27,52 @@ impl Simulator {
         let last = failures.max_by_key(|(last, state)| (last.at, state.seq));
         let type_pause = self.pause_of_type(&execution.process_type).filter(|_| execution.is_running());
         let about = present(json!({
-            "processId": execution.process_id, "processExecutionId": id.to_string(), "processType": execution.process_type,
-            "owner": OWNER, "status": execution.status, "reason": execution.reason, "startedAt": shown(execution.started_at),
-            "closedAt": execution.closed_at.map(shown), "timeoutAt": execution.timeout_at.map(shown),
-            "pause": execution.pause.as_ref().map(pause), "typePause": type_pause.map(|(_, of_type)| pause(of_type)),
-            "completing": execution.completing.then_some(true), "liveThreads": execution.live_threads,
+            "processId": execution.process_id,
+            "processExecutionId": id.to_string(),
+            "processType": execution.process_type,
+            "owner": OWNER,
+            "status": execution.status,
+            "reason": execution.reason,
+            "startedAt": shown(execution.started_at),
+            "closedAt": execution.closed_at.map(shown),
+            "timeoutAt": execution.timeout_at.map(shown),
+            "pause": execution.pause.as_ref().map(pause),
+            "typePause": type_pause.map(pause),
+            "completing": execution.completing.then_some(true),
+            "liveThreads": execution.live_threads,
             "threads": live.map(|state| self.thread(run, state)).collect::<Vec<_>>(),
             "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),
         }));
-        ProcessDescription { about, results: execution.results.clone() }
+        ProcessDescription { about, results: &execution.results }
     }
 
     fn thread(&self, run: &Run, state: &StateExecution) -> Value {
-        let open = self.open.values().find_map(|open| match open {
-            OpenCall::State(open) if (open.execution, open.seq) == (run.execution.id, state.seq) => Some(open.deadline),
+        let key = Some((run.execution.id, state.seq));
+        let open = self.open.values().find(|open| open.state() == key).map(|open| open.deadline);
+        let (api, call) = state.current_call().unzip();
+        let first = api.and_then(|api| run.first_attempts.get(&(state.seq, api)));
+        let backoff = call.filter(|call| open.is_none() && !call.incident);
+        let wait = match &state.phase {
+            Phase::Waiting(wait) => Some(wait),
             _ => None,
-        });
-        let of_thread = json!({
-            "stateExecutionId": state.id.to_string(), "status": state.status(), "startedAt": shown(state.started_at)
-        });
-        let more = match &state.phase {
-            Phase::WaitUntil(call) | Phase::Execute { call, .. } => {
-                let api = state.current_call().map(|(api, _)| api);
-                let first = api.and_then(|api| run.first_attempts.get(&(state.seq, api)));
-                json!({
-                    "api": api,
-                    "attempt": call.failed_attempts + 1,
-                    "firstAttemptAt": first.map(|at| shown(*at)),
-                    "repeats": Some(call.repeats).filter(|repeats| *repeats > 0),
-                    "callUntil": open.map(shown),
-                    "incident": call.incident.then_some(true),
-                    "nextAttemptAt": (open.is_none() && !call.incident).then(|| shown(call.not_before)),
-                    "lastFailure": call.last_failure.as_ref().map(|last| failure(last, None)),
-                })
-            }
-            Phase::Waiting(wait) => json!({
-                "waitingType": wait.waiting_type,
-                "waitingSince": shown(wait.since),
-                "waitingFor": wait.commands.iter().map(|command| waiting_for(run, command)).collect::<Vec<_>>(),
-            }),
-            Phase::Ended { .. } => Value::Null,
         };
-        let members = [of_thread, more].into_iter().filter_map(|part| Some(part.as_object()?.clone())).flatten();
-        present(members.collect())
+        let commands = |wait: &Wait| wait.commands.iter().map(|command| waiting_for(run, command)).collect::<Vec<_>>();
+        present(json!({
+            "stateExecutionId": state.id,
+            "status": state.status(),
+            "startedAt": shown(state.started_at),
+            "api": api,
+            "attempt": call.map(|call| call.failed_attempts + 1),
+            "firstAttemptAt": first.map(|at| shown(*at)),
+            "repeats": call.map(|call| call.repeats).filter(|repeats| *repeats > 0),
+            "callUntil": open.map(shown),
+            "incident": call.filter(|call| call.incident).map(|_| true),
+            "nextAttemptAt": backoff.map(|call| shown(call.not_before)),
+            "lastFailure": call.and_then(|call| call.last_failure.as_ref()).map(|last| failure(last, None)),
+            "waitingType": wait.map(|wait| wait.waiting_type),
+            "waitingSince": wait.map(|wait| shown(wait.since)),
+            "waitingFor": wait.map(commands),
+        }))
     }
 
     /// All incidents.
@@ -90,24 +92,14 @@ impl Simulator {
     }
 }
 
-/// The object without its null members.
-fn present(mut object: Value) -> Value {
-    if let Value::Object(members) = &mut object {
-        members.retain(|_, value| !value.is_null());
-    }
-    object
-}
-
 fn last_failure(state: &StateExecution) -> Option<&LastFailure> {
     match &state.phase {
-        Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.as_ref(),
         Phase::Ended { last_failure, .. } => last_failure.as_ref(),
-        Phase::Waiting(_) => None,
+        _ => state.current_call()?.1.last_failure.as_ref(),
     }
 }
 
 fn failure(LastFailure { api, attempt, at, failure }: &LastFailure, state: Option<&StateExecutionId>) -> Value {
-    let state = state.map(ToString::to_string);
     present(json!({"stateExecutionId": state, "api": api, "attempt": attempt, "at": shown(*at), "failure": failure}))
 }
 
@@ -139,7 +131,7 @@ fn incident(run: &Run, state: &StateExecution) -> Option<Value> {
     Some(json!({
         "process_id": run.execution.process_id,
         "execution_id": run.execution.id.to_string(),
-        "state_execution_id": state.id.to_string(),
+        "state_execution_id": state.id,
         "api": api,
         "attempt": attempt,
         "raised_at": shown(*at),

@@ -1,12 +1,14 @@
-//! Commands of callers to running processes: messages, stops, attributes, timers, retries. Also direct changes of rows,
-//! as with SQL.
+//! Commands of callers to running processes: messages, stops, attributes, timers, retries, pauses. Also direct changes
+//! of rows, as with SQL.
 
 use crate::line::Given;
+use crate::run::Run;
 use crate::tables::TableRow;
 use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
+use xdb_calls::{Asker, CallOf, Outcome};
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, move_to, payloads, positive, state_execution_id, stop};
+use xdb_protocol::arguments::{self, key_text, move_to, payloads, positive, state_execution_id};
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
@@ -14,14 +16,18 @@ impl Simulator {
     pub(crate) fn publish(&mut self, given: &mut Given) -> Result<()> {
         let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
         let message_id = given.name_if_given("message_id")?;
-        let id = self.running_process(given)?;
-        let run = self.run(id);
-        self.refuse_message(run)?;
-        let definition = self.definition(run);
-        if !definition.knows_queue(&queue) {
-            return Err(refusal::unknown_queue(&queue, &definition.listed_queues()));
-        }
-        self.command(id, &Command::MessagesArrived(vec![Publish { queue, message_id, payload }])).map(drop)
+        self.change(given, |simulator, run| {
+            let mut pauses = simulator.facts(run, CallOf::Rpc(None)).pauses(Asker::Session);
+            if let Some(paused) = pauses.find(|paused| paused.pause().mode == PauseMode::Reject) {
+                return Err(paused.refusal(&run.execution));
+            }
+            let definition = simulator.definition(run);
+            match definition.knows_queue(&queue) {
+                true => Ok(Command::MessagesArrived(vec![Publish { queue, message_id, payload }])),
+                false => Err(refusal::unknown_queue(&queue, &definition.listed_queues())),
+            }
+        })
+        .map(drop)
     }
 
     /// Publishes a message to a global queue.
@@ -31,22 +37,19 @@ impl Simulator {
         let expires_at = positive("ttl", given.length("ttl")?)?.map(|ttl| self.now + ttl);
         given.end()?;
         self.queues.publish(&PublishedGlobally { queue, key, message_id, payload, expires_at }, self.now);
-        self.ask_waiting();
-        Ok(())
+        self.serve_waiting()
     }
 
     pub(crate) fn stop(&mut self, given: &mut Given) -> Result<()> {
         let stop_type = given.take("stop_type")?.unwrap_or_else(|| StopType::Terminate.to_string());
-        let stop = stop(Some(stop_type), given.take("reason")?)?;
-        let id = self.process(given)?;
-        self.command(id, &stop).map(drop)
+        let stop = arguments::stop(Some(stop_type), given.take("reason")?)?;
+        self.change(given, |_, _| Ok(stop)).map(drop)
     }
 
     pub(crate) fn set_local_attributes(&mut self, given: &mut Given) -> Result<()> {
         let attributes: Json = given.needed("attributes")?;
         let attributes = payloads("attributes", Some(attributes.as_str()), LIMITS.max_payload_bytes)?;
-        let id = self.process(given)?;
-        self.command(id, &Command::SetLocalAttributes(attributes)).map(drop)
+        self.change(given, |_, _| Ok(Command::SetLocalAttributes(attributes))).map(drop)
     }
 
     /// Local attributes of a process: the named ones, or all.
@@ -61,19 +64,18 @@ impl Simulator {
     pub(crate) fn skip_timer(&mut self, given: &mut Given) -> Result<()> {
         let state = state_execution_id(given.take("state_execution_id")?)?;
         let command_id = given.name_if_given("command_id")?;
-        let id = self.running_process(given)?;
-        self.command(id, &Command::SkipTimer { seq: self.seq(id, &state)?, command_id }).map(drop)
+        self.change(given, |_, run| Ok(Command::SkipTimer { seq: run.seq(&state)?, command_id })).map(drop)
     }
 
     /// Makes calls in backoff due at once, and resolves incidents. Returns how many.
     pub(crate) fn retry_now(&mut self, given: &mut Given) -> Result<usize> {
         let state = given.take("state_execution_id")?.map(|state| state_execution_id(Some(state))).transpose()?;
-        let id = self.running_process(given)?;
-        let states = match &state {
-            Some(state) => vec![self.seq(id, state)?],
-            None => self.run(id).execution.states.keys().copied().collect(),
-        };
-        self.command(id, &Command::RetryNow(states))
+        self.change(given, |_, run| {
+            Ok(Command::RetryNow(match &state {
+                Some(state) => vec![run.seq(state)?],
+                None => run.execution.states.keys().copied().collect(),
+            }))
+        })
     }
 
     /// Ends a live step, and starts these states in its place.
@@ -81,25 +83,71 @@ impl Simulator {
         let state = state_execution_id(given.take("state_execution_id")?)?;
         let next: Json = given.needed("next_states")?;
         let (next, reason) = move_to(Some(next.as_str().to_owned()), given.take("reason")?, &LIMITS)?;
-        let id = self.running_process(given)?;
-        let seq = self.seq(id, &state)?;
-        if !self.run(id).execution.states.get(&seq).is_some_and(|state| state.status().is_live()) {
-            return Err(refusal::unknown_state_execution(&state));
-        }
-        self.command(id, &Command::MoveState { seq, next, reason }).map(drop)
+        self.change(given, |_, run| {
+            let seq = run.seq(&state)?;
+            match run.execution.states.get(&seq).is_some_and(|state| state.status().is_live()) {
+                true => Ok(Command::MoveState { seq, next, reason }),
+                false => Err(refusal::unknown_step(&state)),
+            }
+        })
+        .map(drop)
     }
 
-    fn running_process(&self, given: &mut Given) -> Result<ExecutionId> {
+    /// Gives the running process that the last arguments name a command. Returns how many events followed.
+    fn change(&mut self, given: &mut Given, prepare: impl FnOnce(&Self, &Run) -> Result<Command>) -> Result<usize> {
         let id = self.process(given)?;
-        match &self.run(id).execution {
-            execution if execution.is_running() => Ok(id),
-            Execution { process_id, status, .. } => Err(refusal::rejected(process_id, &Rejection::NotRunning(*status))),
+        let run = self.run(id);
+        let Execution { process_id, status, .. } = &run.execution;
+        if *status != ProcessStatus::Running {
+            return Err(refusal::rejected(process_id, &Rejection::NotRunning(*status)));
+        }
+        let (command, before) = (prepare(self, run)?, run.history.len());
+        let outcome = self.apply(id, &command, None)?;
+        let run = self.run(id);
+        match outcome {
+            Outcome::Over(rejection) => Err(refusal::rejected(&run.execution.process_id, &rejection)),
+            _ => Ok(run.history.len() - before),
         }
     }
 
-    fn seq(&self, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
-        let found = self.run(id).execution.states.values().find(|found| found.id == *state);
-        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_state_execution(state))
+    /// Pauses a process: no call of its states begins until the pause ends.
+    pub(crate) fn pause_process(&mut self, given: &mut Given) -> Result<()> {
+        let pause = self.pause(given)?;
+        self.change(given, |_, _| Ok(Command::Pause(pause))).map(drop)
+    }
+
+    pub(crate) fn resume_process(&mut self, given: &mut Given) -> Result<()> {
+        self.change(given, |_, _| Ok(Command::Resume)).map(drop)
+    }
+
+    /// A pause that begins now.
+    fn pause(&self, given: &mut Given) -> Result<Pause> {
+        let mode = given.take("mode")?.unwrap_or_else(|| PauseMode::Wait.to_string());
+        arguments::pause(Some(mode), given.moment("until")?, given.take("reason")?, self.now)
+    }
+
+    /// Pauses a process type: no call of its processes begins until the pause ends.
+    pub(crate) fn pause_process_type(&mut self, given: &mut Given) -> Result<()> {
+        let (pause, process_type) = (self.pause(given)?, self.type_to_pause(given)?);
+        self.paused_types.insert(process_type, pause);
+        Ok(())
+    }
+
+    pub(crate) fn resume_process_type(&mut self, given: &mut Given) -> Result<()> {
+        let process_type = self.type_to_pause(given)?;
+        self.paused_types.remove(&process_type);
+        Ok(())
+    }
+
+    fn type_to_pause(&self, given: &mut Given) -> Result<String> {
+        let process_type = given.name("process_type")?;
+        given.end()?;
+        self.process_type(&process_type).map(|_| process_type)
+    }
+
+    /// The current pause of a process type.
+    pub(crate) fn pause_of_type(&self, process_type: &str) -> Option<&Pause> {
+        self.paused_types.get(process_type).filter(|pause| !pause.is_over(self.now))
     }
 
     /// Writes or deletes a row, as with SQL. Returns the rows with this key, or all rows if no key is given.

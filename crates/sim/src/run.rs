@@ -1,12 +1,12 @@
 //! One execution with its history, and what the server would store beside it.
 
-use crate::QUOTAS;
 use crate::line::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::StartOptions;
+use xdb_protocol::refusal::{self, Refusal};
 
 /// An event as a row of `xdb.history`.
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ pub(crate) struct Run {
     /// The options of the start.
     pub options: StartOptions,
     /// The number of the event that last wrote each local attribute.
-    pub local_versions: BTreeMap<String, u64>,
+    pub local_versions: BTreeMap<String, String>,
     /// When the first attempt of a state's current call was made.
     pub first_attempts: BTreeMap<(StateSeq, Api), Timestamp>,
 }
@@ -65,7 +65,7 @@ impl Run {
             // Empty, because the execution is complete and has all received ids.
             published_before: &BTreeSet::new(),
             global_messages,
-            quotas: QUOTAS,
+            quotas: Quotas::FIXED,
             global_queues_full: false,
         };
         decide(&self.execution, command, context)
@@ -81,13 +81,19 @@ impl Run {
         }
         match &event {
             Event::LocalAttributesWritten { attributes } => {
-                self.local_versions.extend(attributes.keys().map(|name| (name.clone(), event_id)));
+                self.local_versions.extend(attributes.keys().map(|name| (name.clone(), event_id.to_string())));
             }
             // After an incident, the next attempt counts as the first one.
             Event::IncidentRaised { seq, .. } => self.first_attempts.retain(|(of, _), _| of != seq),
             _ => {}
         }
         self.execution.apply(&event, now);
+    }
+
+    /// The state of this id.
+    pub fn seq(&self, state: &StateExecutionId) -> Result<StateSeq, Refusal> {
+        let found = self.execution.states.values().find(|found| found.id == *state);
+        found.map(|found| found.seq).ok_or_else(|| refusal::unknown_step(state))
     }
 
     /// Each mapped table with its key values.

@@ -1,15 +1,48 @@
-//! Starts processes, or merges a start into a pending one. A refused start changes nothing.
+//! Registers process types, and starts processes or merges a start into a pending one. A refused command changes
+//! nothing.
 
-use crate::calls::OpenCall;
 use crate::line::Given;
 use crate::run::Run;
+use crate::tables::full_name;
 use crate::{LIMITS, Result, Simulator};
+use xdb_calls::Outcome;
 use xdb_engine::*;
 use xdb_protocol::arguments::row_keys;
-use xdb_protocol::refusal::{self, invalid_argument};
-use xdb_protocol::{GivenStart, StartRequest};
+use xdb_protocol::refusal::{self, invalid_argument, invalid_definition, over_quota};
+use xdb_protocol::{GivenStart, StartRequest, check_tables, parse_definition};
 
 impl Simulator {
+    /// Registers a process type, or replaces it. Running executions use the new definition from their next call.
+    pub(crate) fn register(&mut self, given: &mut Given) -> Result<()> {
+        let process_type = given.name("process_type")?;
+        let text: Json = given.needed("definition")?;
+        given.end()?;
+        let mut definition = parse_definition(text.as_str()).map_err(invalid_definition)?;
+        if let Some(longer) = definition.longer_call(Quotas::FIXED.call_timeout) {
+            return Err(over_quota(longer.to_string()));
+        }
+        if let Some(function) = definition.handlers_mut().next() {
+            let what = format!("function {function}: the simulator has no database whose functions could answer calls");
+            return Err(invalid_definition(what));
+        }
+        for table in &mut definition.global_attributes {
+            // Replaces the table's oid, by which locks identify a table.
+            table.relation = fnv1a(full_name(&table.table).bytes()) as u32;
+        }
+        check_tables(&definition.global_attributes).map_err(invalid_definition)?;
+        self.types.insert(process_type.clone(), definition.into());
+        // Calls that were waiting for a registration are made now.
+        for id in self.runs.keys().copied().collect::<Vec<_>>() {
+            let Execution { process_type: of, states, .. } = &self.run(id).execution;
+            let waits = |state: &StateExecution| state.open_call()?.1.unregistered_since().map(|_| state.seq);
+            if *of == process_type {
+                let retried = Command::RetryNow(states.values().filter_map(|state| waits(state)).collect());
+                self.apply(id, &retried, None)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Starts a process and returns the id of the execution.
     pub(crate) fn start(&mut self, given: &mut Given) -> Result<ExecutionId> {
         let id = self.new_id();
@@ -30,7 +63,7 @@ impl Simulator {
         let StartRequest { start, key, policy, options } = StartRequest::read("", start, id, LIMITS.max_payload_bytes)?;
         let definition = self.process_type(&start.process_type)?.clone();
         if let Some(correlation) = &options.correlation {
-            self.refuse_type(&start.process_type)?;
+            self.refuse_start(&start.process_type)?;
             if let Some(into) = self.merge(&start, &correlation.key, &correlation.merge)? {
                 return Ok(into);
             }
@@ -46,7 +79,7 @@ impl Simulator {
         if let Some((latest, Reuse::Refuse(why))) = latest {
             return Err(refusal::reuse_refused(&process_id, latest, why));
         }
-        self.refuse_type(&start.process_type)?;
+        self.refuse_start(&start.process_type)?;
         let run = Run::new(id, &definition, keys, options);
         let (attributes, functions) = (start.global_attributes.clone(), start.call_functions.clone());
         let events = run
@@ -56,12 +89,20 @@ impl Simulator {
         self.tables.write(&run, &attributes, Some(mode)).map_err(|refused| refused.refusal)?;
         if let Some((latest, Reuse::Terminate)) = latest {
             let reason = Some("another execution of the process id was started".to_owned());
-            self.command(latest, &Command::Stop { stop_type: StopType::Terminate, reason })?;
+            self.apply(latest, &Command::Stop { stop_type: StopType::Terminate, reason }, None)?;
         }
         self.runs.insert(id, run);
-        self.apply(id, events);
+        self.record(id, events);
         self.call_functions(id, &functions);
         Ok(id)
+    }
+
+    /// Refuses a start if a pause of its type says so.
+    fn refuse_start(&self, process_type: &str) -> Result<()> {
+        match self.pause_of_type(process_type).filter(|pause| pause.mode == PauseMode::Reject) {
+            Some(pause) => Err(refusal::paused(&format!("process type \"{process_type}\""), pause)),
+            None => Ok(()),
+        }
     }
 
     /// Merges a start into the latest execution with its correlation key. None: that execution has begun, or the
@@ -71,17 +112,16 @@ impl Simulator {
             run.execution.process_type == start.process_type
                 && run.options.correlation.as_ref().is_some_and(|correlation| correlation.key == key)
         };
-        let Some(latest) = self.runs.values().rev().find(is_of_key) else { return Ok(None) };
-        let id = latest.execution.id;
+        let Some(Run { execution: pending, .. }) = self.runs.values().rev().find(is_of_key) else { return Ok(None) };
+        let id = pending.id;
         // The first call has begun when it is handed out.
-        if self.open.values().any(|open| matches!(open, OpenCall::State(open) if open.execution == id)) {
+        if self.open.values().any(|open| open.state().is_some_and(|(of, _)| of == id)) {
             return Ok(None);
         }
-        let merge = merge_start(&latest.execution, start, options, self.now, |_, _, _| {
+        let merge = merge_start(pending, start, options, self.now, |_, _, _| {
             Err(invalid_argument("options.merge.input", "the simulator calls no function of a database"))
         })?;
-        let Some(Ok(events)) = merge.map(|merge| self.decide(id, &merge)) else { return Ok(None) };
-        self.apply(id, events);
-        Ok(Some(id))
+        let Some(merge) = merge else { return Ok(None) };
+        Ok((self.apply(id, &merge, None)? == Outcome::Applied).then_some(id))
     }
 }

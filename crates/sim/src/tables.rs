@@ -16,32 +16,26 @@ pub type TableRow = BTreeMap<String, Json>;
 #[derive(Default)]
 pub(crate) struct TablesInMemory(BTreeMap<String, Vec<TableRow>>);
 
-/// An error of a table about a write.
+/// A write that a table has refused.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub refusal: Refusal,
-    error: AppDatabaseError,
+    table: String,
 }
 
 impl Refused {
     fn of(table: &TableMapping, key: &[String], state: &'static [u8; 5], what: &str) -> Box<Self> {
         let values = table.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
         let message = format!("table {} {what} {}", table.table, values.collect::<Vec<_>>().join(" and "));
-        let refusal = Refusal::new(state, message.clone());
-        let name = table.table.rsplit('.').next().unwrap_or_default();
-        let error = AppDatabaseError {
-            sql_state: refusal.sqlstate().to_owned(),
-            message,
-            table: Some(table.table.clone()),
-            constraint: (state == b"23505").then(|| format!("{name}_pkey")),
-        };
-        Box::new(Self { refusal, error })
+        Box::new(Self { refusal: Refusal::new(state, message), table: table.table.clone() })
     }
 
-    /// The failure of the attempt whose answer caused this error.
+    /// The failure of the attempt whose answer was refused.
     pub fn failure(self) -> Failure {
-        let detail = format!("{} ({})", self.error.message, self.error.sql_state);
-        Failure { app_database_error: Some(self.error), ..Failure::of("AppDatabaseError", detail) }
+        let (sql_state, message) = (self.refusal.sqlstate().to_owned(), self.refusal.message);
+        let detail = format!("{message} ({sql_state})");
+        let error = AppDatabaseError { sql_state, message, table: Some(self.table), constraint: None };
+        Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
     }
 }
 
@@ -75,12 +69,8 @@ impl TablesInMemory {
         xdb_protocol::object(members.iter().copied())
     }
 
-    /// Updates the rows that have these attributes: all rows or none.
-    pub fn update(&mut self, run: &Run, attributes: &BTreeMap<String, Json>) -> Result<(), Box<Refused>> {
-        self.write(run, attributes, None)
-    }
-
-    /// Like [`Self::update`]. At the start of a process rows are inserted, and `start` decides about existing rows.
+    /// Updates the rows that have these attributes: all rows or none. At the start of a process rows are inserted, and
+    /// `start` decides about existing rows.
     pub fn write(
         &mut self,
         run: &Run,

@@ -75,7 +75,7 @@ fn spent_retries_fail_the_process() {
     let call = sim.call();
     sim.fail(&call, "Broken");
     assert_eq!(sim.status("p"), "FAILED");
-    assert_eq!(sim.describe("p")["reason"], "state A-1 failed after 1 attempts: it did not work");
+    assert_eq!(sim.describe("p")["reason"], "step A-1 failed at attempt 1: it did not work");
     sim.is_sound();
 }
 
@@ -527,7 +527,7 @@ fn a_paused_process_makes_no_call_and_accepts_everything_else() {
 }
 
 #[test]
-fn a_paused_type_holds_calls_or_refuses_starts() {
+fn a_paused_type_parks_calls_or_refuses_starts() {
     let mut sim = Sim::of(one_state(json!({})));
     sim.ask("pause_process_type", json!({"process_type": "P"}));
     sim.start("p");
@@ -548,6 +548,30 @@ fn a_paused_type_holds_calls_or_refuses_starts() {
     assert_eq!(sim.refused("pause_process_type", json!({"process_type": "Q"})).0, "XD002");
     let past = json!({"process_type": "P", "until": "2026-01-01T00:00:00Z"});
     assert_eq!(sim.refused("pause_process_type", past).0, "XD009");
+    sim.is_sound();
+}
+
+#[test]
+fn each_pause_of_a_process_and_its_type_counts() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    let (rpc, message) = (json!({"process_id": "p", "rpc_name": "r"}), json!({"process_id": "p", "queue_name": "q"}));
+    sim.ask("pause_process", json!({"process_id": "p", "until": "2027-01-01T00:01:00Z"}));
+    sim.ask(
+        "pause_process_type",
+        json!({"process_type": "P", "mode": "REJECT", "until": "2027-01-01T00:02:00Z", "reason": "a migration"}),
+    );
+    let (sqlstate, why) = sim.refused("publish", message.clone());
+    assert_eq!(sqlstate, "XD023", "the type refuses messages, and the process does not");
+    assert!(why.ends_with("a migration"), "{why}");
+    let waits = sim.refused("rpc", rpc.clone()).1;
+    assert_eq!(waits, "It did not end in time until 2027-01-01T00:01:00.000000Z.", "the pause of the process");
+    assert_eq!(sim.next(), 60.0);
+    assert!(sim.refused("rpc", rpc.clone()).1.ends_with("a migration"), "the pause of the type");
+    assert_eq!(sim.next(), 120.0);
+    sim.ask("publish", message);
+    let call = sim.rpc(rpc);
+    assert_eq!(sim.answer(&call, json!({"output": 1}))["output"], 1);
     sim.is_sound();
 }
 

@@ -396,7 +396,7 @@ def test_an_incident_stays_until_it_is_mended_and_retried(held: Simulator) -> No
     assert held.incidents() == []
 
 
-def test_a_pause_holds_calls_back(held: Simulator) -> None:
+def test_a_pause_parks_calls(held: Simulator) -> None:
     later = held.start(Later, "p", "me")
     later.pause(until=NOW + timedelta(minutes=2), reason="an audit")
     held.advance(minutes=1.6)

@@ -136,7 +136,7 @@ pub fn show_breaker(database: pg_sys::Oid, role: Role, worker: i32, open: Option
     }
 }
 
-/// Resets the calls in flight and the breakers of a process that has ended. Can't fail.
+/// Resets the number of calls under way and the breakers of a process that has ended. Can't fail.
 pub fn reset_role(database: pg_sys::Oid, role: Role) {
     let Some(shared) = shared() else { return };
     for cell in &shared.calls {

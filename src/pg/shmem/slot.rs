@@ -190,7 +190,7 @@ pub struct SlotStatus {
     pub started_at: i64,
     /// Calls handed to the transport and not finished.
     pub in_flight: i64,
-    /// Calls in flight that wait for a connection.
+    /// Calls under way that wait for a connection.
     pub waiting_calls: i64,
     pub calls_per_second: f64,
     pub next_turn_at: i64,
@@ -565,12 +565,12 @@ impl Slot {
         self.cell().functions_of.store(0, Ordering::SeqCst);
     }
 
-    /// Shows how many of the calls in flight wait for a connection.
+    /// Shows how many of the calls under way wait for a connection.
     pub fn set_waiting_calls(self, calls: i64) {
         self.cell().waiting_calls.store(calls, Ordering::Relaxed);
     }
 
-    /// Shows how many calls are in flight.
+    /// Shows how many calls are under way.
     pub fn set_in_flight(self, calls: i64) {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
     }

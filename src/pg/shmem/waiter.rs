@@ -185,7 +185,7 @@ pub(crate) fn take_woken(index: usize) -> bool {
     at(index, |_, cell| cell.turn(WOKEN, LOOKING)).unwrap_or(false)
 }
 
-/// Ends the look that a wake-up started. The session has found calls, or there are none.
+/// Ends the scan that a wake-up started. The session has found calls, or there are none.
 pub(crate) fn served(index: usize) {
     at(index, |_, cell| cell.turn(LOOKING, 0));
 }

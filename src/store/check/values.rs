@@ -59,7 +59,7 @@ const TASK: &[(&str, &str)] = &[
 
 /// Rules for a message in the inbox. The parameters say whether the execution runs, and its shard.
 const ARRIVAL: &[(&str, &str)] = &[
-    ("NOT $2::bool", "'should not be there'"),
+    ("NOT $2::bool", "'unexpected row'"),
     ("$2::bool AND i.shard <> $3::int2", "'shard is ' || i.shard || ' and should be ' || $3::int2"),
     ("i.bytes < 0", "'bytes is negative'"),
 ];
@@ -95,7 +95,7 @@ statements! {
                 FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]')",
              "'process_execution: attribute_keys do not fit the tables of its mapping_id'"),
             ("EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id)",
-             "'purged: should not be there: the execution is'"),
+             "'purged: unexpected row: the execution is'"),
         ]) + "FROM xdb.process_execution AS p WHERE p.execution_id = $1"
         => fn surroundings(id: ExecutionId) -> Option<(String, Vec<String>)>;
 }

@@ -12,17 +12,17 @@
 //! milliseconds. A next call that fails there is undone. Then it is claimed like any other call, so that its attempts
 //! count.
 
+use super::super::app_tables::raised;
 use super::super::owners::why_unfit;
 use super::super::role::function_runners;
 use super::*;
-use crate::calls::{Loads, Maker, OutgoingCall, Verdict, of_function};
-use crate::guc;
+use crate::calls::{Maker, Verdict, of_function};
 use crate::pg::identity::clean_session;
 use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::defer_nothing;
-use crate::store::attribute::{LoadedLocals, Size};
+use crate::store::attribute::Size;
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
 
@@ -42,14 +42,6 @@ type Undone = Outcome<ItemOutcome>;
 
 /// Nothing is left to call.
 const OVER: Undone = Undone::Over(Rejection::Stale);
-
-/// An error of the function as a failed attempt. The SQLSTATE is the type of the failure.
-fn raised(error: &PgError) -> Failure {
-    let context = error.functions();
-    let error = crate::error::explained(error.clone());
-    let why = error.public_detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    Failure { context, ..Failure::of(error.sqlstate(), format!("{}{why}", error.message)) }
-}
 
 impl Decider<'_, '_, '_> {
     /// Calls a function, and then the functions of the next states.
@@ -217,13 +209,10 @@ impl Decider<'_, '_, '_> {
         let Some(loaded) = loaded else { return Ok(Err(OVER)) };
         let loads = Loads::of(config, record.api);
         let read = attribute::local_attributes(self.turn.spi, &[id], ByteBudget::default())?;
-        let (size, mut local) = match read.of(id) {
-            LoadedLocals::All(size, all) => (size, all.clone()),
-            LoadedLocals::TooLarge(size) => {
-                let failure = calls::too_large(&attribute::too_large(size).message);
-                return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
-            }
-            LoadedLocals::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NextTurn))),
+        let (size, mut local) = match read.of(id).for_call(ItemOutcome::NextTurn) {
+            Used::Done((size, all)) => (size, all.clone()),
+            Used::Refused(failure) => return Ok(Err(Undone::Failed(failure, Further::ByPolicy))),
+            Used::Later(outcome) => return Ok(Err(Undone::Later(outcome))),
         };
         // What this transaction has written is not in the table yet.
         for (event, _) in &loaded.events {
@@ -236,12 +225,10 @@ impl Decider<'_, '_, '_> {
             Used::Refused(failure) => return Ok(Err(Undone::Failed(failure, Further::ByPolicy))),
             Used::Later(outcome) => return Ok(Err(Undone::Later(outcome))),
         };
-        let attributes = calls::attributes(&loads, global, local.iter())?;
-        let origin = calls::origin(loaded)?;
-        let outgoing = OutgoingCall::of_state(&origin, state, record.as_attempt(), config.timeout(record.api));
-        match outgoing.request(&attributes, guc::max_request_bytes()) {
+        let of = (&loads, config.timeout(record.api));
+        match calls::request(loaded, state, record.as_attempt(), of, (global, local.iter()))? {
             Ok(request) => Ok(Ok((calls::body(&request)?, size))),
-            Err(refusal) => Ok(Err(Undone::Failed(calls::too_large(&refusal.message), Further::ByPolicy))),
+            Err(failure) => Ok(Err(Undone::Failed(*failure, Further::ByPolicy))),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::worker::Worker;
 pub struct Expected<'a> {
     pub prefix: &'a str,
     pub processes: u64,
-    /// State executions of all processes together.
+    /// Steps of all processes together.
     pub states: u64,
     /// The result of each process, as JSON.
     pub output: &'a str,

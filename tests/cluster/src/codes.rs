@@ -5,7 +5,7 @@
 pub const UNKNOWN_PROCESS: &str = "XD001";
 /// The process type is not registered.
 pub const UNKNOWN_PROCESS_TYPE: &str = "XD002";
-/// The process type does not list the state, or the state execution does not exist.
+/// The process type does not list the state, or the step does not exist.
 pub const UNKNOWN_STATE: &str = "XD003";
 /// The process type does not list the queue.
 pub const UNKNOWN_QUEUE: &str = "XD004";
@@ -37,7 +37,7 @@ pub const INSIDE_ENGINE: &str = "XD016";
 pub const HOST_NOT_ALLOWED: &str = "XD017";
 /// Running processes still use the object that was to be removed.
 pub const STILL_IN_USE: &str = "XD018";
-/// The state execution does not wait for this timer.
+/// The step does not wait for this timer.
 pub const NOT_WAITING: &str = "XD019";
 
 /// An RPC did not get its locks in time.

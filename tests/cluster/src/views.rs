@@ -34,7 +34,7 @@ pub fn messages(db: &mut Db, process_id: &str) -> i64 {
     db.count(&format!("xdb.queue_messages WHERE process_id = {}", literal(process_id)))
 }
 
-/// How many state executions of a process have completed.
+/// How many steps of a process have completed.
 pub fn ended_states(db: &mut Db, process_id: &str) -> i64 {
     let process_id = literal(process_id);
     db.count(&format!("xdb.state_executions WHERE process_id = {process_id} AND status = 'COMPLETED'"))

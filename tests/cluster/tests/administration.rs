@@ -131,15 +131,15 @@ fn the_next_turn_is_shown_and_logged_with_its_reason() {
 }
 
 #[test]
-fn a_pause_lets_answers_in_flight_be_applied() {
-    let (app, worker) = application("admin_in_flight");
-    worker.misbehave(|_| Reply::hang(force_complete(json!("in flight"))));
+fn a_pause_lets_answers_of_calls_under_way_be_applied() {
+    let (app, worker) = application("admin_under_way");
+    worker.misbehave(|_| Reply::hang(force_complete(json!("under way"))));
     let mut db = app.db();
     db.start("p", "one").go();
     worker.wait_for("the call", 10, |_| true);
     app.superuser().run("SELECT xdb.pause_engine()");
     worker.release();
-    assert_eq!(db.completes("p").result(), "in flight");
+    assert_eq!(db.completes("p").result(), "under way");
     app.superuser().run("SELECT xdb.resume_engine()");
     app.done(&[]);
 }

@@ -36,9 +36,12 @@ fn of_wait_until() -> Vec<(String, &'static str)> {
         (request(r#"{"waitingType":"AllOfCompletion"}"#), "AllOfCompletion needs at least one command"),
         (timer("{}"), "timerCommands[0] has neither delayInSeconds nor fireAt"),
         (timer("1"), "timerCommands[0] must be an object"),
-        (timer(r#"{"delayInSeconds":-1}"#), "timerCommands[0].delayInSeconds is negative"),
+        (timer(r#"{"delayInSeconds":-1}"#), "timerCommands[0].delayInSeconds is -1; it must not be negative"),
         (timer(r#"{"delayInSeconds":"1"}"#), "timerCommands[0].delayInSeconds must be a number"),
-        (timer(r#"{"delayInSeconds":1e400}"#), "timerCommands[0].delayInSeconds is too large"),
+        (
+            timer(r#"{"delayInSeconds":1e400}"#),
+            "timerCommands[0].delayInSeconds is 1e400; it must be from -1e300 to 1e300",
+        ),
         (timer(r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#), "has both delayInSeconds and fireAt"),
         (timer(r#"{"fireAt":"tomorrow"}"#), r#"timerCommands[0].fireAt "tomorrow" is not a time in RFC 3339"#),
         (timer(r#"{"fireAt":"10000-01-01T00:00:00Z"}"#), "is not a time in RFC 3339"),
@@ -48,10 +51,16 @@ fn of_wait_until() -> Vec<(String, &'static str)> {
         (queue("{}"), "localQueueCommands[0].queueName is missing"),
         (queue(r#"{"queueName":"nowhere"}"#), r#"unknown local queue "nowhere""#),
         (queue(r#"{"queueName":"known","count":0}"#), "count must be at least 1"),
-        (queue(r#"{"queueName":"known","count":1.5}"#), "count must be a whole number"),
+        (queue(r#"{"queueName":"known","count":1.5}"#), "count is 1.5; it must be a whole number"),
         // Views show these numbers as `int`. A larger number would make the view fail for all roles.
-        (queue(r#"{"queueName":"known","count":2147483648}"#), "localQueueCommands[0].count is too large"),
-        (queue(r#"{"queueName":"known","atMost":4294967295}"#), "localQueueCommands[0].atMost is too large"),
+        (
+            queue(r#"{"queueName":"known","count":2147483648}"#),
+            "localQueueCommands[0].count is 2147483648; it must be at most 2147483647",
+        ),
+        (
+            queue(r#"{"queueName":"known","atMost":4294967295}"#),
+            "localQueueCommands[0].atMost is 4294967295; it must be at most 2147483647",
+        ),
         (queue(r#"{"queueName":"known","count":1,"atLeast":1}"#), "has count together with atLeast or atMost"),
         (queue(r#"{"queueName":"known","atLeast":3,"atMost":2}"#), "atMost is less than atLeast: 2 < 3"),
         (combined("null"), "combinations is empty"),
@@ -85,15 +94,21 @@ fn of_execute() -> Vec<(String, &'static str)> {
         (next(&format!(r#"{{"stateId":"{long}"}}"#)), "stateId is 1025 bytes long; at most 1024 are allowed"),
         (options("[]"), "stateConfig must be an object"),
         (options(r#"{"skipWaitUntil":"yes"}"#), "stateConfig.skipWaitUntil must be true or false"),
-        (options(r#"{"executeApiTimeoutSeconds":-1}"#), "stateConfig.executeApiTimeoutSeconds is negative"),
-        (options(r#"{"waitUntilApiTimeoutSeconds":1e999}"#), "stateConfig.waitUntilApiTimeoutSeconds is too large"),
+        (
+            options(r#"{"executeApiTimeoutSeconds":-1}"#),
+            "stateConfig.executeApiTimeoutSeconds is -1; it must not be negative",
+        ),
+        (
+            options(r#"{"waitUntilApiTimeoutSeconds":1e999}"#),
+            "stateConfig.waitUntilApiTimeoutSeconds is 1e999; it must be from -1e300 to 1e300",
+        ),
         (
             options(r#"{"executeApiRetryPolicy":{"maximumAttempts":2147483648}}"#),
-            "stateConfig.executeApiRetryPolicy.maximumAttempts is too large",
+            "stateConfig.executeApiRetryPolicy.maximumAttempts is 2147483648; it must be at most 2147483647",
         ),
         (
             options(r#"{"waitUntilApiRetryPolicy":{"backoffCoefficient":0}}"#),
-            "stateConfig.waitUntilApiRetryPolicy.backoffCoefficient is less than 1",
+            "stateConfig.waitUntilApiRetryPolicy.backoffCoefficient is 0; it must be at least 1",
         ),
         (
             options(r#"{"stateFailureRecoveryOptions":{"policy":"HOPE"}}"#),

@@ -71,7 +71,7 @@ fn a_terminated_scheduler_is_restarted_and_work_continues() {
 }
 
 #[test]
-fn a_killed_scheduler_with_fifty_calls_in_flight() {
+fn a_killed_scheduler_with_fifty_calls_under_way() {
     let app = App::alone("crash_kill", ClusterOptions::default());
     let worker = app.worker(counting);
     app.register("counter", &counter());
@@ -81,7 +81,7 @@ fn a_killed_scheduler_with_fifty_calls_in_flight() {
         if call.global("n") == 2 { Reply::hang(answer) } else { answer.into() }
     });
     start_counters(&mut app.db(), 50);
-    worker.wait_for_count("fifty calls in flight", 20, 50, |call| call.global("n") == 2);
+    worker.wait_for_count("fifty calls are under way", 20, 50, |call| call.global("n") == 2);
     app.kill_scheduler();
     worker.heal();
     all_counted_once(&app, 50);

@@ -190,23 +190,23 @@ fn a_registration_waits_for_no_process_at_any_isolation_level() {
     let _worker = app.worker(new_instance);
     app.register("deploy", &old_version());
     let mut db = app.db();
-    for process_id in ["p1", "held"] {
+    for process_id in ["p1", "parked"] {
         db.start(process_id, "deploy").go();
         wait_until("it waits", 20, || !views::waits(&mut db, process_id).is_empty());
         db.publish(process_id, "go", json!(1));
         wait_until("it is reported", 20, || !views::failures(&mut db, process_id).is_empty());
     }
-    pause_has_begun(&mut db, "held");
+    pause_has_begun(&mut db, "parked");
     let mut holder = app.db();
-    holder.run("BEGIN; SELECT xdb.set_local_attributes('held', '{\"paid\": 2}')");
+    holder.run("BEGIN; SELECT xdb.set_local_attributes('parked', '{\"paid\": 2}')");
     let mut deployer = app.superuser();
     deployer.run("SET default_transaction_isolation = serializable");
     deployer.run("SET statement_timeout = '20 s'");
     deployer.run(&format!("SELECT xdb.register_process_type('deploy', 'stub', {})", jsonb(new_version().json())));
     assert_eq!(db.completes("p1").result(), "new");
-    assert_eq!(db_count(&app, "held", "RetryRequested"), 0);
+    assert_eq!(db_count(&app, "parked", "RetryRequested"), 0);
     holder.run("COMMIT");
-    assert_eq!(db.completes("held").result(), "new", "after its pause");
+    assert_eq!(db.completes("parked").result(), "new", "after its pause");
     assert_eq!(failed_attempts(&mut db), 0);
     app.done(&[]);
 }
@@ -517,7 +517,7 @@ fn status_shows_where_calls_wait_for_places_and_which_limit_to_raise() {
     superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 100)", worker.url()));
     worker.wait_for_count("it has half", 20, 4, |_| true);
     let shown = shows("4 calls wait for a place at worker \"stub\"");
-    assert!(shown.contains("it may have 4 calls in flight, half of the engine's limit for all workers"), "{shown}");
+    assert!(shown.contains("it may have 4 calls under way, half of the engine's limit for all workers"), "{shown}");
     // Alone it has all, of which one role gets eight ninths.
     superuser.run("SELECT xdb.unregister_worker('beside')");
     worker.wait_for_count("it has all", 20, 8, |_| true);

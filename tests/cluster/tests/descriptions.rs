@@ -94,18 +94,49 @@ fn statements_are_planned_alike_before_and_after_the_first_analyze() {
     app.done(&[]);
 }
 
+/// The statements on the application's tables are made from the mapping of a process type. These are on a sample.
+const SAMPLE: &str = "CREATE TABLE public.sample (id text PRIMARY KEY, n int);";
+
+fn on_the_sample(app: &App) -> Vec<String> {
+    let (mut user, mut db) = (app.db(), app.superuser());
+    db.run(&format!(
+        "{SAMPLE} GRANT ALL ON public.sample TO app; CREATE EXTENSION pg_stat_statements;
+         CREATE TRIGGER same BEFORE UPDATE ON public.sample FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    ));
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
+    for lock in ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"] {
+        let loads = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": lock}});
+        let definition = Definition::starting_with("Only").step_with("Only", loads);
+        app.register(lock, &definition.maps("public.sample", "id", &["n"]));
+        user.start(lock, lock).key("r").globals(json!({"n": 1})).go();
+        user.completes(lock);
+    }
+    user.start("unwritten", "NO_LOCKING").key("r").go();
+    let mode = json!({"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT"});
+    user.start("new", "NO_LOCKING").key("new").globals(json!({"n": 1})).options(mode).go();
+    ["unwritten", "new"].iter().for_each(|id| drop(user.completes(id)));
+    db.all(
+        r#"SELECT DISTINCT query COLLATE "C" FROM pg_stat_statements
+          WHERE query ~ '^(SELECT|INSERT|UPDATE).*sample' AND query !~ 'xdb\.' OR query ~ '^SELECT \$1::pg_catalog.text'
+          ORDER BY 1"#,
+    )
+}
+
 /// `ACCEPT=1` writes the file. Each statement can be pasted into psql: `PREPARE` finds the types of its parameters.
 #[test]
 fn every_statement_is_the_one_in_the_golden_file() {
-    let app = App::alone("statements", ClusterOptions::default());
+    let options = ClusterOptions::default()
+        .set("shared_preload_libraries", "xdb,pg_stat_statements")
+        .set("pg_stat_statements.track", "all");
+    let app = App::alone("statements", options);
     let mut db = app.superuser();
     db.run("CREATE FUNCTION store_statements() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_statements'");
     let texts: BTreeMap<String, String> =
         serde_json::from_value(db.json("SELECT store_statements()")).expect("a text for each statement");
-    let written: String = texts
-        .iter()
-        .map(|(name, text)| format!("-- {name}\nPREPARE statement AS\n{text};\nDEALLOCATE statement;\n\n"))
-        .collect();
+    let prepared = |text: &String| format!("PREPARE statement AS\n{text};\nDEALLOCATE statement;\n\n");
+    let mut written: String = texts.iter().map(|(name, text)| format!("-- {name}\n{}", prepared(text))).collect();
+    written.push_str(&format!("-- store::app_tables, for a sample\n{SAMPLE}\n\n"));
+    written.extend(on_the_sample(&app).iter().map(prepared));
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/statements.sql");
     if std::env::var_os("ACCEPT").is_some_and(|accept| accept == "1") {
         std::fs::write(golden, &written).expect("the golden file can be written");

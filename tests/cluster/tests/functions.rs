@@ -426,7 +426,8 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     let scheduler = app.scheduler();
     db.start("p", "Swallows").go();
     wait_until("the function is named", 60, || {
-        views::engine(&mut app.superuser()).contains("swallow(jsonb): an engine process crashed in it")
+        views::engine(&mut app.superuser())
+            .contains("swallow(jsonb): a statement could not be cancelled, so the engine process ended itself")
     });
     assert_eq!(app.scheduler(), scheduler, "the scheduler goes on");
     db.start("quick", "Quick").go();
@@ -438,7 +439,7 @@ fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     db.completes("p");
     let shown = views::engine(&mut app.superuser());
     assert!(!shown.contains("all tables of"), "the scheduler never calls it: {shown}");
-    app.done(&["an engine process crashed", "terminating background worker"]);
+    app.done(&["could not be cancelled", "terminating background worker"]);
 }
 
 #[test]
@@ -478,24 +479,24 @@ fn a_close_during_a_publish_is_rolled_back_and_repeated_as_the_same_attempt() {
 }
 
 #[test]
-fn pauses_hold_calls_of_functions() {
+fn pauses_park_calls_of_functions() {
     let app = functions("functions_paused", "");
     let (mut db, mut superuser) = (app.db(), app.superuser());
     register(&app, "Steps", &steps());
-    let held = |superuser: &mut Db, id: &str| {
+    let parked = |superuser: &mut Db, id: &str| {
         let sql =
             format!("xdb.task JOIN xdb.process_execution USING (execution_id) WHERE process_id = '{id}' AND lane = 2");
-        wait_until("the call is held", 30, || superuser.count(&sql) == 1);
+        wait_until("the call is parked", 30, || superuser.count(&sql) == 1);
     };
     superuser.run("SELECT xdb.pause_process_type('Steps')");
     db.start("p", "Steps").input(json!(2)).go();
-    held(&mut superuser, "p");
+    parked(&mut superuser, "p");
     superuser.run("SELECT xdb.resume_process_type('Steps')");
     db.completes("p");
     db.run("BEGIN");
     db.start("q", "Steps").input(json!(2)).go();
     db.run("SELECT xdb.pause_process('q'); COMMIT");
-    held(&mut superuser, "q");
+    parked(&mut superuser, "q");
     assert_eq!(db.count("ledger WHERE process = 'q'"), 0);
     db.run("SELECT xdb.resume_process('q')");
     db.completes("q");
@@ -662,19 +663,19 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     superuser.run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(db.all::<String>(called), in_order);
-    // Also calls that were held, and that a crash counted.
+    // Also calls that were parked, and that a crash counted.
     db.run("TRUNCATE ledger");
     superuser.run("SELECT xdb.pause_process_type('Steps')");
-    all.iter().for_each(|(id, priority)| start_with(&mut db, &format!("held-{id}"), "Steps", *priority));
-    wait_until("all are held", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
+    all.iter().for_each(|(id, priority)| start_with(&mut db, &format!("parked-{id}"), "Steps", *priority));
+    wait_until("all are parked", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
     app.cluster().crash();
     app.cluster().launch();
     let (mut db, mut superuser) = (app.db(), app.superuser());
-    // A crash may undo a hold, which is made again.
-    wait_until("all are held still", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
+    // A crash may resume a call, which is parked again.
+    wait_until("all are still parked", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
     superuser.run("SELECT xdb.resume_process_type('Steps')");
-    db.completes("held-low");
-    assert_eq!(db.all::<String>(called), in_order.map(|id| format!("held-{id}")));
+    db.completes("parked-low");
+    assert_eq!(db.all::<String>(called), in_order.map(|id| format!("parked-{id}")));
     assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
     app.done(&[]);
 }

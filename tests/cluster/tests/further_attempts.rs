@@ -58,7 +58,7 @@ fn an_invalid_retry_request_changes_nothing_and_causes_a_warning() {
     db.start("p", "wrong").go();
     wait_until("it has failed", 10, || !views::failures(&mut db, "p").is_empty());
     let failure = views::failures(&mut db, "p").remove(0);
-    assert_eq!(failure["detail"], "no; retryAfterSeconds is negative; final must be true or false");
+    assert_eq!(failure["detail"], "no; retryAfterSeconds is -1; it must not be negative; final must be true or false");
     app.done(&[]);
 }
 

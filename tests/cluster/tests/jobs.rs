@@ -2,7 +2,7 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// Seconds from the request of a state execution to its end.
+/// Seconds from the request of a step to its end.
 fn took(db: &mut Db, process_id: &str, state_execution_id: &str) -> f64 {
     db.one(&format!(
         "SELECT extract(epoch FROM ended_at - started_at)::float8 FROM xdb.state_executions

@@ -18,8 +18,8 @@ fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
     (app, worker)
 }
 
-/// How many calls are held, for any reason.
-fn held(app: &App) -> i64 {
+/// How many calls are parked by pauses.
+fn parked(app: &App) -> i64 {
     app.superuser().count("xdb.task WHERE lane = 2")
 }
 
@@ -51,12 +51,12 @@ fn pause_and_resume_the_execution_of_a_state_machine() {
     assert_eq!(described["pause"], json!({"mode": "WAIT", "reason": "an audit"}));
     // The call that is under way ends, and its answer is applied. The next one does not begin.
     worker.release();
-    wait_until("Two is held", 10, || held(&app) == 1);
+    wait_until("Two is parked", 10, || parked(&app) == 1);
     turns_pass(&mut db, "other");
     assert_eq!(calls_of(&worker, "p"), 1);
     assert_eq!(db.count("xdb.failures WHERE process_id = 'p'"), 0);
     db.run("BEGIN; SELECT xdb.resume_process('p'); ROLLBACK");
-    assert_eq!(held(&app), 1);
+    assert_eq!(parked(&app), 1);
     db.run("SELECT xdb.resume_process('p')");
     assert_eq!(db.completes("p").result(), "done");
     let events = "SELECT event_type FROM xdb.history WHERE event_type LIKE 'Process%ed' ORDER BY event_id";
@@ -87,7 +87,7 @@ fn waits_of_a_paused_process_continue_and_the_mode_decides_about_requests() {
     // Another pause takes its place.
     db.run("SELECT xdb.pause_process('p')");
     db.publish("p", "inbox", json!("hello"));
-    wait_until("the message is taken in, and the call held", 10, || held(&app) == 1);
+    wait_until("the message is taken in, and the call parked", 10, || parked(&app) == 1);
     let error = db.refused(codes::PAUSED, "SELECT xdb.invoke_rpc('p', 'ask', timeout => '300 ms')");
     assert_eq!(error.detail, "It did not end in time.");
     assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
@@ -120,14 +120,14 @@ fn a_pause_ends_by_itself_also_when_the_server_was_down() {
     wait_until("it waits", 10, || views::waits(&mut db, "p").len() == 1);
     db.run("SELECT xdb.pause_process('p', until => now() + interval '1 hour')");
     db.publish("p", "inbox", json!("hello"));
-    wait_until("both are held", 10, || held(&app) == 2);
+    wait_until("both are parked", 10, || parked(&app) == 2);
     assert_eq!(db.all::<String>("SELECT kind FROM xdb.timers"), ["PROCESS_RESUME"]);
     db.refused(codes::INVALID_ARGUMENT, "SELECT xdb.pause_process('p', until => now() - interval '1 s')");
     app.cluster().crash();
     app.cluster().launch();
     let mut db = app.db();
     turns_pass(&mut db, "other");
-    assert_eq!(held(&app), 2, "a crash lets nothing go");
+    assert_eq!(parked(&app), 2, "a crash resumes nothing");
     app.cluster().set_clock(3700.0);
     assert_eq!(db.completes("p").result(), &json!(["hello"]));
     assert_eq!(calls_of(&worker, "q"), 0);
@@ -177,7 +177,7 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
         db.start(&format!("p{number}"), "steps").go();
     }
     db.start("twice", "steps").go();
-    wait_until("all are held", 15, || held(&app) == 301);
+    wait_until("all are parked", 15, || parked(&app) == 301);
     db.run("SELECT xdb.pause_process('twice')");
     turns_pass(&mut db, "other");
     assert_eq!(worker.count(|call| call.target() == "One"), 0);
@@ -185,12 +185,12 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
     app.cluster().launch();
     let mut db = app.db();
     turns_pass(&mut db, "another");
-    assert_eq!(held(&app), 301, "a crash lets nothing go");
+    assert_eq!(parked(&app), 301, "a crash resumes nothing");
     app.session("boss").run("SELECT xdb.resume_process_type('steps')");
     wait_until("they have completed", 30, || {
         db.count("xdb.processes WHERE process_type = 'steps' AND status = 'COMPLETED'") == 300
     });
-    assert_eq!(held(&app), 1, "its own pause is not over");
+    assert_eq!(parked(&app), 1, "its own pause is not over");
     db.run("SELECT xdb.resume_process('twice')");
     db.completes("twice");
     app.done(&[]);
@@ -199,27 +199,27 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
 /// A call whose row is locked is retried later. The calls behind it are released meanwhile, even if many calls of other
 /// pauses lie between.
 #[test]
-fn a_held_call_with_a_locked_row_keeps_no_other_call_held() {
+fn a_parked_call_with_a_locked_row_keeps_no_other_call_parked() {
     let (app, worker) = application("pause_walk", ClusterOptions::default());
     let (mut db, mut boss, mut stops) = (app.db(), app.session("boss"), app.db());
     boss.run("SELECT xdb.pause_process_type('steps'), xdb.pause_process_type('one')");
     db.start("first", "one").go();
-    wait_until("the first is held", 15, || held(&app) == 1);
+    wait_until("the first is parked", 15, || parked(&app) == 1);
     db.run("SELECT count(xdb.start_process('p' || n, 'steps')) FROM generate_series(1, 1100) n");
-    wait_until("the processes between are held", 30, || held(&app) == 1101);
+    wait_until("the processes between are parked", 30, || parked(&app) == 1101);
     db.start("last", "one").go();
-    wait_until("the last is held", 15, || held(&app) == 1102);
+    wait_until("the last is parked", 15, || parked(&app) == 1102);
     stops.run("BEGIN; SELECT xdb.stop_process('first')");
     boss.run("SELECT xdb.resume_process_type('one')");
     db.completes("last");
     stops.run("ROLLBACK");
     db.completes("first");
-    assert_eq!((held(&app), worker.count(|call| call.target() == "One")), (1100, 0));
+    assert_eq!((parked(&app), worker.count(|call| call.target() == "One")), (1100, 0));
     app.done(&[]);
 }
 
 #[test]
-fn the_end_of_a_pause_releases_no_call_that_is_held_after_crashes() {
+fn the_end_of_a_pause_resumes_no_call_that_is_held_after_crashes() {
     let (app, worker) = application("pause_and_crash", ClusterOptions::default());
     let mut db = app.db();
     app.pause();
@@ -231,18 +231,18 @@ fn the_end_of_a_pause_releases_no_call_that_is_held_after_crashes() {
     let mut boss = app.session("boss");
     boss.run("SELECT xdb.pause_process_type('steps'); SELECT xdb.resume_process_type('steps')");
     turns_pass(&mut db, "first");
-    // A starting scheduler checks all held calls.
+    // A starting scheduler checks all parked calls.
     app.kill_scheduler();
     let mut db = app.db();
     turns_pass(&mut db, "second");
     assert_eq!((app.superuser().count("xdb.task WHERE lane = 3"), calls_of(&worker, "p")), (1, 0));
     let thread = |db: &mut Db| db.json("SELECT xdb.describe_process('p') -> 'threads' -> 0");
     assert!(thread(&mut db)["held"].is_string(), "{}", thread(&mut db));
-    // If it is released during a pause, the pause holds it.
+    // If it is retried during a pause, it is parked.
     db.run("SELECT xdb.pause_process('p')");
     assert_eq!(db.one::<i32>("SELECT xdb.retry_now('p')"), 1);
     turns_pass(&mut db, "third");
-    wait_until("the pause holds it", 10, || held(&app) == 1);
+    wait_until("the pause parks it", 10, || parked(&app) == 1);
     assert_eq!(calls_of(&worker, "p"), 0);
     assert!(thread(&mut db)["held"].is_null(), "{}", thread(&mut db));
     db.run("SELECT xdb.resume_process('p')");
@@ -250,14 +250,14 @@ fn the_end_of_a_pause_releases_no_call_that_is_held_after_crashes() {
     app.done(&[]);
 }
 
-/// The lane of held calls is an optimisation. The next scheduler releases calls that are in the lane without a reason,
+/// The lane of parked calls is an optimisation. The next scheduler resumes calls that are in the lane without a reason,
 /// slice by slice.
 #[test]
-fn a_starting_scheduler_releases_calls_that_are_held_without_a_reason() {
+fn a_starting_scheduler_resumes_calls_that_are_parked_without_a_reason() {
     let (app, worker) = application("pause_orphans", ClusterOptions::default());
     let mut db = app.db();
-    // The first scheduler has checked all held calls, and all of them since the registrations. Before that it would
-    // release these calls.
+    // The first scheduler has checked all parked calls, and all of them since the registrations. Before that it would
+    // resume these calls.
     turns_pass(&mut db, "before");
     app.pause();
     db.run(
@@ -270,11 +270,11 @@ fn a_starting_scheduler_releases_calls_that_are_held_without_a_reason() {
     app.resume();
     turns_pass(&mut db, "after");
     let others = ["before", "after"];
-    assert_eq!((held(&app), worker.count(|call| !others.contains(&call.process_id()))), (2501, 0));
+    assert_eq!((parked(&app), worker.count(|call| !others.contains(&call.process_id()))), (2501, 0));
     app.kill_scheduler();
     let mut db = app.db();
     wait_until("all have completed", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 2500);
-    assert_eq!((held(&app), calls_of(&worker, "paused")), (1, 0));
+    assert_eq!((parked(&app), calls_of(&worker, "paused")), (1, 0));
     db.run("SELECT xdb.stop_process('paused')");
     app.done(&[]);
 }
@@ -349,7 +349,7 @@ fn an_immediate_rejection_differs_from_a_request_in_a_sleep_state() {
     assert_eq!(db.count("xdb.processes"), 0);
     boss.run("SELECT xdb.pause_process_type('steps', 'WAIT', reason => 'maintenance')");
     db.start("p", "steps").go();
-    wait_until("it sleeps", 10, || held(&app) == 1);
+    wait_until("it sleeps", 10, || parked(&app) == 1);
     assert_eq!(db.status("p"), "RUNNING");
     let described = db.json("SELECT xdb.describe_process('p')");
     assert_eq!(described["typePause"], json!({"mode": "WAIT", "reason": "maintenance"}));
@@ -375,12 +375,12 @@ fn a_pause_and_a_claim() {
     app.superuser().run("SELECT xdb.resume_engine()");
     worker.wait_for("the call goes out", 10, |call| call.process_id() == "p");
     pauser.run("COMMIT");
-    wait_until("its answer is applied, and the next call held", 10, || held(&app) == 1);
+    wait_until("its answer is applied, and the next call parked", 10, || parked(&app) == 1);
     assert_eq!(calls_of(&worker, "p"), 1);
-    // A process that is paused when its call comes due is held. A process whose pause was rolled back is called.
+    // A process that is paused when its call comes due is parked. A process whose pause was rolled back is called.
     db.run("BEGIN; SELECT xdb.start_process('q', 'steps'); SELECT xdb.pause_process('q'); COMMIT");
     pauser.run("BEGIN; SELECT xdb.pause_process('p', reason => 'no other'); ROLLBACK");
-    wait_until("both are held", 10, || held(&app) == 2);
+    wait_until("both are parked", 10, || parked(&app) == 2);
     turns_pass(&mut db, "other");
     assert_eq!((calls_of(&worker, "p"), calls_of(&worker, "q")), (1, 0));
     db.run("SELECT xdb.resume_process('p'); SELECT xdb.resume_process('q')");
@@ -412,7 +412,7 @@ fn a_pause_and_an_answer_that_dispatches_the_next_call_in_its_turn() {
     pauser.run("COMMIT");
     other.run("ROLLBACK");
     assert_eq!(db.completes("taken_back").result(), "done");
-    wait_until("the call of the other one is held", 10, || held(&app) == 1);
+    wait_until("the call of the other one is parked", 10, || parked(&app) == 1);
     turns_pass(&mut db, "second");
     assert_eq!((calls_of(&worker, "paused"), calls_of(&worker, "taken_back")), (1, 2));
     db.run("SELECT xdb.resume_process('paused')");
@@ -442,9 +442,9 @@ fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
     boss.run("COMMIT");
     db.start("refused", "steps").refused(codes::PAUSED);
     late.run("COMMIT");
-    wait_until("the start that had read the type is held", 10, || held(&app) == 1);
+    wait_until("the start that had read the type is parked", 10, || parked(&app) == 1);
     worker.release();
-    wait_until("so is what follows from the answers", 10, || held(&app) == 3);
+    wait_until("so is what follows from the answers", 10, || parked(&app) == 3);
     turns_pass(&mut db, "other");
     assert_eq!(["before", "after", "late"].map(|id| calls_of(&worker, id)), [1, 1, 0]);
     boss.run("SELECT xdb.resume_process_type('steps')");
@@ -488,19 +488,19 @@ fn a_process_paused_while_it_waits_for_a_lock_continues_after_the_pause() {
     db.completes("holder");
     db.completes("free");
     busy.run("ROLLBACK");
-    wait_until("it is held", 10, || held(&app) == 1);
+    wait_until("it is parked", 10, || parked(&app) == 1);
     app.session("boss").run("SELECT xdb.pause_process_type('locking')");
     db.run("SELECT xdb.resume_process('paused')");
-    wait_until("its type holds it", 10, || held(&app) == 1);
+    wait_until("its type parks it", 10, || parked(&app) == 1);
     app.session("boss").run("SELECT xdb.resume_process_type('locking')");
     db.completes("paused");
     app.done(&[]);
 }
 
-/// Calls of a paused type are held even if they stand behind thousands of calls that wait for a lock. So turns do not
+/// Calls of a paused type are parked even if they stand behind thousands of calls that wait for a lock. So turns do not
 /// find them repeatedly.
 #[test]
-fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
+fn a_call_of_a_paused_type_is_parked_however_many_wait_before_it() {
     let (app, worker) = application("pause_behind", ClusterOptions::default());
     register_locking(&app);
     worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
@@ -514,7 +514,7 @@ fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
     let waiting = "SELECT count(*) FROM xdb.task WHERE lease_until = 'infinity'";
     wait_until("they wait for the lock", 30, || app.superuser().one::<i64>(waiting) == 1499);
     db.start("p", "steps").go();
-    wait_until("it is held", 10, || held(&app) == 1);
+    wait_until("it is parked", 10, || parked(&app) == 1);
     db.run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE process_type = 'locking'");
     worker.heal();
     worker.release();
@@ -523,7 +523,7 @@ fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
     app.done(&[]);
 }
 
-/// Many calls of a paused type are due. Another type of the same worker waits only for the turns that hold them, a
+/// Many calls of a paused type are due. Another type of the same worker waits only for the turns that park them, a
 /// thousand at a time.
 #[test]
 fn a_paused_type_with_many_due_calls_does_not_delay_another_one_for_long() {
@@ -579,11 +579,11 @@ fn a_paused_type_with_100_000_due_calls_delays_another_one_by_ten_seconds_at_mos
     let (took, _) = timed(|| db.completes("behind"));
     println!("the other type waited for {took:?}");
     assert!(took < Duration::from_secs(10), "{took:?}");
-    wait_until("all are held", 60, || held(&app) == 100_000);
+    wait_until("all are parked", 60, || parked(&app) == 100_000);
     assert_eq!(worker.count(|call| call.target() == "One"), 0);
     let (took, _) = timed(|| {
         app.session("boss").run("SELECT xdb.resume_process_type('steps')");
-        wait_until("they are released", 60, || held(&app) == 0);
+        wait_until("they are resumed", 60, || parked(&app) == 0);
     });
     println!("they were released in {took:?}");
 }

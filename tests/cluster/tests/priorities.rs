@@ -111,16 +111,16 @@ fn a_process_continues_while_no_call_with_a_higher_priority_waits() {
     app.done(&[]);
 }
 
-/// After a pause, no held call is made before all held calls with a higher priority are released too.
+/// After a pause, no parked call is made before all parked calls with a higher priority are resumed too.
 #[test]
-fn calls_released_by_the_end_of_a_pause_are_made_in_the_order_of_their_priorities() {
+fn calls_resumed_by_the_end_of_a_pause_are_made_in_the_order_of_their_priorities() {
     let (app, worker) = application("priority_freed");
     let (mut db, mut boss) = (app.db(), app.session("boss"));
     boss.run("SELECT xdb.pause_process_type('todo')");
     for (id, priority) in [("low", Some(-4)), ("plain", None), ("high", Some(4)), ("top", Some(9))] {
         start(&mut db, id, "todo", priority);
     }
-    wait_until("all are held", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 4);
+    wait_until("all are parked", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 4);
     boss.run("SELECT xdb.resume_process_type('todo')");
     db.completes("low");
     assert_eq!(called_processes(&worker), ["top", "high", "plain", "low"]);
@@ -137,7 +137,7 @@ fn priorities_outlast_pauses_backoff_and_crashes() {
     start(&mut db, "high", "todo", Some(4));
     start(&mut db, "paused", "todo", Some(9));
     db.run("SELECT xdb.pause_process('paused')");
-    wait_until("all are held", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 3);
+    wait_until("all are parked", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 3);
     app.cluster().crash();
     app.cluster().launch();
     let mut db = app.db();

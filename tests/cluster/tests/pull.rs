@@ -213,14 +213,14 @@ fn an_expired_lease_is_a_failed_attempt_despite_pauses() {
     superuser.run("SELECT xdb.pause_process_type('patient')");
     let all = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10, wait => '20 s')";
     assert_eq!(db.all::<String>(all), Vec::<String>::new());
-    let held = "SELECT process_id FROM xdb.task JOIN xdb.process_execution USING (execution_id) WHERE lane = 2";
-    assert_eq!(superuser.all::<String>(held), ["q"]);
+    let parked = "SELECT process_id FROM xdb.task JOIN xdb.process_execution USING (execution_id) WHERE lane = 2";
+    assert_eq!(superuser.all::<String>(parked), ["q"]);
     other.run("ROLLBACK");
     superuser.run("SELECT xdb.resume_process_type('patient')");
     // It counts, and its backoff holds.
     let mut claimed = Vec::new();
     let now = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10)";
-    wait_until("the held one is claimed, and the attempt is noted", 20, || {
+    wait_until("the parked one is claimed, and the attempt is noted", 20, || {
         claimed.extend(db.all::<String>(now));
         !claimed.is_empty() && db.count("xdb.failures WHERE process_id = 'p'") > 0
     });
@@ -297,14 +297,14 @@ fn a_waiting_pull_worker_is_woken_by_the_commit_that_makes_a_call_due() {
     app.done(&[]);
 }
 
-/// No session polls. The engine releases a held call.
+/// No session polls. The engine resumes a parked call.
 #[test]
 #[ignore = "needs the build for tests"]
 fn a_waiting_pull_worker_is_woken_by_the_end_of_a_pause() {
     let app = application("pull_resumed", ClusterOptions::default().set("xdb.test_poll_interval", "1h"));
     app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
     let (mut db, mut superuser) = (app.db(), app.superuser());
-    let held = |superuser: &mut Db, db: &mut Db| {
+    let parked = |superuser: &mut Db, db: &mut Db| {
         assert_eq!(db.count("xdb.claim_calls('pull')"), 0, "it is paused");
         assert_eq!(superuser.count("xdb.task WHERE lane = 2"), 1);
     };
@@ -315,7 +315,7 @@ fn a_waiting_pull_worker_is_woken_by_the_end_of_a_pause() {
     };
     superuser.run("SELECT xdb.pause_process_type('plain')");
     db.start("type", "plain").go();
-    held(&mut superuser, &mut db);
+    parked(&mut superuser, &mut db);
     let call = gets_soon(&app, "a resumed type", &mut |_| {
         app.superuser().run("SELECT xdb.resume_process_type('plain')");
     });
@@ -323,7 +323,7 @@ fn a_waiting_pull_worker_is_woken_by_the_end_of_a_pause() {
     db.run("BEGIN");
     db.start("process", "plain").go();
     db.run("SELECT xdb.pause_process('process'); COMMIT");
-    held(&mut superuser, &mut db);
+    parked(&mut superuser, &mut db);
     complete(
         &gets_soon(&app, "a resumed process", &mut |db| db.run("SELECT xdb.resume_process('process')")),
         "process",
@@ -331,9 +331,9 @@ fn a_waiting_pull_worker_is_woken_by_the_end_of_a_pause() {
     // By itself.
     superuser.run("SELECT xdb.pause_process_type('plain', until => now() + interval '8 seconds')");
     db.start("until", "plain").go();
-    held(&mut superuser, &mut db);
+    parked(&mut superuser, &mut db);
     complete(&gets_soon(&app, "the end of a pause", &mut |_| {}), "until");
-    // While a transaction that ends the pause is open, no process holds calls.
+    // While a transaction that ends the pause is open, no process parks calls.
     superuser.run("SELECT xdb.pause_process_type('plain')");
     db.start("between", "plain").go();
     superuser.run("BEGIN; SELECT xdb.resume_process_type('plain')");
@@ -553,14 +553,18 @@ fn calls_of_a_removed_function_are_claimed_by_the_pull_worker_at_any_priority() 
     let mut db = app.db();
     for (id, options) in [("none", "{}"), ("low", r#"{"priority": -5}"#), ("high", r#"{"priority": 5}"#)] {
         db.run(&format!("SELECT xdb.start_process('{id}', 'leaves', options => '{options}')"));
-        db.run(&format!("SELECT xdb.start_process('held-{id}', 'leaves', options => '{options}')"));
+        db.run(&format!("SELECT xdb.start_process('parked-{id}', 'leaves', options => '{options}')"));
     }
     wait_until("each was called", 20, || {
         db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded')") >= 6
     });
-    db.run("SELECT xdb.pause_process('held-none'), xdb.pause_process('held-low'), xdb.pause_process('held-high')");
+    db.run(
+        "SELECT xdb.pause_process('parked-none'), xdb.pause_process('parked-low'), xdb.pause_process('parked-high')",
+    );
     register(json!({}));
-    db.run("SELECT xdb.resume_process('held-none'), xdb.resume_process('held-low'), xdb.resume_process('held-high')");
+    db.run(
+        "SELECT xdb.resume_process('parked-none'), xdb.resume_process('parked-low'), xdb.resume_process('parked-high')",
+    );
     let answer = jsonb(&force_complete(json!("pulled")).json());
     for _ in 0..6 {
         let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");

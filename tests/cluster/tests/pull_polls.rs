@@ -119,7 +119,7 @@ fn the_scheduler_sleeps_while_a_pull_worker_works() {
 #[test]
 fn the_backlog_of_other_shards_is_not_scanned() {
     const BACKLOG: i64 = 50_000;
-    const CALLS: usize = 40;
+    const CALLS: i64 = 40;
     let app = application("polls_shards");
     let (mut worker, mut superuser) = (app.db(), app.superuser());
     // No worker claims these calls.
@@ -128,18 +128,70 @@ fn the_backlog_of_other_shards_is_not_scanned() {
          SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour', 'app'::regrole
          FROM xdb.worker w, generate_series(1, {BACKLOG})"
     ));
-    start(&mut app.db(), "p", 150, 0);
+    start(&mut app.db(), "p", 600, 0);
     let mut read = |worker: &mut Db| {
         worker.run("SELECT pg_stat_force_next_flush()");
         superuser.one::<i64>("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'task_claim'")
     };
-    let before = read(&mut worker);
-    for _ in 0..CALLS {
-        worker.one::<String>("SELECT token FROM xdb.claim_calls('pull', shards => '[512,1023]')");
-    }
-    let read = read(&mut worker) - before;
-    assert!(read < CALLS as i64 * BACKLOG, "{read} entries were read for {CALLS} calls");
+    let mut read_by = |claims: i64| {
+        let before = read(&mut worker);
+        for _ in 0..claims {
+            worker.one::<String>("SELECT token FROM xdb.claim_calls('pull', shards => '[512,1023]')");
+        }
+        read(&mut worker) - before
+    };
+    // A cursor begins at the head, and follows after twice its margin.
+    wait_until("the session scans from its cursor", 20, || read_by(1) < BACKLOG);
+    // Only scans from the head walk over the backlog. They take a twentieth of the time.
+    let read = read_by(CALLS);
+    assert!(read < CALLS / 4 * BACKLOG, "{read} entries were read for {CALLS} calls");
     app.superuser().run("DELETE FROM xdb.task WHERE due_at < now() - interval '30 minutes'");
+    app.done(&[]);
+}
+
+#[test]
+fn calls_of_other_shards_that_come_due_wake_no_session() {
+    let app = application("polls_others");
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    // The worker's line is known.
+    start(&mut db, "known", 1, 0);
+    let token: String = worker.one("SELECT token FROM xdb.claim_calls('pull')");
+    superuser.run(
+        "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+         SELECT gen_random_uuid(), 2, 0, w.worker_id, 'EXECUTE_API', now() + n * interval '20 ms', 'app'::regrole
+         FROM xdb.worker w, generate_series(1, 500) n",
+    );
+    statements(&mut superuser);
+    let (took, ()) =
+        timed(|| worker.run("SELECT * FROM xdb.claim_calls('pull', wait => '4 s', shards => '[512,1023]')"));
+    let polls = statements(&mut superuser).iter().filter(|text| text.starts_with("WITH worker AS")).count();
+    // One for each poll interval.
+    let most = 5 + 2 * took.as_secs() as usize;
+    assert!(polls <= most, "{polls} polls in {took:?}");
+    superuser.run("DELETE FROM xdb.task WHERE seq = 2");
+    worker.run(&format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!(null)).json()));
+    app.done(&[]);
+}
+
+/// A session that locked nothing finds the call of its token in two statements, once.
+#[test]
+fn the_call_of_an_answer_is_loaded_once() {
+    let app = application("polls_answers");
+    let (mut db, mut worker, mut superuser) = (app.db(), app.db(), app.superuser());
+    let locks = json!({"loadLocalAttributes": {"policy": "ALL", "lockType": "SHARE_LOCK"}});
+    app.register_with("pull", "locking", &Definition::starting_with("Only").step_with("Only", locks));
+    for (process_type, most) in [("plain", 9), ("locking", 10)] {
+        for round in 0..3 {
+            db.start(&format!("{process_type}-{round}"), process_type).go();
+            let token: String = worker.one("SELECT token FROM xdb.claim_calls('pull')");
+            statements(&mut superuser);
+            worker.run(&format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!(null)).json()));
+            let all = statements(&mut superuser);
+            let count = |part| all.iter().filter(|text| text.contains(part)).count();
+            assert_eq!((count("pg_has_role"), count("without_arrivals")), (1, 1), "{all:#?}");
+            assert!(all.len() <= most, "{process_type}: {all:#?}");
+        }
+    }
     app.done(&[]);
 }
 
@@ -164,6 +216,27 @@ fn owners_take_turns_regardless_of_priorities() {
         let at_once: Vec<String> = app.db().all(claim);
         assert_eq!(at_once.iter().filter(|id| id.contains("-low")).count(), 5, "{at_once:?}");
         app.superuser().run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE status = 'RUNNING'");
+    }
+    app.done(&[]);
+}
+
+/// An owner's turn comes after the owner that the session served last, although no call was due in between.
+#[test]
+fn owners_take_turns_although_calls_trickle_in() {
+    const ROLES: [&str; 3] = ["app", "other", "boss"];
+    let app = application("polls_trickle");
+    let (mut owners, mut worker) = (ROLES.map(|role| app.session(role)), app.db());
+    let claim = "SELECT split_part(request->'context'->>'processId', '-', 1) FROM xdb.claim_calls('pull')";
+    let mut served = Vec::new();
+    for round in 0..10 {
+        assert_eq!(worker.all::<String>(claim), Vec::<String>::new());
+        for (role, db) in ROLES.iter().zip(&mut owners) {
+            start(db, &format!("{role}-{round}"), 1, 0);
+        }
+        served.extend(ROLES.map(|_| worker.one::<String>(claim)));
+    }
+    for (nth, owner) in served.iter().enumerate() {
+        assert_eq!(*owner, served[nth % ROLES.len()], "{served:?}");
     }
     app.done(&[]);
 }

@@ -301,7 +301,7 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
     db.run(&with_id("jobs", "known"));
     (0..2).for_each(|_| db.run(publish));
     let refusal = until_refused(&mut db, "there are too many", publish);
-    assert!(refusal.message.contains("have reached their limit"), "{refusal:?}");
+    assert!(refusal.message.contains("has reached its limit of messages"), "{refusal:?}");
     assert!(refusal.detail.contains("xdb.max_queue_messages is 3"), "{refusal:?}");
     second.refused(codes::OVER_QUOTA, publish);
     second.run("ROLLBACK");
@@ -312,7 +312,7 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
     other.run("SELECT xdb.publish_global('others', '1')");
     // A step of the role is refused. Steps of other roles are not.
     db.start("s", "send").go();
-    let words = ["the messages of the role in global queues have reached their limit"];
+    let words = ["the publishing role has reached its limit of messages in global queues"];
     wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "s", &words));
     // In a new server it is counted again.
     drop((db, other, second));
@@ -356,7 +356,7 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     db.start("p1", "mail").options(json!({"requestId": "r"})).go();
     db.run(&start("p2"));
     let error = until_refused(&mut db, "there are two", &start("p3"));
-    let what = "the current role has reached its limit of running processes: xdb.max_running_processes is 2";
+    let what = "role \"app\" has reached its limit of running processes: xdb.max_running_processes is 2";
     assert_eq!(error.message, what);
     assert!(error.hint.contains("ALTER ROLE"), "{error:?}");
     let bulk = r#"SELECT xdb.start_processes('[{"process_id": "p3", "process_type": "mail"}]')"#;

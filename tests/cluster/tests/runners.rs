@@ -418,7 +418,8 @@ fn a_table_in_which_a_process_crashed_is_avoided_and_first_used_by_a_runner() {
     db.start("p", "mine").key("p").go();
     let mut superuser = app.superuser();
     wait_until("the table is named", 30, || {
-        views::engine(&mut superuser).contains("public.mine: an engine process crashed in it")
+        views::engine(&mut superuser)
+            .contains("public.mine: a statement could not be cancelled, so the engine process ended itself")
     });
     db.run("DROP TRIGGER stubborn ON mine");
     wait_until("its call waits for a runner", 30, || {
@@ -432,7 +433,12 @@ fn a_table_in_which_a_process_crashed_is_avoided_and_first_used_by_a_runner() {
     assert_ne!(written_by(&mut db, "p"), scheduler, "the first use is a runner's");
     let shown = views::engine(&mut superuser);
     assert!(!shown.contains("public.mine: "), "{shown}");
-    assert!(shown.contains("all tables of processes of app: an engine process crashed in one"), "{shown}");
+    assert!(
+        shown.contains(
+            "all tables of processes of app: a statement could not be cancelled, so the engine process ended itself"
+        ),
+        "{shown}"
+    );
     app.cluster().set("xdb.now", "1 hour 1 min");
     db.start("q", "mine").key("q").go();
     db.completes("q");
@@ -468,7 +474,7 @@ fn a_machine_that_stood_still_costs_no_process() {
     signal(scheduler, libc::SIGCONT);
     slow.complete(started);
     assert_eq!(slow.app.scheduler(), scheduler, "no other one was started");
-    assert!(!views::engine(&mut slow.app.superuser()).contains("an engine process crashed"));
+    assert!(!views::engine(&mut slow.app.superuser()).contains("could not be cancelled"));
     slow.app.done(&[]);
 }
 
@@ -504,13 +510,18 @@ fn a_role_crashes_the_scheduler_once_even_with_many_deadly_tables() {
             modest.completes(&id)
         });
         assert!(took < Duration::from_secs(5), "{id} took {took:?} beside tables that kill");
-        views::engine(&mut superuser).matches(": an engine process crashed in it").count() == TABLES
+        views::engine(&mut superuser).matches("public.deadly_").count() == TABLES
     });
     let deaths =
         app.cluster().log().lines().filter(|line| line.contains("FATAL") && line.contains("xdb scheduler")).count();
     assert_eq!(deaths, 1, "later ones are runners'");
     let shown = views::engine(&mut superuser);
-    assert!(shown.contains("all tables of processes of app: an engine process crashed in one"), "{shown}");
+    assert!(
+        shown.contains(
+            "all tables of processes of app: a statement could not be cancelled, so the engine process ended itself"
+        ),
+        "{shown}"
+    );
     app.done(&["terminating background worker"]);
 }
 
@@ -538,7 +549,7 @@ fn a_runner_that_cannot_be_started_is_reported() {
     wait_until("no table needs a runner", 20, || {
         superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none()
     });
-    slow.app.done(&["no free background worker process"]);
+    slow.app.done(&["worker processes of max_worker_processes are in use"]);
 }
 
 #[test]

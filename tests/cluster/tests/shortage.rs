@@ -55,7 +55,7 @@ fn calls_beyond_the_descriptors_queue_up() {
     let mut db = app.db();
     db.run(&format!("SELECT count(xdb.start_process('p' || n, 'slow')) FROM generate_series(1, {CALLS}) n"));
     let mut status = app.superuser();
-    wait_until("all are in flight", 20, || status.one::<i32>("SELECT in_flight FROM xdb.status()") == CALLS as i32);
+    wait_until("all are under way", 20, || status.one::<i32>("SELECT in_flight FROM xdb.status()") == CALLS as i32);
     wait_until("status says what to raise", 20, || {
         let reason: Option<String> = status.one("SELECT reason FROM xdb.status()");
         reason.is_some_and(|reason| reason.contains("max_files_per_process"))

@@ -135,7 +135,7 @@ fn changes_by_hand_are_found() {
             "INSERT INTO xdb.state_execution (execution_id, seq, shard, state_id, number, status, started_at, ended_at)
           VALUES ('$ID', 9, 1, 'X', 1, 'ABORTED', now(), now())"
                 .into(),
-            "state_execution {\"seq\": 9}: should not be there",
+            "state_execution {\"seq\": 9}: unexpected row",
         ),
         (task("Rest", "due_at = now()"), "task {\"seq\": 3}: due_at is"),
         (task("Often", "due_at = now()"), "task {\"seq\": 4}: due_at is"),
@@ -154,7 +154,7 @@ fn changes_by_hand_are_found() {
             "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
           VALUES ('$ID', 2, 1, 1, 'EXECUTE_API', 'infinity', 0)"
                 .into(),
-            "task {\"seq\": 2}: should not be there",
+            "task {\"seq\": 2}: unexpected row",
         ),
         (
             "UPDATE xdb.timer SET fire_at = now() WHERE $OURS AND seq = 0".into(),
@@ -170,14 +170,14 @@ fn changes_by_hand_are_found() {
         ),
         (
             "UPDATE xdb.timer SET command = 4 WHERE $OURS AND seq = 2".into(),
-            "timer {\"seq\": 2, \"command\": 4}: should not be there",
+            "timer {\"seq\": 2, \"command\": 4}: unexpected row",
         ),
         ("DELETE FROM xdb.timer WHERE $OURS AND seq = 0".into(), "timer {\"seq\": 0, \"command\": 0}: is missing"),
         (
             "DELETE FROM xdb.queue_waiter WHERE $OURS".into(),
             "queue_waiter {\"seq\": 2, \"queue_name\": \"inbox\", \"wait_order\":",
         ),
-        ("UPDATE xdb.queue_waiter SET wait_order = 1 WHERE $OURS".into(), "\"wait_order\": 1}: should not be there"),
+        ("UPDATE xdb.queue_waiter SET wait_order = 1 WHERE $OURS".into(), "\"wait_order\": 1}: unexpected row"),
         (
             "UPDATE xdb.queue_message SET payload = '[9]' WHERE $OURS AND number = 2".into(),
             "payload is [9] and should be [2]",
@@ -189,7 +189,7 @@ fn changes_by_hand_are_found() {
         ("UPDATE xdb.queue_message SET received_at = now() WHERE $OURS AND number = 2".into(), "received_at is"),
         (
             "UPDATE xdb.queue_message SET queue_name = 'inbox' WHERE $OURS AND number = 2".into(),
-            "queue_message {\"number\": 2, \"queue_name\": \"inbox\"}: should not be there",
+            "queue_message {\"number\": 2, \"queue_name\": \"inbox\"}: unexpected row",
         ),
         (
             "DELETE FROM xdb.queue_message WHERE $OURS AND number = 1".into(),
@@ -205,7 +205,7 @@ fn changes_by_hand_are_found() {
         ),
         (
             "INSERT INTO xdb.message_key VALUES ('$ID', 'inbox', 'never')".into(),
-            "message_key {\"message_id\": \"never\", \"queue_name\": \"inbox\"}: should not be there",
+            "message_key {\"message_id\": \"never\", \"queue_name\": \"inbox\"}: unexpected row",
         ),
         ("UPDATE xdb.inbox SET shard = (shard + 1) % 1024 WHERE $OURS".into(), ": shard is"),
         (
@@ -218,7 +218,7 @@ fn changes_by_hand_are_found() {
         ),
         (
             "INSERT INTO xdb.local_attribute VALUES ('$ID', 'n', '0')".into(),
-            "local_attribute {\"key\": \"n\"}: should not be there",
+            "local_attribute {\"key\": \"n\"}: unexpected row",
         ),
     ];
     let changes: Vec<(&str, &str)> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
@@ -345,9 +345,9 @@ fn leftover_waits_of_a_closed_process_are_found() {
             ("UPDATE xdb.process_execution SET closed_at = now() WHERE $OURS", "closed_at is"),
             ("UPDATE xdb.state_execution SET status = 'COMPLETED' WHERE $OURS AND seq = 2", "should be \"ABORTED\""),
             ("UPDATE xdb.state_execution SET last_failure = NULL WHERE $OURS AND seq = 4", "last_failure is null"),
-            (task, "task {\"seq\": 3}: should not be there"),
-            (timer, "timer {\"seq\": 0, \"command\": 0}: should not be there"),
-            (message, "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: should not be there"),
+            (task, "task {\"seq\": 3}: unexpected row"),
+            (timer, "timer {\"seq\": 0, \"command\": 0}: unexpected row"),
+            (message, "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: unexpected row"),
             ("INSERT INTO xdb.queue_waiter VALUES ('$ID', 'inbox', 5, 2)", "queue_waiter {"),
             ("INSERT INTO xdb.message_key VALUES ('$ID', 'inbox', 'first')", "message_key {"),
             (arrival, "inbox {\"inbox_id\": "),
@@ -499,7 +499,7 @@ fn columns_without_an_event_are_compared_too() {
             "UPDATE xdb.mapped_table SET key_columns = ARRAY['a', 'b'] WHERE relation = 'users'::regclass".to_owned(),
             fit,
         ),
-        ("INSERT INTO xdb.purged VALUES ('$ID')".to_owned(), "purged: should not be there"),
+        ("INSERT INTO xdb.purged VALUES ('$ID')".to_owned(), "purged: unexpected row"),
     ];
     let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
     tamper(&app, "mapped", &changes);

@@ -35,13 +35,13 @@ fn messages_of_global_queues_that_a_state_has_are_checked() {
                 "INSERT INTO xdb.global_message (queue_name, bytes, owner, owner_name, published_at, fresh, taken_by, taken_seq, \
                  taken_command, taken_at) VALUES ('jobs', 0, 10, 'x', now(), false, '$ID', 1, 1, now())"
                     .into(),
-                "}: should not be there",
+                "}: unexpected row",
             ),
             (
                 "DELETE FROM xdb.global_waiter WHERE $OURS".into(),
                 "global_waiter {\"seq\": 1, \"command\": 2}: is missing",
             ),
-            ("UPDATE xdb.global_waiter SET command = 1 WHERE $OURS".into(), "\"command\": 1}: should not be there"),
+            ("UPDATE xdb.global_waiter SET command = 1 WHERE $OURS".into(), "\"command\": 1}: unexpected row"),
             ("UPDATE xdb.global_waiter SET queue_name = 'jobs' WHERE $OURS".into(), "should be \"none\""),
             ("UPDATE xdb.global_waiter SET key = NULL WHERE $OURS".into(), "key is null and should be \"k\""),
             ("UPDATE xdb.global_waiter SET at_least = 1 WHERE $OURS".into(), "at_least is 1 and should be 3"),
@@ -57,7 +57,7 @@ fn messages_of_global_queues_that_a_state_has_are_checked() {
         let left = format!(
             "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, at_least) VALUES ('{id}', 1, 2, 'none', 3)"
         );
-        tamper(&app, history, &[(left.as_str(), "global_waiter {\"seq\": 1, \"command\": 2}: should not be there")]);
+        tamper(&app, history, &[(left.as_str(), "global_waiter {\"seq\": 1, \"command\": 2}: unexpected row")]);
     }
     app.done(&[]);
 }

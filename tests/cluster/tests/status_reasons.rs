@@ -92,7 +92,7 @@ fn a_shortage_of_worker_processes_is_named_in_each_database() {
         })
         .collect();
     for db in &mut others {
-        shows(db, "backing off", "no free background worker process: max_worker_processes are in use");
+        shows(db, "backing off", "all 3 worker processes of max_worker_processes are in use");
     }
     app.superuser().run("DROP EXTENSION xdb");
     let running = |db: &mut Db| db.one::<bool>("SELECT state = 'running' AND reason IS NULL FROM xdb.status()");

@@ -14,13 +14,13 @@ fn pulled(app: &App, process_type: &str, definition: &Definition) {
 /// process closes when it can.
 #[test]
 fn an_open_claim_keeps_a_process_open_and_the_engine_continues() {
-    let app = App::new("together_claim");
+    let app = App::alone("together_claim", ClusterOptions::default());
     pulled(&app, "pulled", &one_step());
     let (mut db, mut holder, mut superuser) = (app.db(), app.db(), app.superuser());
     let claimed = |db: &mut Db| db.one::<String>("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
-    for what in ["claim", "extend", "give back"] {
+    for (shift, what) in [("2 hours", "claim"), ("4 hours", "extend"), ("6 hours", "give back")] {
         let process = what.replace(' ', "_");
-        db.start(&process, "pulled").timeout("4 seconds").go();
+        db.start(&process, "pulled").timeout("1 hour").go();
         let token = if what == "claim" { String::new() } else { claimed(&mut holder) };
         holder.run("BEGIN");
         match what {
@@ -28,6 +28,7 @@ fn an_open_claim_keeps_a_process_open_and_the_engine_continues() {
             "extend" => holder.run(&format!("SELECT xdb.extend_call('{token}', '1 hour')")),
             _ => holder.run(&format!("SELECT xdb.fail_call('{token}')")),
         }
+        app.cluster().set("xdb.now", shift);
         let closing = format!("xdb.process_execution WHERE process_id = '{process}' AND closing = 'UNCONDITIONAL'");
         wait_until(&format!("the timeout waits for the session that has it ({what})"), 30, || {
             superuser.count(&closing) == 1
@@ -75,7 +76,7 @@ fn calls_follow_their_type_away_from_an_idle_pull_worker() {
         pulled(&app, process_type, &one_step());
         db.start(process_type, process_type).go();
         db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
-        // The call is held, and released after the type has moved.
+        // The call is parked, and resumed after the type has moved.
         db.start(&format!("{process_type}_paused"), process_type).go();
         db.run(&format!("SELECT xdb.pause_process('{process_type}_paused')"));
     }

@@ -222,7 +222,7 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
             _ => {}
         }
     }
-    // The numbers of state executions give the order of consumption.
+    // The numbers of steps give the order of consumption.
     let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for (uid, message) in page.messages.iter().filter(|(_, message)| message.place > 0) {
         if let Some(effect) = consumed.get(uid.as_str()).and_then(|by| by.first()) {

@@ -175,7 +175,7 @@ fn executes(call: &Call, nonce: u64, mut effect: Value) -> Answer {
     }
 }
 
-/// The number of a state execution among those of its state.
+/// The number of a step among those of its state.
 fn nth(call: &Call) -> u64 {
     call.state_execution_id().rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }

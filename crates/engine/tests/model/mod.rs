@@ -22,7 +22,7 @@ pub struct Model {
     pub closed: Option<Closed>,
     /// A graceful completion was requested.
     pub completing: bool,
-    /// All state executions, in the order of their starts. The first one has the number 1.
+    /// All steps, in the order of their starts. The first one has the number 1.
     pub states: Vec<State>,
     /// All messages that local queues have received.
     pub received: Vec<Received>,
@@ -217,7 +217,7 @@ impl Model {
         self.written.iter().rev().find(|(written, _)| written == key).map(|(_, value)| value)
     }
 
-    /// The id of a state execution, as people see it.
+    /// The id of a step, as people see it.
     pub fn id(&self, seq: StateSeq) -> StateExecutionId {
         let state = self.state(seq).expect("there is such a state");
         StateExecutionId { state_id: state.state_id.clone(), number: state.number }

@@ -96,7 +96,7 @@ def test_a_retryable_error_is_tried_again_and_then_fails_the_process(client: Any
     if isinstance(client, Simulator):
         client.run_until_closed("f")
     outcome = client.wait(Fails, "f")
-    reason = "state broken-1 failed after 2 attempts: come back later"
+    reason = "step broken-1 failed at attempt 2: come back later"
     assert (outcome.status, outcome.output, outcome.reason) == ("FAILED", None, reason)
     with pytest.raises(xdb.NotCompleted) as failed:
         _ = outcome.result

@@ -43,7 +43,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The number of state executions: the first one, the threads, and the one that joins them.
+/// The number of steps: the first one, the threads, and the one that joins them.
 fn steps(processes: u64, width: u64) -> u64 {
     processes * (width + 2)
 }

@@ -1,18 +1,18 @@
-//! Calls that are held because their process or its type is paused. They are in a lane of the table `task` from which
+//! Calls that are parked because their process or its type is paused. They are in a lane of the table `task` from which
 //! no process claims, so they don't slow down other calls.
 //!
 //! * The scheduler checks a call when it claims or dispatches the call, and then moves the call to this lane. A runner
 //!   does the same with calls that functions answer, and gives workers' calls back to the scheduler.
 //! * A transaction that moves a call to this lane has locked the row with the pause. So a transaction that ends the
 //!   pause waits for it, and then sees the call.
-//! * The end of a process's pause moves its calls back at once, under the lock of the execution.
+//! * The end of a process's pause resumes its calls at once, under the lock of the execution.
 //! * After the end of a type's pause, the scheduler walks through the lane in slices. A new scheduler does so too.
 //!
-//! The lane is only an optimisation: a call that is moved back too early is found and held again.
+//! The lane is only an optimisation: a call that is resumed too early is found and parked again.
 
 use super::StateKey;
 use super::claim::{FIRST_PLACE, NO_LEASE, TaskPlace};
-use super::lanes::{HELD_LANE, SCHEDULERS_LANE, own_place};
+use super::lanes::{PARKED_LANE, SCHEDULERS_LANE, own_place};
 use super::lines::{OfLevel, in_level, parameters};
 use super::registry::{TypeId, WorkerId};
 use super::table::{Gives, Record, batch, rows, statements};
@@ -30,7 +30,7 @@ use xdb_sched::lines::Level;
 /// The most calls that one statement moves, of each level.
 const SLICE: i64 = 1000;
 
-/// The columns of a call's position among the held calls, in the order of the index.
+/// The columns of a call's position among the parked calls, in the order of the index.
 const PLACE: [&str; 6] = ["t.worker_id", "t.owner", "t.priority", "t.due_at", "t.execution_id", "t.seq"];
 
 /// The condition that the type `y` is paused.
@@ -39,14 +39,14 @@ fn is_paused(now: &str) -> String {
 }
 
 statements! {
-    HOLD_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
+    PARK_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
             WHERE p.execution_id = ANY ($1) AND p.pause_mode IS NOT NULL ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
+        UPDATE xdb.task t SET lane = {PARKED_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>())
-        => fn hold_paused(keys: [StateKey]) -> Vec<StateKey>;
-    // Holds the found calls, which are locked, and the first calls of each level, of any type. So at most one slice of
+        => fn park_paused(keys: [StateKey]) -> Vec<StateKey>;
+    // Parks the found calls, which are locked, and the first calls of each level, of any type. So at most one slice of
     // each level is read.
-    HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
+    PARK_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($4) AND {} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq, false AS is_found FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = {SCHEDULERS_LANE} AND {} \
@@ -58,22 +58,22 @@ statements! {
             WHERE s.is_found OR t.lane = {SCHEDULERS_LANE} AND (t.lease_until IS NULL OR CASE WHEN $7 = 0 THEN t.lease_epoch <> 0 \
                 ELSE t.lease_epoch < $7 OR t.lease_until <= $8 END) \
             FOR UPDATE OF t SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
+        UPDATE xdb.task t SET lane = {PARKED_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$6"), batch::<OfLevel>(), in_level("v"));
-    STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}) AS is_held")
-        => fn still_held(ids: &[ExecutionId]) -> bool;
-    LET_GO = format!("UPDATE xdb.task t SET {} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE}", own_place())
+    STILL_PARKED = format!("SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id) \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} LIMIT 1")
+        => fn still_parked(ids: &[ExecutionId]) -> Option<String>;
+    RESUME = format!("UPDATE xdb.task t SET {} \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE}", own_place())
         => fn own_places(ids: &[ExecutionId]) -> ();
-    // From the end of the index, so that an owner's calls with a high priority are released first.
+    // From the end of the index, so that an owner's calls with a high priority are resumed first.
     WALK = format!("WITH slice AS MATERIALIZED (SELECT {by} FROM xdb.task t \
-            WHERE t.lane = {HELD_LANE} AND ({by}) < ($1, $2, $3, $4, $5, $6) ORDER BY {desc} LIMIT {SLICE}), \
+            WHERE t.lane = {PARKED_LANE} AND ({by}) < ($1, $2, $3, $4, $5, $6) ORDER BY {desc} LIMIT {SLICE}), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {is_paused} \
-            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL), \
+            WHERE t.lane = {PARKED_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
         moved AS (UPDATE xdb.task t SET {own_place} FROM locked l \
@@ -84,13 +84,13 @@ statements! {
         by = PLACE.join(", "), desc = PLACE.join(" DESC, ") + " DESC", is_paused = is_paused("$7"), own_place = own_place());
 }
 
-/// Holds those of these due, locked calls whose processes are paused. Calls whose process another transaction has
-/// locked are skipped. Returns the held calls.
-pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
-    Ok(held_now(hold_paused(spi, keys)?))
+/// Parks those of these due, locked calls whose processes are paused. Calls whose process another transaction has
+/// locked are skipped. Returns the parked calls.
+pub fn park_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
+    Ok(parked_now(park_paused(spi, keys)?))
 }
 
-/// Due calls of paused types that were found, and the levels in which they were found. The levels may have more of them.
+/// Due calls of paused types that were found, and the levels in which they were found. The levels may have more.
 #[derive(Default)]
 pub struct OfPausedTypes {
     pub types: BTreeSet<TypeId>,
@@ -98,10 +98,10 @@ pub struct OfPausedTypes {
     pub found: Vec<StateKey>,
 }
 
-/// Holds due calls of paused types: the found calls, and the first calls of their levels in the scheduler's lane. So
+/// Parks due calls of paused types: the found calls, and the first calls of their levels in the scheduler's lane. So
 /// even many such calls don't delay the calls of other types for long. `epoch`: of the scheduler, or 0 for a session.
-/// Returns the held calls.
-pub fn hold_of_types(
+/// Returns the parked calls.
+pub fn park_of_types(
     spi: &Spi,
     epoch: i64,
     OfPausedTypes { types, levels, found }: &OfPausedTypes,
@@ -114,41 +114,44 @@ pub fn hold_of_types(
     let mut params = OfLevel::arrays(&parameters(levels.iter().copied()));
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(epoch), value(real)]);
     params.extend(StateKey::arrays(found));
-    Ok(held_now(rows(spi, &HOLD_OF_TYPES, &params)?))
+    Ok(parked_now(rows(spi, &PARK_OF_TYPES, &params)?))
 }
 
-/// Holds those of these due, locked calls whose types are paused. They are calls that functions answer, and that a
-/// runner has found. Returns the held calls.
-pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
+/// Parks those of these due, locked calls whose types are paused. They are calls that functions answer, and that a
+/// runner has found. Returns the parked calls.
+pub fn park_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
     let (found, types) = calls.iter().copied().unzip();
-    hold_of_types(spi, 0, &OfPausedTypes { types, levels: BTreeSet::new(), found }, now, now)
+    park_of_types(spi, 0, &OfPausedTypes { types, levels: BTreeSet::new(), found }, now, now)
 }
 
-fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
+fn parked_now(keys: Vec<StateKey>) -> Vec<StateKey> {
     if !keys.is_empty() {
-        crash::point(if is_engine() { "turn-hold" } else { "claim-hold" });
+        crash::point(if is_engine() { "turn-park-paused" } else { "claim-park-paused" });
     }
     keys
 }
 
-/// Moves the calls of executions whose pause has ended back to their lanes, under the locks of the executions. Above
-/// `READ COMMITTED`, a call may have been held after the transaction's snapshot. The transaction can't move such a
-/// call, and fails.
-pub(super) fn release(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+/// Resumes the calls of executions whose pause has ended, under the locks of the executions: moves them back to their
+/// lanes. Above `READ COMMITTED`, a call may have been parked after the transaction's snapshot. The transaction can't
+/// move such a call, and fails.
+pub(super) fn resume(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
     own_places(spi, ids)?;
-    if has_transaction_snapshot() && spi.with_latest_snapshot(|spi| still_held(spi, ids))? {
-        return Err(error::could_not_serialize("a call of the process was put aside meanwhile"));
+    if has_transaction_snapshot()
+        && let Some(process_id) = spi.with_latest_snapshot(|spi| still_parked(spi, ids))?
+    {
+        let why = format_args!("a call of process \"{process_id}\" was parked after this transaction's snapshot");
+        return Err(error::could_not_serialize(why));
     }
     Ok(())
 }
 
-/// The position of a call among the held calls.
-pub type HeldPlace = (WorkerId, TaskPlace);
+/// The position of a call among the parked calls.
+pub type ParkedPlace = (WorkerId, TaskPlace);
 
-/// How far a walk through the held calls has come.
+/// How far a walk through the parked calls has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
     /// At the beginning. The walk begins again if a call to move was locked.
@@ -156,13 +159,13 @@ pub enum Walk {
     Begins,
     /// The calls beyond this position are still to be read.
     After {
-        place: HeldPlace,
+        place: ParkedPlace,
         left_some: bool,
     },
     Done,
 }
 
-/// Moves the next slice of calls that no pause holds any more back to their lanes. None if the walk is [`Walk::Done`].
+/// Resumes the next slice of calls whose pauses are over. None if the walk is [`Walk::Done`].
 pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     let (after, left_some) = match walk {
         Walk::Begins => ((WorkerId::MAX, FIRST_PLACE), false),
@@ -171,9 +174,9 @@ pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
     };
     let (worker, (owner, priority, due_at, execution, seq)) = after;
     let place = [value(worker), value(owner), value(priority), value(due_at), value(execution), value(seq)];
-    let end: Option<(HeldPlace, bool, (i64, i64))> = Gives::of(spi, &WALK, &[&place[..], &[value(now)]].concat())?;
+    let end: Option<(ParkedPlace, bool, (i64, i64))> = Gives::of(spi, &WALK, &[&place[..], &[value(now)]].concat())?;
     if end.is_some_and(|(.., (_, moved))| moved > 0) {
-        crash::point("turn-walk-held");
+        crash::point("turn-walk-parked");
         // Pull workers may find calls now.
         crate::pg::wake::wake_all_at_commit();
     }

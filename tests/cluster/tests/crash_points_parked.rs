@@ -1,4 +1,4 @@
-//! The server is stopped at the named points of pauses, held calls, incidents, and starts that are merged. Nothing is
+//! The server is stopped at the named points of pauses, parked calls, incidents, and starts that are merged. Nothing is
 //! lost or done twice.
 //!
 //! As in `crash_points.rs`, these tests need a build of the extension with crash points.
@@ -10,7 +10,7 @@ use xdb_cluster_tests::prelude::*;
 /// An application in a server of its own, which records every write of `counters.n`. `steps` goes through `One` and
 /// `Two`, and each adds one to the row.
 fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
-    let app = App::alone(&format!("held_{name}"), options);
+    let app = App::alone(&format!("parked_{name}"), options);
     app.db().run(
         "CREATE TABLE audit (id text, n int);
          CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
@@ -42,15 +42,15 @@ fn start(app: &App, id: &str, process_type: &str) {
     while !begin(&mut app.db()) {}
 }
 
-/// How many calls are held. None: the server has crashed meanwhile.
-fn held(app: &App) -> Option<i64> {
+/// How many calls are parked. None: the server has crashed meanwhile.
+fn parked(app: &App) -> Option<i64> {
     let within = Duration::from_secs(5);
     let mut db = app.cluster().try_connect(app.database(), "postgres", within).ok()?;
     db.try_one("SELECT count(*) FROM xdb.task WHERE lane = 2").ok()
 }
 
-fn wait_for_held(app: &App, count: i64) {
-    wait_until(&format!("{count} calls are held"), 30, || held(app) == Some(count));
+fn wait_for_parked(app: &App, count: i64) {
+    wait_until(&format!("{count} calls are parked"), 30, || parked(app) == Some(count));
 }
 
 /// Checks that each process has completed, and that each of its steps has written to its row exactly once.
@@ -79,16 +79,16 @@ fn events(app: &App, id: &str, event_type: &str) -> i64 {
 }
 
 #[test]
-fn in_a_turn_that_holds_the_call_of_a_paused_process() {
+fn in_a_turn_that_parks_the_call_of_a_paused_process() {
     let (app, worker) = application("process", ClusterOptions::default());
     app.pause();
     start(&app, "p0", "steps");
     app.db().run("SELECT xdb.pause_process('p0')");
-    app.cluster().arm("turn-hold");
+    app.cluster().arm("turn-park-paused");
     // The engine may be there before this comes back.
     let _ = app.superuser().try_run("SELECT xdb.resume_engine()");
-    app.cluster().wait_for_crash("turn-hold");
-    wait_for_held(&app, 1);
+    app.cluster().wait_for_crash("turn-park-paused");
+    wait_for_parked(&app, 1);
     assert_eq!(worker.count(|_| true), 0);
     app.db().run("SELECT xdb.resume_process('p0')");
     complete(&app, &ids(1), 2);
@@ -96,14 +96,14 @@ fn in_a_turn_that_holds_the_call_of_a_paused_process() {
 }
 
 #[test]
-fn in_a_turn_that_holds_calls_of_a_paused_type() {
+fn in_a_turn_that_parks_calls_of_a_paused_type() {
     let (app, worker) = application("type", ClusterOptions::default());
     app.session("boss").run("SELECT xdb.pause_process_type('steps')");
-    app.cluster().arm("turn-hold");
+    app.cluster().arm("turn-park-paused");
     let ids = ids(40);
     ids.iter().for_each(|id| start(&app, id, "steps"));
-    app.cluster().wait_for_crash("turn-hold");
-    wait_for_held(&app, 40);
+    app.cluster().wait_for_crash("turn-park-paused");
+    wait_for_parked(&app, 40);
     assert_eq!(worker.count(|_| true), 0);
     app.session("boss").run("SELECT xdb.resume_process_type('steps')");
     complete(&app, &ids, 2);
@@ -111,7 +111,7 @@ fn in_a_turn_that_holds_calls_of_a_paused_type() {
 }
 
 #[test]
-fn in_a_turn_of_a_runner_that_holds_calls_of_functions() {
+fn in_a_turn_of_a_runner_that_parks_calls_of_functions() {
     let (app, worker) = application("function", ClusterOptions::default());
     app.db().run(
         "CREATE TABLE ledger (process text);
@@ -124,10 +124,10 @@ fn in_a_turn_of_a_runner_that_holds_calls_of_functions() {
     let mut boss = app.superuser();
     boss.run(&format!("SELECT xdb.register_process_type('answered', NULL, '{}')", definition.json()));
     boss.run("SELECT xdb.pause_process_type('answered')");
-    app.cluster().arm("turn-hold");
+    app.cluster().arm("turn-park-paused");
     let _ = app.db().start("p", "answered").try_go();
-    app.cluster().wait_for_crash("turn-hold");
-    wait_for_held(&app, 1);
+    app.cluster().wait_for_crash("turn-park-paused");
+    wait_for_parked(&app, 1);
     assert_eq!(app.db().count("ledger"), 0);
     app.superuser().run("SELECT xdb.resume_process_type('answered')");
     let mut db = app.db();
@@ -137,18 +137,18 @@ fn in_a_turn_of_a_runner_that_holds_calls_of_functions() {
 }
 
 #[test]
-fn in_a_claim_of_a_session_that_holds_a_call() {
+fn in_a_claim_of_a_session_that_parks_a_call() {
     let (app, worker) = application("claim", ClusterOptions::default());
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     app.register_with("pull", "pulled", &one_step());
     let mut db = app.db();
     db.run("BEGIN; SELECT xdb.start_process('p', 'pulled'); SELECT xdb.pause_process('p'); COMMIT");
     let claim = "SELECT count(*) FROM xdb.claim_calls('pull')";
-    app.crash_at("claim-hold", || db.try_run(claim));
-    assert_eq!(held(&app), Some(0), "it was not committed");
+    app.crash_at("claim-park-paused", || db.try_run(claim));
+    assert_eq!(parked(&app), Some(0), "it was not committed");
     let mut db = app.db();
     assert_eq!(db.one::<i64>(claim), 0);
-    assert_eq!(held(&app), Some(1));
+    assert_eq!(parked(&app), Some(1));
     db.run("SELECT xdb.resume_process('p')");
     assert_eq!(db.one::<i64>(claim), 1);
     db.run("SELECT xdb.stop_process('p')");
@@ -156,18 +156,18 @@ fn in_a_claim_of_a_session_that_holds_a_call() {
 }
 
 #[test]
-fn in_the_walk_that_lets_calls_go() {
+fn in_the_walk_that_resumes_calls() {
     let (app, worker) = application("walk", ClusterOptions::default());
     app.session("boss").run("SELECT xdb.pause_process_type('steps')");
     let ids = ids(40);
     ids.iter().for_each(|id| start(&app, id, "steps"));
-    wait_for_held(&app, 40);
-    app.cluster().arm("turn-walk-held");
+    wait_for_parked(&app, 40);
+    app.cluster().arm("turn-walk-parked");
     // The engine may be there before this comes back.
     let _ = app.session("boss").try_run("SELECT xdb.resume_process_type('steps')");
-    app.cluster().wait_for_crash("turn-walk-held");
+    app.cluster().wait_for_crash("turn-walk-parked");
     complete(&app, &ids, 2);
-    assert_eq!(held(&app), Some(0));
+    assert_eq!(parked(&app), Some(0));
     done(app, worker);
 }
 
@@ -178,14 +178,14 @@ fn while_a_pause_ends_by_itself() {
     app.session("boss").run("SELECT xdb.pause_process_type('steps', until => now() + interval '2 hours')");
     ids(2).iter().for_each(|id| start(&app, id, "steps"));
     db.run("SELECT xdb.pause_process('p0', until => now() + interval '1 hour')");
-    wait_for_held(&app, 2);
+    wait_for_parked(&app, 2);
     // That of a process is a timer of it.
     app.cluster().arm("turn-save");
     app.cluster().set_clock(3700.0);
     app.cluster().wait_for_crash("turn-save");
     wait_until("its pause is over", 30, || events(&app, "p0", "ProcessResumed") == 1);
     assert_eq!((worker.count(|_| true), app.db().count("xdb.timers")), (0, 0));
-    wait_for_held(&app, 2);
+    wait_for_parked(&app, 2);
     // That of a type counts as a registration.
     app.cluster().arm("register");
     app.cluster().set_clock(7300.0);
@@ -207,12 +207,12 @@ fn in_a_pause_and_in_its_end() {
     app.crash_at("caller-committed", || app.db().try_run(pause));
     assert!(paused(&app), "it was committed, although no session was notified");
     app.superuser().run("SELECT xdb.resume_engine()");
-    wait_for_held(&app, 1);
+    wait_for_parked(&app, 1);
     app.crash_at("caller-save", || app.db().try_run(resume));
     assert!(paused(&app));
-    // The server may lose the commit that held the call, because commits that write only leases and lanes are not
-    // flushed. Then the call is held again.
-    wait_for_held(&app, 1);
+    // The server may lose the commit that parked the call, because commits that write only leases and lanes are not
+    // flushed. Then the call is parked again.
+    wait_for_parked(&app, 1);
 
     let (pause_type, resume_type) =
         ("SELECT xdb.pause_process_type('steps')", "SELECT xdb.resume_process_type('steps')");
@@ -221,7 +221,7 @@ fn in_a_pause_and_in_its_end() {
     assert!(!type_paused(&app));
     app.session("boss").run(pause_type);
     app.db().run(resume);
-    wait_for_held(&app, 1);
+    wait_for_parked(&app, 1);
     app.crash_at("register", || app.session("boss").try_run(resume_type));
     assert!(type_paused(&app));
     assert_eq!(worker.count(|_| true), 0);
