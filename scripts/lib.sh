@@ -293,7 +293,7 @@ planted() {
 # private directory and no TCP port, so it never collides with another server. Gone when the script ends.
 cluster_start() {
     find_pg_config
-    cluster_dir=$(mktemp -d /tmp/xdb-XXXXXX)
+    cluster_dir=$(mktemp -d "${XDB_TEST_DIR:-/tmp}/xdb-XXXXXX")
     defer "rm -rf '$cluster_dir'"
     cluster_log=$cluster_dir/server.log
     give_to_server_user "$cluster_dir"

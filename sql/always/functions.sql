@@ -37,7 +37,7 @@ COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the 
 CREATE OR REPLACE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input jsonb DEFAULT NULL,
     timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
-COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction, and returns its output. timeout bounds all waits before the answer together: for the end of a pause (XD023), for locks (XD020), for the worker (XD010).';
+COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction, and returns its output. The waits for the end of a pause (XD023), for locks (XD020) and for the worker (XD010) take at most timeout together.';
 
 CREATE OR REPLACE FUNCTION xdb.claim_calls(worker text, max_calls int DEFAULT 1, wait interval DEFAULT '0',
     lease interval DEFAULT NULL, shards int4range DEFAULT NULL)
@@ -100,7 +100,7 @@ COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local
 CREATE OR REPLACE FUNCTION xdb.skip_timer(process_id text, state_execution_id text, command_id text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer';
-COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Completes a timer that a step waits for, with the status SKIPPED_COMMAND: the one with this command_id, or for NULL the one that would fire first. XD003 for an unknown step, XD019 if the step waits for no such timer.';
+COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Completes a timer that a step waits for, with the status SKIPPED_COMMAND. command_id names the timer; NULL is the timer that would fire first. XD003 for an unknown step, XD019 if the step waits for no such timer.';
 
 CREATE OR REPLACE FUNCTION xdb.skip_timer(process_ids text[], state_execution_id text, command_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, skipped boolean, error_code text, error text)
@@ -110,12 +110,12 @@ COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
-COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes calls of a process, or only the call of one step, due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns how many. XD003 for an unknown step, XD007 if the process is not running.';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes calls of a process, or only the call of one step, due at once. These are calls in backoff, calls held after crashes, and calls with an incident. Returns how many. XD003 for an unknown step, XD007 if the process is not running.';
 
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id text DEFAULT NULL)
     RETURNS TABLE (process_id text, retried int, error_code text, error text)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
-COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns a row for each process id, with the number of these calls, or with the SQLSTATE and message of the error.';
+COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes calls of many processes due at once: calls in backoff, calls held after crashes, and calls with an incident. Returns a row for each process id. It has the number of these calls, or the SQLSTATE and message of the error.';
 
 CREATE OR REPLACE FUNCTION xdb.move_state(process_id text, state_execution_id text, next_states jsonb,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
@@ -179,7 +179,7 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
     last_error text, last_error_at timestamptz, reason text, runners int, runner_error text,
     ownerless_processes bigint, next_turn_at timestamptz, next_turn_why text)
     LANGUAGE c VOLATILE ROWS 1 AS 'MODULE_PATHNAME', 'xdb_status';
-COMMENT ON FUNCTION xdb.status() IS 'One row about the engine of this database. Every role that uses XDB sees engine_pid, state, started_at and reason; only operators and members of pg_monitor see the other columns. next_turn_at, next_turn_why: when the scheduler makes its next turn if no wake-up comes before, and what for.';
+COMMENT ON FUNCTION xdb.status() IS 'One row about the engine of this database. Every role that uses XDB sees engine_pid, state, started_at and reason. Only operators and members of pg_monitor see the other columns. next_turn_at, next_turn_why: when the scheduler makes its next turn if no wake-up comes before, and what for.';
 
 CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
@@ -273,7 +273,7 @@ BEGIN
     END IF;
 END
 $body$;
-COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes, and see its own. operator: also see and drive all processes, pause the engine, purge and adopt. deployer: also register workers and process types. admin: both. Adds to earlier grants. For superusers and the owner of the extension (42501).';
+COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes, and see its own. With operator, the role can also see and drive all processes, pause the engine, purge and adopt. With deployer, it can also register workers and process types. admin means both. Adds to earlier grants. For superusers and the owner of the extension (42501).';
 
 CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE

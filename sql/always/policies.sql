@@ -22,10 +22,11 @@ BEGIN
 END
 $body$;
 
--- The only policy that decides who sees an execution: roles that have the privileges of its owner, and operators, which
--- are the roles that may call xdb.pause_engine(). The sub-select asks for this once per query, and the cast finds the
--- function when the policy is created. In a copy whose roles are not known yet, only operators see executions. There
--- are policies for SELECT only: native code writes as the owner of the tables, to whom policies do not apply.
+-- The only policy that decides which roles see an execution: roles with the privileges of its owner, and operators.
+-- Operators are the roles that may call xdb.pause_engine(). The sub-select asks for this once per query, and the cast
+-- finds the function when the policy is created. In a copy whose roles are not known yet, only operators see
+-- executions. There are policies for SELECT only: native code writes as the owner of the tables, to which policies do
+-- not apply.
 DROP POLICY IF EXISTS visible ON xdb.process_execution;
 CREATE POLICY visible ON xdb.process_execution FOR SELECT
     USING (

@@ -1,14 +1,15 @@
 -- Sets owner and privileges of the objects that the script has created. Runs last.
 --
 -- The new objects belong to the owner of the schema, also if another superuser runs an update. No other role has
--- privileges on them: neither PUBLIC, to which Postgres grants every new function and type, nor roles that default
--- privileges or event triggers of this database name. Only this script grants privileges to pg_monitor.
+-- privileges on them. PUBLIC has none, although Postgres grants it every new function and type. Roles that default
+-- privileges or event triggers of this database name have none either. Only this script grants privileges to
+-- pg_monitor.
 --
 -- Limitations: objects that existed before keep their privileges, because administrators may have granted them to
--- roles. If a script grants or revokes anything on an object, all privileges on it become a part of the extension:
--- pg_dump leaves them out, and they stay on record when the role is dropped. For the same reason no script grants
--- anything to a role that is not built in. A warning names the roles that used XDB before; xdb.grant_usage grants them
--- what is new.
+-- roles. If a script grants or revokes anything on an object, all privileges on it become a part of the extension.
+-- Then pg_dump leaves these privileges out, and they stay on record when the role is dropped. For the same reason no
+-- script grants anything to a role that is not built in. A warning names the roles that used XDB before.
+-- xdb.grant_usage grants them what is new.
 
 -- Below, only objects of the system are found without their schema.
 SET LOCAL search_path = pg_catalog, pg_temp;

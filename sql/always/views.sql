@@ -90,7 +90,7 @@ COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made 
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the step.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'Options that the start or the decision gave for this step.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed step that this step recovers from; null = none.';
-COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often the call was repeated without counting an attempt: locked values had changed, the worker could take no call, or its answer named what is not registered. Kept when the step has ended.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often the call was repeated without counting an attempt. Causes: locked values had changed, the worker could take no call, or its answer named what is not registered. Kept when the step has ended.';
 
 CREATE OR REPLACE VIEW xdb.waits WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -209,7 +209,7 @@ SELECT
     g.message_id, g.payload, NULL, g.published_at, NULL, g.key, g.expires_at
 FROM xdb.global_message AS g
 WHERE g.taken_by IS NULL;
-COMMENT ON VIEW xdb.queue_messages IS 'Messages that were not consumed: in local queues of the processes that the reader may see, and in global queues those that roles of the reader published. Operators see all.';
+COMMENT ON VIEW xdb.queue_messages IS 'Messages that were not consumed. A reader sees messages in local queues of visible processes, and messages in global queues that the reader''s roles published. Operators see all.';
 COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process that the queue belongs to; null for a global queue.';
 COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution that the queue belongs to; null for a global queue.';
 COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'Queue that the message is in.';
@@ -376,9 +376,9 @@ COMMENT ON COLUMN xdb.workers.failures IS 'Calls that failed.';
 COMMENT ON COLUMN xdb.workers.consecutive_failures IS 'Calls that have failed since the last one that succeeded.';
 COMMENT ON COLUMN xdb.workers.average_latency IS 'Average duration of a call; null = no call was made.';
 COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has failed.';
-COMMENT ON COLUMN xdb.workers.breaker IS 'closed: calls are made. open: many calls in a row could not reach the worker, and none is made. half-open: one call is made to find out, or will be as soon as one is due.';
+COMMENT ON COLUMN xdb.workers.breaker IS 'closed: calls are made. open: many calls in a row could not reach the worker, and no call is made. half-open: one call is made to test the worker, or will be made when one is due.';
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when the worker could not be reached; null if the breaker is closed.';
-COMMENT ON COLUMN xdb.workers.next_probe_at IS 'When the next call may be made to find out; null if the breaker is closed, or this call is under way.';
+COMMENT ON COLUMN xdb.workers.next_probe_at IS 'When the next call may be made to test the worker; null if the breaker is closed, or this call is under way.';
 COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim the calls of a pull worker; null if the worker has a URL.';
 COMMENT ON COLUMN xdb.workers.waiting IS 'Calls that are due and not under way, of each owner counted up to 1000. They wait for a place, or until the worker can be reached.';
 COMMENT ON COLUMN xdb.workers.waiting_since IS 'When the first waiting call came due; null = no call waits.';

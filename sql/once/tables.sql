@@ -63,7 +63,7 @@
 -- 0..1023.
 --
 -- Vacuum does not pause (cost delay 0) on hot tables that stay small. Tables that grow with the waiting or kept
--- processes use the settings of the server: on millions of rows, vacuum without pauses fills the WAL with whole pages.
+-- processes use the settings of the server. On millions of rows, vacuum without pauses fills the WAL with whole pages.
 -- Vacuum does not truncate hot tables: sessions would wait for its lock, and the pages are used again.
 
 CREATE TABLE xdb.process_execution (
@@ -226,7 +226,7 @@ CREATE TABLE xdb.task (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
         vacuum_truncate = off);
 -- The lease is not in the index, so that giving and ending a lease are heap-only updates. The index has a range for
--- each owner and priority, so that a scan for calls with one priority of one owner reads no other calls.
+-- each owner and priority. So a scan for calls with one priority of one owner reads no other calls.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, priority, due_at);
 -- Numbers of the leases of pull workers. Not dumped: xdb.adopt() ends all leases.
 CREATE SEQUENCE xdb.pull_lease;

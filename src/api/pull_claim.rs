@@ -147,20 +147,33 @@ impl Poll {
     /// what follows may wait for the application's tables.
     pub fn once(&self, place: &mut Option<Registration>) -> Result<Seen> {
         let mut seen = Seen::default();
-        let mut sight = self.scan(&mut seen, place.is_some())?;
-        if sight.leases_ended && self.note_over(&mut seen)? {
-            sight = self.scan(&mut seen, false)?;
+        loop {
+            let began = Instant::now();
+            let waits = place.is_some() && !seen.wrote;
+            let sight = self.scan(&mut seen, waits)?;
+            if sight.leases_ended && !seen.wrote && self.note_over(&mut seen)? {
+                continue;
+            }
+            let found = self.claim_due(&sight, &mut seen, place)?;
+            let Some(line) = sight.unread else { break };
+            ScanMemory::of(&self.key(), |memory| memory.claimed(line, found, began));
+            if found.is_some() {
+                break;
+            }
         }
-        self.claim_due(&sight, &mut seen, place)?;
         if seen.wrote {
             wake::note_uncommitted_write();
         }
         Ok(seen)
     }
 
+    fn key(&self) -> (String, (i16, i16)) {
+        (self.worker.clone(), self.shards)
+    }
+
     /// Scans for due calls, without locks. While the engine is paused, the result has none.
     fn scan(&self, seen: &mut Seen, waits: bool) -> Result<Sight> {
-        let key = (self.worker.clone(), self.shards);
+        let key = self.key();
         let mut again = false;
         loop {
             let plan = ScanMemory::of(&key, |memory| memory.plan(again, waits));
@@ -169,7 +182,7 @@ impl Poll {
                 worker: &self.worker,
                 at_most: self.at_most,
                 shards: self.shards,
-                lines: plan.lines.as_deref(),
+                lines: &plan.lines,
                 leases: plan.leases,
             };
             let mut sight = self.on_system_tables(seen, |spi, _, _| {
@@ -226,12 +239,12 @@ impl Poll {
         })
     }
 
-    /// Claims due calls.
-    fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<()> {
-        let key = (self.worker.clone(), self.shards);
+    /// Claims due calls. Returns the first due time of the calls that it found.
+    fn claim_due(&self, sight: &Sight, seen: &mut Seen, place: &mut Option<Registration>) -> Result<Option<Timestamp>> {
+        let key = self.key();
         let mut due = DueLines::new(&sight.lines, self.at_most);
         // Calls of these executions can't be claimed now, and come before other calls.
-        let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
+        let (mut passed_over, mut bytes, mut first) = (BTreeSet::new(), 0, None);
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
             let wanted = left.saturating_mul(1 << round).min(left.max(IN_A_ROUND));
@@ -244,13 +257,14 @@ impl Poll {
             };
             let round = self.on_system_tables(seen, find)?;
             due.taken(&rooms, &round.due);
+            first = first.into_iter().chain(round.due.iter().map(|due| due.due_at)).min();
             passed_over.extend(round.due.iter().map(|due| due.key.0));
             self.claim(round, seen, &mut bytes)?;
             if seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
                 break;
             }
         }
-        Ok(())
+        Ok(first)
     }
 
     /// Locks due calls and loads their executions and states. Sets aside calls that can't be claimed.

@@ -6,6 +6,9 @@
 //! explains why no call is lost behind a cursor. As long as a scan from the head is cheap, a session makes one after
 //! each scan that found nothing.
 //!
+//! If a session knows one line only, and found calls in it, its next claim needs no scan: it takes what it finds at the
+//! cursor. If it finds nothing, a scan follows.
+//!
 //! Owners take turns at a worker, in the order of their oids (`xdb_sched::turns`). A session continues after the owner
 //! that it served last. Its first claim begins at a random owner. Priority and due time order the calls of one owner.
 //!
@@ -13,7 +16,7 @@
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
-use crate::store::pull::{DueCall, LineSeen, LineShare, PullLine, Sight};
+use crate::store::pull::{DueCall, LineSeen, LineShare, Lines, PullLine, Sight};
 use crate::store::registry::WorkerId;
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
@@ -35,9 +38,6 @@ const LEASES_EVERY: Duration = Duration::from_secs(1);
 
 /// The session spends at most one tenth of its time on such scans.
 const LEASES_SHARE: u32 = 10;
-
-/// Many sessions of a worker may scan at once. So each makes scans from the head as if they took longer by this factor.
-const TOGETHER: u32 = 10;
 
 /// The most pairs of worker and shards that a session remembers.
 const REMEMBERED: usize = 100;
@@ -67,8 +67,7 @@ pub(super) struct ScanMemory {
 
 /// How a scan is made.
 pub(super) struct Plan {
-    /// The lines, each with its cursor. None: from the head.
-    pub lines: Option<Vec<(PullLine, Timestamp)>>,
+    pub lines: Lines,
     pub leases: bool,
 }
 
@@ -94,10 +93,15 @@ impl ScanMemory {
         let now = Instant::now();
         let is_tried = !self.is_expensive && (again || self.found_nothing && !waits);
         let from_head = is_tried || self.scan.from_head(now);
-        let since = |line: &PullLine| (*line, self.scan.from(line).unwrap_or(Timestamp::EARLIEST));
+        let since = |line: &PullLine| self.scan.from(line).unwrap_or(Timestamp::EARLIEST);
         // In a transaction block, the locks for recording attempts would last as long as the session works.
         let leases = !is_in_transaction_block() && self.leases_at.is_none_or(|at| at <= now);
-        Plan { lines: (!from_head).then(|| self.lines.iter().map(since).collect()), leases }
+        let lines = match self.lines[..] {
+            _ if from_head => Lines::FromHead,
+            [line] if !again && !self.found_nothing => Lines::Unread(line, since(&line)),
+            _ => Lines::FromCursors(self.lines.iter().map(|line| (*line, since(line))).collect()),
+        };
+        Plan { lines, leases }
     }
 
     /// Takes in the result of a scan that began at `began` for calls due at `now`. False: the scan must be
@@ -105,34 +109,45 @@ impl ScanMemory {
     pub fn seen(&mut self, plan: &Plan, sight: &Sight, (began, now): (Instant, Timestamp)) -> bool {
         let ended = Instant::now();
         let took = ended - began;
+        let is_from_head = matches!(plan.lines, Lines::FromHead);
         if self.worker != sight.worker.id {
-            let is_whole = plan.lines.is_none();
             *self = Self { worker: sight.worker.id, last: self.last, ..Self::default() };
-            if !is_whole {
+            if !is_from_head {
                 return false;
             }
         }
-        if plan.lines.is_none() {
+        if let Lines::Unread(..) = plan.lines {
+            return true;
+        }
+        if is_from_head {
             self.is_expensive = self.was_slow && took > CHEAP;
             self.was_slow = took > CHEAP;
             self.lines = sight.lines.iter().map(|seen| seen.line).collect();
             let lines = &self.lines;
             self.scan.retain(|line| lines.contains(line));
             let poll_interval = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-            self.scan.scanned_from_head(ended, took * TOGETHER, poll_interval);
+            self.scan.session_scanned_from_head(ended, took, poll_interval);
         }
-        if plan.leases && plan.lines.is_none() {
+        if plan.leases && is_from_head {
             self.leases_at = Some(ended + LEASES_EVERY.max(took * LEASES_SHARE));
         }
         for seen in &sight.lines {
             self.scan.advance(seen.line, seen.first.unwrap_or(now), began);
         }
         self.found_nothing = sight.lines.iter().all(|seen| seen.due == 0);
-        if self.found_nothing && plan.lines.is_some() {
+        if self.found_nothing && !is_from_head {
             self.scan.may_be_behind();
             return self.is_expensive;
         }
         true
+    }
+
+    /// Takes in what a claim without a scan found first in this line.
+    pub fn claimed(&mut self, line: PullLine, first: Option<Timestamp>, began: Instant) {
+        self.found_nothing = first.is_none();
+        if let Some(first) = first {
+            self.scan.advance(line, first, began);
+        }
     }
 
     /// When to scan from the head for calls behind the cursors.

@@ -85,20 +85,16 @@ pub(super) unsafe fn own_lock_in(xmax: pg_sys::TransactionId, bits: u32) -> OwnL
         if count <= 0 {
             return OwnLock::Missing;
         }
-        let of = |member: &pg_sys::MultiXactMember| {
+        let (mut is_locked, mut found) = (false, OwnLock::Alone);
+        for member in std::slice::from_raw_parts(members, count as usize) {
             if pg_sys::TransactionIdIsCurrentTransactionId(member.xid) {
-                (OwnLock::Alone, true)
-            } else if member.status != pg_sys::MultiXactStatus::MultiXactStatusForUpdate {
-                (OwnLock::Alone, false)
-            } else if pg_sys::TransactionIdIsInProgress(member.xid) {
-                (OwnLock::BesideOpen, false)
-            } else {
-                (OwnLock::BesideEnded, false)
+                is_locked = true;
+            } else if member.status == pg_sys::MultiXactStatus::MultiXactStatusForUpdate {
+                let is_open = pg_sys::TransactionIdIsInProgress(member.xid);
+                found = found.max(if is_open { OwnLock::BesideOpen } else { OwnLock::BesideEnded });
             }
-        };
-        let (found, is_own): (Vec<_>, Vec<_>) =
-            std::slice::from_raw_parts(members, count as usize).iter().map(of).unzip();
+        }
         pg_sys::pfree(members.cast());
-        if is_own.contains(&true) { found.into_iter().max().unwrap_or(OwnLock::Alone) } else { OwnLock::Missing }
+        if is_locked { found } else { OwnLock::Missing }
     }
 }

@@ -51,8 +51,12 @@ record! {
 
 statements! {
     // One statement, because it is all that an idle pull worker runs.
-    LOOK_FROM_HEAD = scan_statement(true);
-    LOOK_FROM_CURSORS = scan_statement(false);
+    SCAN_FROM_HEAD = scan_statement(true);
+    SCAN_FROM_CURSORS = scan_statement(false);
+    READ_WORKER = format!("SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name, e.paused, i.*, NULL::int2 AS lane, \
+            false AS leases_ended \
+        FROM xdb.worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true WHERE w.name = $3",
+        instance::ownership_row());
     // The conditions hold for the locked row. Skips executions that another session has locked for a close.
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
@@ -209,10 +213,19 @@ pub struct Wanted<'a> {
     pub at_most: usize,
     /// The first and the last shard, from 0 to 1023.
     pub shards: (i16, i16),
-    /// Lines, each with the due time to begin at. None: all lines, from the head.
-    pub lines: Option<&'a [(PullLine, Timestamp)]>,
+    pub lines: &'a Lines,
     /// Scan for leases that have ended, although calls are due.
     pub leases: bool,
+}
+
+/// What a scan reads.
+pub enum Lines {
+    /// All lines.
+    FromHead,
+    /// These lines, each from this due time.
+    FromCursors(Vec<(PullLine, Timestamp)>),
+    /// Only the worker. A claim takes what it finds in this line from this due time on.
+    Unread(PullLine, Timestamp),
 }
 
 /// What a scan finds in a line.
@@ -233,25 +246,34 @@ pub struct Sight {
     /// The engine is not paused, and the database is not a copy that waits for `xdb.adopt()`.
     pub may_be_made: bool,
     pub lines: Vec<LineSeen>,
+    /// The line of [`Lines::Unread`]. It stands among `lines`, as if it were full of due calls.
+    pub unread: Option<PullLine>,
     pub leases_ended: bool,
 }
 
 /// Scans for due calls of a worker, without locks.
 pub fn scan(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> Result<Sight> {
     let (system, database) = instance::here();
-    let mut params = vec![value(system), value(database), value(wanted.worker), value(now)];
-    params.extend([value(wanted.shards.0), value(wanted.shards.1), value(wanted.at_most as i64)]);
+    let mut params = vec![value(system), value(database), value(wanted.worker)];
+    let mut unread: Option<LineSeen> = None;
+    let counted = || [value(now), value(wanted.shards.0), value(wanted.shards.1), value(wanted.at_most as i64)];
     let statement = match wanted.lines {
-        None => {
+        Lines::FromHead => {
+            params.extend(counted());
             params.extend([value(real), value(wanted.leases)]);
-            &LOOK_FROM_HEAD
+            &SCAN_FROM_HEAD
         }
-        Some(lines) => {
+        &Lines::Unread(line, since) => {
+            unread = Some(LineSeen { line, due: wanted.at_most, first: Some(since), next: None });
+            &READ_WORKER
+        }
+        Lines::FromCursors(lines) => {
+            params.extend(counted());
             params.push(array(lines.iter().map(|(line, _)| line.lane)));
             params.push(array(lines.iter().map(|(line, _)| line.owner)));
             params.push(array(lines.iter().map(|(line, _)| line.priority)));
             params.push(array(lines.iter().map(|(_, since)| *since)));
-            &LOOK_FROM_CURSORS
+            &SCAN_FROM_CURSORS
         }
     };
     let seen = spi.rows(statement, &params, |row| {
@@ -260,13 +282,14 @@ pub fn scan(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
             worker: PullWorker { id: row.get("worker_id")?, pulls: row.get("pulls")?, role: PullRole::read(row)? },
             may_be_made: is_open && instance::read_ownership(row)?.reason().is_none(),
             lines: Vec::new(),
+            unread: unread.map(|seen| seen.line),
             leases_ended: row.get("leases_ended")?,
         };
         Ok((sight, read_line(row)?))
     })?;
     let mut seen = seen.into_iter();
     let (mut sight, first) = seen.next().ok_or_else(|| error::unknown_worker(wanted.worker))?;
-    sight.lines.extend(first.into_iter().chain(seen.filter_map(|(_, line)| line)));
+    sight.lines.extend(first.into_iter().chain(seen.filter_map(|(_, line)| line)).chain(unread));
     Ok(sight)
 }
 

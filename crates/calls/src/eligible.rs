@@ -232,8 +232,12 @@ impl<'a> Facts<'a> {
 
     /// The process or session that makes the call.
     pub fn maker(&self) -> Maker {
-        let Some(TypeFacts { definition, worker, .. }) = self.process_type else { return Maker::Unregistered };
-        match (worker, self.listed(definition).1) {
+        let of_type = |of: TypeFacts<'_>| self.maker_at(of.worker, self.listed(of.definition).1);
+        self.process_type.map_or(Maker::Unregistered, of_type)
+    }
+
+    fn maker_at(&self, worker: TypeWorker, function: Option<&str>) -> Maker {
+        match (worker, function) {
             (TypeWorker::None, _) | (_, Some(_)) => Maker::Function,
             (TypeWorker::Called, None) => Maker::Worker { is_slow: self.tables != Marked::Not },
             (TypeWorker::Pulls(worker), None) => Maker::PullWorker(worker),
@@ -254,9 +258,11 @@ impl<'a> Facts<'a> {
 
 /// Judges a call: which process or session makes it, and what becomes of it if this one asks.
 pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
-    let maker = facts.maker();
-    let Some(TypeFacts { definition, .. }) = facts.process_type else { return (maker, Verdict::Elsewhere) };
+    let Some(TypeFacts { definition, worker, .. }) = facts.process_type else {
+        return (Maker::Unregistered, Verdict::Elsewhere);
+    };
     let (is_listed, function) = facts.listed(definition);
+    let maker = facts.maker_at(worker, function);
     let is_elsewhere = !asker.makes(maker);
     if is_elsewhere && (asker.pulls() || matches!(maker, Maker::PullWorker(_))) {
         return (maker, Verdict::Elsewhere);

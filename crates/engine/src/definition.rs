@@ -22,10 +22,8 @@ pub struct Definition {
     /// None: all local queues are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_queues: Option<BTreeSet<String>>,
-    /// `*` allows every name. None allows every name too, but only releases before 0.3.0 registered it. Later
-    /// registrations have a list, which may be empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub global_queues: Option<BTreeSet<String>>,
+    /// `*` allows every name.
+    pub global_queues: BTreeSet<String>,
     /// None: all RPCs are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcs: Option<BTreeMap<String, RpcConfig>>,
@@ -147,7 +145,7 @@ impl Definition {
 
     /// Whether its executions may use this global queue.
     pub fn knows_global_queue(&self, name: &str) -> bool {
-        self.global_queues.as_ref().is_none_or(|known| known.contains(name) || known.contains(EVERY_QUEUE))
+        [name, EVERY_QUEUE].iter().any(|name| self.global_queues.contains(*name))
     }
 
     /// Whether its executions may have this local attribute.

@@ -116,7 +116,7 @@ fn a_global_publish_is_an_event_with_the_whole_message() {
     let events = world.run(Command::RpcAnswered { rpc_name: "r".to_owned(), answer: rpc }).unwrap();
     assert_eq!(names(&events), ["RpcApplied", "GlobalMessagesPublished"]);
 
-    world.definition.global_queues = Some(["g".to_owned()].into());
+    world.definition.global_queues = ["g".to_owned()].into();
     let answer = ExecuteAnswer { decision: next(&["B"]), effects };
     let refused = world.run(Command::ExecuteAnswered { seq: StateSeq(1), answer });
     assert_eq!(refused, Err(Rejection::UnknownGlobalQueue("h".to_owned())));

@@ -125,7 +125,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
         global_attributes: object.list_of("globalAttributes", table_mapping)?,
         local_attributes: object.optional("localAttributes", names)?,
         local_queues: object.optional("localQueues", names)?,
-        global_queues: Some(object.optional("globalQueues", names)?.unwrap_or_default()),
+        global_queues: object.optional("globalQueues", names)?.unwrap_or_default(),
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         functions: functions(&mut object)?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,

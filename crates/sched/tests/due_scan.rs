@@ -49,6 +49,20 @@ fn a_scan_begins_where_the_cursor_was_a_margin_ago() {
 }
 
 #[test]
+fn a_session_scans_from_the_head_less_often_but_once_per_poll_interval() {
+    let began = Instant::now();
+    let next = |took: u64| {
+        let mut scan = DueScan::<u8, u64>::default();
+        scan.session_scanned_from_head(began, millis(took), POLL);
+        (0..3000).find(|after| scan.from_head(began + millis(*after)))
+    };
+    let poll = POLL.as_millis() as u64;
+    assert_eq!(next(1), Some(200.min(poll)));
+    assert_eq!(next(poll / 2), Some(poll), "a slow scan does not delay the next one");
+    assert_eq!(next(2 * poll), Some(2 * poll));
+}
+
+#[test]
 fn a_cursor_goes_back_at_once() {
     let mut scan = DueScan::<u8, u64>::default();
     let began = Instant::now();

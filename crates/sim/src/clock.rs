@@ -58,7 +58,7 @@ impl Simulator {
 
     /// The next due time after now.
     fn next(&self) -> Option<Timestamp> {
-        // A call held by a pause becomes due at the end of the pause, if the pause has an end.
+        // A call that a pause has parked becomes due at the end of the pause, if the pause has an end.
         let calls = self.running_states().filter_map(|(run, state)| Some(self.next_call(run, state)?.1.not_before));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
         let times = self.agenda().map(|(at, ..)| at).chain(calls).chain(pauses);

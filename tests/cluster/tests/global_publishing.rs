@@ -242,14 +242,6 @@ fn a_definition_uses_no_global_queue_by_default() {
     db.start("s", "send").input(json!([{"queueName": "jobs", "payload": 1}])).go();
     wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \\\"jobs\\\""]));
     assert_eq!(left(&app), 0);
-    // As in a dump of a release before 0.3.0: all names are allowed, and calls behave as before.
-    app.superuser().run(
-        "UPDATE xdb.process_type SET definition = definition - 'globalQueues', version = version + 1 WHERE process_type = 'send';
-         UPDATE xdb.registry SET generation = generation + 1",
-    );
-    db.run("SELECT xdb.retry_now('s')");
-    db.completes("s");
-    takes(&mut db, "t", json!(1));
     app.done(&[]);
 }
 

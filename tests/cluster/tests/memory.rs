@@ -264,10 +264,12 @@ fn with_hardly_any_memory(name: &str, limit: fn(i32, u64)) {
         limit(pid, step * MB / 50);
         match db.try_run("SELECT xdb.invoke_rpc('p', 'ask', timeout => '100 ms')") {
             Ok(()) => done += 1,
-            Err(error) => assert!(
-                [codes::OUT_OF_MEMORY, codes::TOO_FEW_RESOURCES, codes::WORKER_FAILED].contains(&&*error.code),
-                "{error:?}"
-            ),
+            Err(error) => {
+                // On a busy machine, the RPC may also run out of its time before its call.
+                let reasons =
+                    [codes::OUT_OF_MEMORY, codes::TOO_FEW_RESOURCES, codes::WORKER_FAILED, codes::LOCKS_NOT_GRANTED];
+                assert!(reasons.contains(&&*error.code), "{error:?}");
+            }
         }
     }
     assert!(done > 0);

@@ -155,11 +155,12 @@ pub fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::name).collect()
 }
 
-/// A process type with these states and their options. The first one is the starting state.
+/// A process type with these states and their options, and with all queues. The first state is the starting state.
 pub fn definition(states: &[(&str, StateConfig)]) -> Definition {
     Definition {
         starting_state: states.first().map(|(name, _)| (*name).to_owned()),
         states: states.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect(),
+        global_queues: ["*".to_owned()].into(),
         ..Definition::default()
     }
 }

@@ -542,7 +542,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     global_attributes: mapping(),
                     local_attributes,
                     local_queues,
-                    global_queues,
+                    global_queues: global_queues.unwrap_or_else(|| ["*".to_owned()].into()),
                     rpcs: None,
                     functions: BTreeMap::from([("f".to_owned(), "app.f".to_owned())]),
                     timeout_seconds,

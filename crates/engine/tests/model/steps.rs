@@ -499,8 +499,8 @@ fn queue_fault(queue: &str, context: &Context<'_>) -> Option<Refusal> {
 }
 
 fn global_queue_fault(queue: &str, context: &Context<'_>) -> Option<Refusal> {
-    let listed = context.definition.global_queues.as_ref()?;
-    (!listed.contains(queue)).then(|| Refusal::UnknownGlobalQueue(queue.to_owned()))
+    let listed = &context.definition.global_queues;
+    (!listed.contains(queue) && !listed.contains("*")).then(|| Refusal::UnknownGlobalQueue(queue.to_owned()))
 }
 
 fn function_faults(calls: &[FunctionCall], context: &Context<'_>) -> Vec<Refusal> {

@@ -1,0 +1,1 @@
+-- From the tables of 0.3.0 to those of 0.4.0. They are the same until now.
