@@ -95,7 +95,7 @@ def test_an_answer_ends_threads_beside_its_decision(db: Any) -> None:
     begun(db, "e")
     db.client.publish(Errand.go, "e", "too late")
     assert live(db, "e") == ["lead-1", "pack-1", "pay-1"], "a failed attempt ends threads too"
-    db.clock.advance(minutes=1)
+    db.clock.advance(minutes=2)
     assert live(db, "e") == ["lead-2", "pack-1"]
     assert db.client.local(Errand, "e").why == ["too late"]
     db.client.move_state("e", "lead-2", [])
