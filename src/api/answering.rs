@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
+use xdb_sched::bytes::ByteBudget;
 
 /// Loaded executions, by id.
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;

@@ -110,7 +110,7 @@ pub fn move_state(args: &Args) -> Result<Value> {
             _ => return Err(error::unknown_step(&state)),
         };
         answering::take_in(spi, loaded, id, now)?;
-        answering::refuse_unseen(spi, id, None)?;
+        answering::refuse_unseen(spi, loaded, id, None)?;
         state::states(spi, loaded, &[(id, seq)])?;
         if lock == Lock::Close {
             state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
