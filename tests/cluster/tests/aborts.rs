@@ -1,5 +1,6 @@
 //! Threads that an answer ends before they end themselves (`abortStates`), and steps that a caller moves by hand.
 
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
 /// `Split` starts two steps of `Nap`, one of `Mail` and one of `Cancel`. `Nap` waits for an hour, `Mail` for two
@@ -94,7 +95,9 @@ fn messages_of_an_aborted_step_serve_another_one_in_their_order() {
     for n in 1..=2 {
         db.publish("p", "q", json!(n));
     }
-    wait_until("it has two messages", 10, || views::waits(&mut db, "p").len() == 1);
+    wait_until("it has two messages", 10, || {
+        db.count("xdb.history WHERE process_id = 'p' AND event_type = 'CommandCompleted'") == 1
+    });
     db.run("BEGIN; SELECT xdb.publish('p', 'q', '3'); SELECT xdb.invoke_rpc('p', 'abort'); COMMIT");
     assert_eq!(db.completes("p").result(), &json!([1, 2, 3]));
     is_sound(&mut db, "p");
