@@ -16,7 +16,7 @@
 
 use crate::guc;
 use crate::pg::process::{is_in_transaction_block, random};
-use crate::store::pull::{DueCall, LineSeen, LineShare, Lines, PullLine, Sight};
+use crate::store::pull::{DueCall, LineSeen, LineShare, PullLine, ScanFrom, Sight};
 use crate::store::registry::WorkerId;
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
@@ -67,7 +67,7 @@ pub(super) struct ScanMemory {
 
 /// How a scan is made.
 pub(super) struct Plan {
-    pub lines: Lines,
+    pub lines: ScanFrom,
     pub leases: bool,
 }
 
@@ -97,9 +97,9 @@ impl ScanMemory {
         // In a transaction block, the locks for recording attempts would last as long as the session works.
         let leases = !is_in_transaction_block() && self.leases_at.is_none_or(|at| at <= now);
         let lines = match self.lines[..] {
-            _ if from_head => Lines::FromHead,
-            [line] if !again && !self.found_nothing => Lines::Unread(line, since(&line)),
-            _ => Lines::FromCursors(self.lines.iter().map(|line| (*line, since(line))).collect()),
+            _ if from_head => ScanFrom::Head,
+            [line] if !again && !self.found_nothing => ScanFrom::Unread(line, since(&line)),
+            _ => ScanFrom::Cursors(self.lines.iter().map(|line| (*line, since(line))).collect()),
         };
         Plan { lines, leases }
     }
@@ -109,14 +109,14 @@ impl ScanMemory {
     pub fn seen(&mut self, plan: &Plan, sight: &Sight, (began, now): (Instant, Timestamp)) -> bool {
         let ended = Instant::now();
         let took = ended - began;
-        let is_from_head = matches!(plan.lines, Lines::FromHead);
+        let is_from_head = matches!(plan.lines, ScanFrom::Head);
         if self.worker != sight.worker.id {
             *self = Self { worker: sight.worker.id, last: self.last, ..Self::default() };
             if !is_from_head {
                 return false;
             }
         }
-        if let Lines::Unread(..) = plan.lines {
+        if let ScanFrom::Unread(..) = plan.lines {
             return true;
         }
         if is_from_head {

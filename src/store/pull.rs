@@ -213,17 +213,17 @@ pub struct Wanted<'a> {
     pub at_most: usize,
     /// The first and the last shard, from 0 to 1023.
     pub shards: (i16, i16),
-    pub lines: &'a Lines,
+    pub lines: &'a ScanFrom,
     /// Scan for leases that have ended, although calls are due.
     pub leases: bool,
 }
 
-/// What a scan reads.
-pub enum Lines {
-    /// All lines.
-    FromHead,
+/// Where a scan begins.
+pub enum ScanFrom {
+    /// All lines, from the head.
+    Head,
     /// These lines, each from this due time.
-    FromCursors(Vec<(PullLine, Timestamp)>),
+    Cursors(Vec<(PullLine, Timestamp)>),
     /// Only the worker. A claim takes what it finds in this line from this due time on.
     Unread(PullLine, Timestamp),
 }
@@ -246,7 +246,7 @@ pub struct Sight {
     /// The engine is not paused, and the database is not a copy that waits for `xdb.adopt()`.
     pub may_be_made: bool,
     pub lines: Vec<LineSeen>,
-    /// The line of [`Lines::Unread`]. It stands among `lines`, as if it were full of due calls.
+    /// The line of [`ScanFrom::Unread`]. It stands among `lines`, as if it were full of due calls.
     pub unread: Option<PullLine>,
     pub leases_ended: bool,
 }
@@ -258,16 +258,16 @@ pub fn scan(spi: &Spi, wanted: &Wanted<'_>, now: Timestamp, real: Timestamp) -> 
     let mut unread: Option<LineSeen> = None;
     let counted = || [value(now), value(wanted.shards.0), value(wanted.shards.1), value(wanted.at_most as i64)];
     let statement = match wanted.lines {
-        Lines::FromHead => {
+        ScanFrom::Head => {
             params.extend(counted());
             params.extend([value(real), value(wanted.leases)]);
             &SCAN_FROM_HEAD
         }
-        &Lines::Unread(line, since) => {
+        &ScanFrom::Unread(line, since) => {
             unread = Some(LineSeen { line, due: wanted.at_most, first: Some(since), next: None });
             &READ_WORKER
         }
-        Lines::FromCursors(lines) => {
+        ScanFrom::Cursors(lines) => {
             params.extend(counted());
             params.push(array(lines.iter().map(|(line, _)| line.lane)));
             params.push(array(lines.iter().map(|(line, _)| line.owner)));
