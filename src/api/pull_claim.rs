@@ -1,6 +1,6 @@
 //! One poll for calls of a pull worker: scans for calls, records the failed attempts whose leases have ended, leases
-//! due calls, and makes their requests. A poll that finds no calls is one statement. A poll that finds calls is four,
-//! and more for what the calls load.
+//! due calls, and makes their requests. A poll that finds no calls is one statement, or three if the poll before it found
+//! some. A poll that finds calls is four, and more for what the calls load.
 //!
 //! A claim locks its tasks, as a turn does, and no step waits for these locks. The transaction of a claim may stay open
 //! for long. So the claim also takes a publisher's lock on the executions, which keeps them from being closed. A claim

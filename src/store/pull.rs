@@ -39,6 +39,10 @@ const AHEAD: u32 = 100;
 /// The condition that the task `t` has no lease of a pull worker.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 
+/// The worker named $3.
+const WORKER: &str = "worker AS ( \
+    SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3)";
+
 record! {
     /// How many calls of a line are claimed, and the due time to begin at.
     pub struct LineShare { lane: i16, owner: pg_sys::Oid, priority: i8, since: Timestamp, room: i64 }
@@ -53,10 +57,7 @@ statements! {
     // One statement, because it is all that an idle pull worker runs.
     SCAN_FROM_HEAD = scan_statement(true);
     SCAN_FROM_CURSORS = scan_statement(false);
-    READ_WORKER = format!("SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name, e.paused, i.*, NULL::int2 AS lane, \
-            false AS leases_ended \
-        FROM xdb.worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true WHERE w.name = $3",
-        instance::ownership_row());
+    READ_WORKER = format!("WITH {WORKER} SELECT w.*, e.paused, i.*, NULL::int2 AS lane, false AS leases_ended {}", worker_now());
     // The conditions hold for the locked row. Skips executions that another session has locked for a close.
     DUE = format!("SELECT {}, {TYPE_NOW}, d.seq, d.lane, d.due_at, d.attempt, d.first_attempt_at, \
             EXISTS (SELECT FROM xdb.local_attribute a WHERE a.execution_id = d.execution_id) AS has_locals \
@@ -117,6 +118,14 @@ fn under_token() -> String {
     )
 }
 
+/// The row of [`WORKER`], whether the engine is paused, and which database the processes belong to.
+fn worker_now() -> String {
+    format!(
+        "FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true",
+        instance::ownership_row()
+    )
+}
+
 /// The lines of a worker, each with the due time of its first call.
 fn lines(worker: &str) -> String {
     let of_lane = format!("t.lane = a.lane AND t.worker_id = {worker}");
@@ -160,8 +169,7 @@ fn scan_statement(from_head: bool) -> String {
         (cursors.to_owned(), "false".to_owned())
     };
     format!(
-        "WITH worker AS MATERIALIZED ( \
-            SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $3), \
+        "WITH {WORKER}, \
         line AS MATERIALIZED ({lines}), \
         found AS MATERIALIZED (SELECT l.lane, l.owner, l.priority, f.due, f.first, n.due_at AS next FROM worker w CROSS JOIN line l \
             CROSS JOIN LATERAL (SELECT count(*) AS due, min(d.due_at) AS first FROM (SELECT t.due_at FROM xdb.task t \
@@ -170,9 +178,8 @@ fn scan_statement(from_head: bool) -> String {
             LEFT JOIN LATERAL (SELECT a.due_at FROM (SELECT t.due_at, t.shard FROM xdb.task t \
                     WHERE {of_line} AND t.due_at > $4 ORDER BY t.due_at LIMIT {AHEAD}) AS a \
                 WHERE a.shard BETWEEN $5 AND $6 ORDER BY a.due_at LIMIT 1) AS n ON true) \
-        SELECT w.*, e.paused, i.*, f.*, {leases_ended} AS leases_ended \
-        FROM worker w LEFT JOIN xdb.engine e ON e.lane = 0 LEFT JOIN LATERAL ({}) AS i ON true LEFT JOIN found f ON true",
-        instance::ownership_row()
+        SELECT w.*, e.paused, i.*, f.*, {leases_ended} AS leases_ended {} LEFT JOIN found f ON true",
+        worker_now()
     )
 }
 

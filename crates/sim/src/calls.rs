@@ -98,7 +98,8 @@ impl Simulator {
         due.into_iter().map(|(.., key)| key).collect()
     }
 
-    /// The call that a state makes next. None: the state is at no call, or the call is not made now, for instance because of a pause.
+    /// The call that a state makes next. None: the state is at no call, or the call is not made now, for instance
+    /// because of a pause.
     pub(crate) fn next_call<'s>(
         &'s self,
         run: &'s Run,
