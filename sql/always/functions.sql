@@ -117,6 +117,11 @@ CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id 
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
 COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes due at once the calls of many processes that are in backoff, held after crashes, or have an incident. Returns a row for each process id, with the number of these calls, or the SQLSTATE and message of the error.';
 
+CREATE OR REPLACE FUNCTION xdb.move_state(process_id text, state_execution_id text, next_states jsonb,
+    reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_move_state';
+COMMENT ON FUNCTION xdb.move_state(text, text, jsonb, text, uuid) IS 'Ends a live step and starts next_states in its place, [{"stateId": "Ship", "stateInput": …}] as in an answer. With [] its thread ends. XD003 for a step that is not live or an unknown state, XD007 if the process is not running, XD009 for invalid next_states.';
+
 CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_process';
@@ -208,7 +213,7 @@ DECLARE
         'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which check the role of the worker
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
-        'pause_process', 'resume_process',
+        'move_state', 'pause_process', 'resume_process',
         'pause_process_type', 'resume_process_type',  -- which check the owner of the type
         'status', 'registered_workers',  -- which leave out figures of other roles
         'check_process', 'library_version', 'reassign_owned', 'registered_types',

@@ -81,7 +81,7 @@ COMMENT ON COLUMN xdb.state_executions.execution_id IS 'Process execution that t
 COMMENT ON COLUMN xdb.state_executions.state_execution_id IS 'Name of the step, <state_id>-<number>.';
 COMMENT ON COLUMN xdb.state_executions.state_id IS 'State of the step.';
 COMMENT ON COLUMN xdb.state_executions.number IS 'Number of the step within its state, from 1.';
-COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; then COMPLETED, FAILED (its retries were spent) or ABORTED (the process closed first).';
+COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; then COMPLETED, FAILED (its retries were spent) or ABORTED (an answer or a caller ended it, or the process closed).';
 COMMENT ON COLUMN xdb.state_executions.started_at IS 'When the step began.';
 COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When the step ended; null while it is live.';
 COMMENT ON COLUMN xdb.state_executions.api IS 'The current call, WAIT_UNTIL_API or EXECUTE_API; null while the step waits and when it has ended.';

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
+use xdb_sched::bytes::ByteBudget;
 
 /// Loaded executions, by id.
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
@@ -100,7 +101,8 @@ impl<T: TablesInSession> Answering<'_, T> {
             }
             refuse_unseen_in(spi, loaded, id, queues, command)?;
             let mut demand = BTreeMap::new();
-            for (queue, wanted) in queue::demand(queues.iter().cloned(), command.publishes()) {
+            let back = state::to_abort(spi, loaded, id, command.effects(), &mut ByteBudget::default())?;
+            for (queue, wanted) in queue::demand(queues.iter().cloned().chain(back), command.publishes()) {
                 *demand.entry(queue).or_default() += wanted;
             }
             queue::queues(spi, loaded, &queue::QueueDemand::from([(id, demand)]))?;
@@ -203,6 +205,7 @@ fn concerns_engine(event: &Event) -> bool {
         Event::StateStarted { .. }
             | Event::StateCompleted { .. }
             | Event::StateFailed { .. }
+            | Event::StateAborted { .. }
             | Event::AttemptFailed { .. }
             | Event::AttemptsFolded { .. }
             | Event::CommandCompleted { .. }

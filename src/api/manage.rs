@@ -1,5 +1,5 @@
-//! The functions that change a running process from outside (`set_local_attributes`, `skip_timer`, `retry_now`), and
-//! `purge`.
+//! The functions that change a running process from outside (`set_local_attributes`, `skip_timer`, `retry_now`,
+//! `move_state`), and `purge`.
 
 use super::answering::{self, Executions};
 use super::process::follower;
@@ -11,8 +11,8 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{attribute, crashes, state};
-use crate::{clock, error};
+use crate::store::{attribute, crashes, queue, state};
+use crate::{calls, clock, error};
 use std::ffi::CStr;
 use xdb_engine::*;
 use xdb_protocol::arguments;
@@ -94,6 +94,32 @@ pub(super) fn calls_to_retry(
     let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
     state::states_without_inputs(spi, loaded, &keys)?;
     Ok((released as usize, Command::RetryNow(states)))
+}
+
+/// `xdb.move_state()`: ends a live step, and starts these states in its place.
+pub fn move_state(args: &Args) -> Result<Value> {
+    let process_id = name("process_id", args.text(0))?;
+    let state = state_execution_id(args.text(1))?;
+    let (next, reason) = arguments::move_to(json(args, 2, "next_states")?, args.text(3), &calls::limits())?;
+    // Without next states, the process may close.
+    let lock = if next.is_empty() { Lock::Close } else { Lock::Step };
+    let change = Change::by(c"xdb.move_state()", lock)?;
+    change.one(&process_id, args.execution_id(4), |spi, loaded, id, now| {
+        let seq = match state::by_name(spi, id, &state)? {
+            Some((seq, status)) if status.is_live() => seq,
+            _ => return Err(error::unknown_step(&state)),
+        };
+        answering::take_in(spi, loaded, id, now)?;
+        answering::refuse_unseen(spi, loaded, id, None)?;
+        state::states(spi, loaded, &[(id, seq)])?;
+        if lock == Lock::Close {
+            state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
+        }
+        let command = Command::MoveState { seq, next, reason };
+        queue::of_aborted(spi, loaded, id, &command)?;
+        Ok((0, command))
+    })?;
+    Ok(Value::Void)
 }
 
 /// Parses the name of a step, for instance `Ship-1`.

@@ -26,7 +26,7 @@
 //! | `answering.rs` | no function: the driver of `xdb_calls::apply` in a session |
 //! | `owners_tables.rs` | no function: how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, `check_process` |
-//! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `move_state`, `purge` |
 //! | `many.rs` | `stop_process`, `skip_timer` and `retry_now` for an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same for types |
 //! | `owners.rs` | `reassign_owned` |
@@ -120,6 +120,7 @@ crate::sql_functions! {
     xdb_resume_process_type / pg_finfo_xdb_resume_process_type => pause::resume_process_type;
     xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
     xdb_retry_now_many / pg_finfo_xdb_retry_now_many => many::retry_now;
+    xdb_move_state / pg_finfo_xdb_move_state => manage::move_state;
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_check_process / pg_finfo_xdb_check_process => query::check_process;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;

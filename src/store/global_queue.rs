@@ -223,6 +223,8 @@ impl<'a> GlobalQueueChanges<'a> {
                 }
                 Event::StateCompleted { seq, .. } if holds(seq) => self.used_up.push((id, *seq)),
                 Event::StateFailed { seq, .. } if holds(seq) => self.given_back.push((id, *seq)),
+                // A step may be aborted in the transaction in which it has taken messages.
+                Event::StateAborted { seq, .. } => self.given_back.push((id, *seq)),
                 _ => {}
             }
         }

@@ -34,6 +34,8 @@ pub struct Loaded {
     pub acting_as: Option<pg_sys::Oid>,
     /// Queues whose first messages are loaded. All other queues are unknown, not empty.
     pub heads: BTreeMap<String, QueueHead>,
+    /// Whether steps that an answer aborts were not loaded, because they are too large.
+    pub lacks_aborted: bool,
 }
 
 /// What is loaded of a queue.
@@ -128,6 +130,7 @@ impl Loaded {
             offered: BTreeSet::new(),
             acting_as: None,
             heads: BTreeMap::new(),
+            lacks_aborted: false,
         }
     }
 
@@ -144,6 +147,10 @@ impl Loaded {
         jitter: f64,
         global_messages: &[GlobalMessage],
     ) -> std::result::Result<Vec<Event>, Rejection> {
+        if self.lacks_aborted && command.effects().is_some_and(|effects| effects.abort_states.is_some()) {
+            let what = "the steps to abort hold too many messages: abort fewer of them at once";
+            return Err(Rejection::OverQuota(what.to_owned()));
+        }
         assert!(self.is_prepared(command), "a queue was not loaded");
         let definition = self.meta.definition();
         decide(
@@ -205,7 +212,6 @@ impl Loaded {
     /// Whether everything in queues that the decision reads is loaded. Otherwise the decision would take a queue for
     /// empty.
     fn is_prepared(&self, command: &Command) -> bool {
-        let known = |publish: &Publish| self.heads.contains_key(&publish.queue);
         let seen = |queue: &String| self.heads.get(queue).is_some_and(|head| head.inspected > 0);
         let closes_if_empty = match command {
             Command::ExecuteAnswered { answer, .. } => match &answer.decision {
@@ -215,15 +221,24 @@ impl Loaded {
             _ => &[],
         };
         !self.execution.is_running()
-            || command.publishes().iter().all(known) && closes_if_empty.iter().all(seen) && self.due(command).is_empty()
+            || self.filled(command).all(|queue| self.heads.contains_key(queue))
+                && closes_if_empty.iter().all(seen)
+                && self.due(command).is_empty()
     }
 
-    /// Queues with unread messages that may serve a waiting state, together with the messages that the command
-    /// publishes.
-    pub(super) fn due<'a>(&self, command: &'a Command) -> Vec<&'a str> {
+    /// The queue of each message that the command publishes, or that goes back when the command aborts a step.
+    pub(super) fn filled<'a>(&'a self, command: &'a Command) -> impl Iterator<Item = &'a str> {
+        let aborted = self.execution.states.values().filter(|state| state.status().is_live() && command.aborts(state));
+        let back = aborted.flat_map(|state| state.taken_messages()).map(|message| message.queue.as_str());
+        command.publishes().iter().map(|publish| publish.queue.as_str()).chain(back)
+    }
+
+    /// Queues with unread messages that may serve a waiting state, together with the messages that the command puts
+    /// into them.
+    pub(super) fn due<'a>(&'a self, command: &'a Command) -> Vec<&'a str> {
         let mut published: BTreeMap<&str, usize> = BTreeMap::new();
-        for publish in command.publishes() {
-            *published.entry(&publish.queue).or_default() += 1;
+        for queue in self.filled(command) {
+            *published.entry(queue).or_default() += 1;
         }
         let suffices = |(queue, new): &(&str, usize)| {
             let unread = self.heads.get(*queue).and_then(|head| head.unread);
@@ -240,6 +255,8 @@ impl Loaded {
         let queued = self.execution.queues.entry(queue.clone()).or_default();
         let received = queued.split_off(queued.partition_point(|message| message.number < next));
         queued.extend(messages.iter().cloned());
+        // A message that went back from an aborted step may belong behind them.
+        queued.make_contiguous().sort_unstable_by_key(|message| message.number);
         queued.extend(received);
         self.before.queues.entry(queue).or_default().extend(messages);
     }

@@ -23,7 +23,7 @@ use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Spi, Statement};
 use crate::pg::wake::NewCall;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use xdb_calls::{CallOf, Facts, Maker};
 use xdb_engine::*;
@@ -224,7 +224,7 @@ impl<'a> BatchChanges<'a> {
             {
                 self.rows.timers_new.push(Timer::of_process(id, meta.shard, meta.owner, at));
             }
-            self.rows.collect_messages(meta, before, execution, calls.now);
+            self.rows.collect_messages(loaded, calls.now);
         }
         if before.pause != execution.pause {
             self.paused.push(execution);
@@ -344,6 +344,11 @@ impl<'a> BatchChanges<'a> {
     }
 }
 
+/// Whether a queue has the message with this number. Its messages are in the order of their numbers.
+fn is_in(queue: Option<&VecDeque<Arc<Message>>>, number: u64) -> bool {
+    queue.is_some_and(|messages| messages.binary_search_by_key(&number, |message| message.number).is_ok())
+}
+
 impl<'a> Rows<'a> {
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
         let seq = state.seq;
@@ -371,16 +376,24 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    fn collect_messages(&mut self, meta: &Meta, before: &'a Execution, execution: &'a Execution, now: Timestamp) {
+    fn collect_messages(&mut self, loaded: &'a Loaded, now: Timestamp) {
+        let Loaded { meta, before, execution, events, .. } = loaded;
         let execution_id = execution.id;
+        // Messages leave a queue from its head. Those of an aborted step go back, so that the head says nothing.
+        let went_back = events.iter().any(|(event, _)| matches!(event, Event::StateAborted { .. }));
         for (queue_name, messages) in &before.queues {
-            let kept = execution.queues.get(queue_name).and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
-            // Messages leave a queue from its head.
-            let consumed = messages.iter().map(|message| message.number).take_while(|number| *number < kept);
+            let now_queued = execution.queues.get(queue_name);
+            let kept = now_queued.and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
+            let numbers = messages.iter().map(|message| message.number);
+            let consumed =
+                numbers.filter(|number| if went_back { !is_in(now_queued, *number) } else { *number < kept });
             self.messages_deleted.extend(consumed.map(|number| MessageNumber { execution_id, queue_name, number }));
         }
-        for message in execution.queues.values().flatten().filter(|m| m.number >= before.next_message) {
-            self.messages_new.push(QueueMessage::of(execution_id, meta.shard, message, now));
+        for (queue_name, messages) in &execution.queues {
+            let is_new =
+                |number| number >= before.next_message || went_back && !is_in(before.queues.get(queue_name), number);
+            let new = messages.iter().filter(|message| is_new(message.number));
+            self.messages_new.extend(new.map(|message| QueueMessage::of(execution_id, meta.shard, message, now)));
         }
     }
 

@@ -82,6 +82,10 @@ statements! {
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
+    /// The live steps of these states, and these steps. Null: all live steps.
+    LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL \
+        AND ($2::text[] IS NULL OR state_id = ANY ($2) OR state_id || '-' || number = ANY ($2)) ORDER BY seq"
+        => fn live(id: ExecutionId, names: Option<Vec<String>>) -> Vec<StateKey>;
     /// Deletes states that ended in events which are no longer kept.
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
         => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();
@@ -293,6 +297,31 @@ pub fn states_with_unrecorded_attempts(
     let keys = with_more_attempts(spi, &ids, RECORDED_ATTEMPTS)?;
     // These states end, or stay as they are.
     states_without_inputs(spi, loaded, &keys)
+}
+
+/// Loads the live steps that an answer aborts, as far as they fit into the budget. Returns the queues that their
+/// messages go back to, as a demand of the decision.
+pub fn to_abort(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    id: ExecutionId,
+    effects: Option<&Effects>,
+    budget: &mut ByteBudget,
+) -> Result<Vec<(String, usize)>> {
+    let Some(named) = effects.and_then(|effects| effects.abort_states.as_ref()) else { return Ok(Vec::new()) };
+    if loaded.get(&id).is_some_and(Loaded::has_other_threads) {
+        let names = match named {
+            AbortStates::All => None,
+            AbortStates::Named(names) => Some(names.clone()),
+        };
+        let left_out = states_in(spi, loaded, &live(spi, id, names)?, budget)?;
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.lacks_aborted |= !left_out.is_empty();
+        }
+    }
+    let states = loaded.get(&id).into_iter().flat_map(|entry| entry.execution.states.values());
+    let aborted = states.filter(|state| named.includes(&state.id));
+    Ok(aborted.flat_map(|state| state.taken_messages()).map(|message| (message.queue.clone(), 0)).collect())
 }
 
 /// The step with this name, if there is one.

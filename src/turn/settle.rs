@@ -26,7 +26,7 @@ use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::collections::HashSet;
 use std::time::Instant;
-use xdb_engine::Timestamp;
+use xdb_engine::{Event, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
@@ -152,15 +152,22 @@ impl Memory {
         next
     }
 
-    /// Records the calls under way that are over: sessions have ended them, or this turn has closed their processes.
+    /// Records the calls under way that are over: sessions have ended them, or this turn has closed their processes or
+    /// aborted their steps.
     fn note_useless(&mut self, over: &HashSet<StateKey>, saved: &Saved) {
-        let is_closed = |loaded: &&Loaded| loaded.before.is_running() && !loaded.execution.is_running();
-        let closed = saved.executions.values().filter(is_closed);
-        let closed: HashSet<_> = closed.map(|loaded| loaded.execution.id).collect();
-        if over.is_empty() && closed.is_empty() {
+        let closed = |loaded: &Loaded| loaded.before.is_running() && !loaded.execution.is_running();
+        let aborts =
+            |loaded: &Loaded| loaded.events.iter().any(|(event, _)| matches!(event, Event::StateAborted { .. }));
+        if over.is_empty() && !saved.executions.values().any(|loaded| closed(loaded) || aborts(loaded)) {
             return;
         }
-        let is_useless = |key: &StateKey| over.contains(key) || closed.contains(&key.0);
+        let has_ended = |(id, seq): &StateKey| {
+            saved.executions.get(id).is_some_and(|loaded| {
+                let step = loaded.execution.states.get(seq);
+                closed(loaded) || step.is_some_and(|step| !step.status().is_live())
+            })
+        };
+        let is_useless = |key: &StateKey| over.contains(key) || has_ended(key);
         let OpenCalls { in_flight, useless, .. } = &mut self.calls;
         useless.extend(in_flight.iter().filter(|(_, (record, _))| is_useless(&record.key)).map(|(tag, _)| tag));
     }

@@ -1368,6 +1368,11 @@ PREPARE statement AS
 INSERT INTO xdb.state_execution (execution_id, seq, shard, state_id, number, status, started_at, ended_at, input, config, recovery, call, wait, last_failure) SELECT unnest($1::uuid[]), unnest($2::int4[]), unnest($3::int2[]), unnest($4::text[]), unnest($5::int4[]), unnest($6::text[]), unnest($7::timestamptz[]), unnest($8::timestamptz[]), unnest($9::text[])::jsonb, unnest($10::text[])::jsonb, unnest($11::text[])::jsonb, unnest($12::text[])::jsonb, unnest($13::text[])::jsonb, unnest($14::text[])::jsonb;
 DEALLOCATE statement;
 
+-- xdb::store::state::LIVE
+PREPARE statement AS
+SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL AND ($2::text[] IS NULL OR state_id = ANY ($2) OR state_id || '-' || number = ANY ($2)) ORDER BY seq;
+DEALLOCATE statement;
+
 -- xdb::store::state::OF_KEYS
 PREPARE statement AS
 SELECT s.execution_id, s.seq, s.shard, s.state_id, s.number, s.status, s.started_at, s.ended_at, s.config::text AS config, s.recovery::text AS recovery, s.call::text AS call, s.last_failure::text AS last_failure, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq;

@@ -138,6 +138,7 @@ impl Execution {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
                 self.end_state(*seq, StateStatus::Failed, Some(last), at);
             }
+            Event::StateAborted { seq, .. } => self.abort_state(*seq, at),
             Event::LocalAttributesWritten { attributes } => {
                 self.local_attributes.extend(attributes.iter().map(|(k, v)| (k.clone(), v.clone())));
             }
@@ -185,14 +186,22 @@ impl Execution {
         (self.queued, self.timers) = (QueuedTotal::default(), 0);
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {
-            let state = Arc::make_mut(state);
-            let last_failure = match &state.phase {
-                Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
-                _ => None,
-            };
-            state.phase = state.phase.ended(StateStatus::Aborted, last_failure);
-            state.ended_at = Some(at);
+            Arc::make_mut(state).abort(at);
         }
+    }
+
+    fn abort_state(&mut self, seq: StateSeq, at: Timestamp) {
+        self.live_threads = self.live_threads.saturating_sub(1);
+        let Some(state) = self.states.get_mut(&seq) else { return };
+        self.timers = self.timers.saturating_sub(state.open_timers().count() as u32);
+        let state = Arc::make_mut(state);
+        for message in state.taken_messages().cloned() {
+            self.queued.add(&message);
+            let queue = self.queues.entry(message.queue.clone()).or_default();
+            let place = queue.partition_point(|other| other.number < message.number);
+            queue.insert(place, Arc::new(message));
+        }
+        state.abort(at);
     }
 
     /// The call of the first state, if none of its attempts has failed.
@@ -241,6 +250,14 @@ impl Execution {
             state.phase = state.phase.ended(status, failure);
             state.ended_at = Some(at);
         });
+    }
+}
+
+impl StateExecution {
+    fn abort(&mut self, at: Timestamp) {
+        let last_failure = self.current_call().and_then(|(_, call)| call.last_failure.clone());
+        self.phase = self.phase.ended(StateStatus::Aborted, last_failure);
+        self.ended_at = Some(at);
     }
 }
 

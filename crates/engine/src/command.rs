@@ -66,6 +66,13 @@ pub enum Command {
     },
     /// A caller asks for the calls of these states that are in backoff to be made at once.
     RetryNow(Vec<StateSeq>),
+    /// A caller ends a live step, and starts these states in its place.
+    MoveState {
+        seq: StateSeq,
+        /// Empty: the thread ends.
+        next: Vec<StateMovement>,
+        reason: Option<String>,
+    },
     /// A caller pauses the process, or changes its pause.
     Pause(Pause),
     /// A caller ends the pause.
@@ -103,6 +110,16 @@ impl Command {
         }
     }
 
+    /// Whether the command aborts this step, if the step is live.
+    pub fn aborts(&self, state: &StateExecution) -> bool {
+        let answering = match self {
+            Self::MoveState { seq, .. } => return *seq == state.seq,
+            Self::ExecuteAnswered { seq, .. } | Self::CallFailed(CallFailed { seq, .. }) => Some(*seq),
+            _ => None,
+        };
+        self.effects().is_some_and(|effects| effects.abort(state, answering))
+    }
+
     /// Whether the command closes the execution only if queues are empty.
     pub fn is_conditional_close(&self) -> bool {
         let Self::ExecuteAnswered { answer, .. } = self else { return false };
@@ -121,7 +138,7 @@ impl Command {
 names! { Command {
     Start, MergeStart, WaitUntilAnswered, ExecuteAnswered, CallFailed, CallRepeated, TimerFired, ProcessTimeout,
     MessagesArrived, GlobalMessagesArrived, RpcAnswered, Pause, Resume, PauseEnds, Stop, Fail, SetLocalAttributes,
-    SkipTimer, RetryNow,
+    SkipTimer, RetryNow, MoveState,
 } }
 
 /// The checked parameters of a start.
@@ -216,6 +233,8 @@ pub struct Effects {
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
     pub call_functions: Vec<FunctionCall>,
+    /// The threads that the answer ends, after its other effects.
+    pub abort_states: Option<AbortStates>,
     /// Warnings about the answer, one sentence each. The event of the answer stores them.
     pub warnings: Vec<String>,
 }
@@ -223,7 +242,7 @@ pub struct Effects {
 impl Effects {
     /// Whether the answer changes nothing besides its decision. Warnings don't count.
     pub fn is_empty(&self) -> bool {
-        self.payloads().next().is_none() && self.write_global_attributes.is_empty()
+        self.payloads().next().is_none() && self.write_global_attributes.is_empty() && self.abort_states.is_none()
     }
 
     /// The payload of each thing that the answer writes to XDB's tables, or has to call.
@@ -235,12 +254,36 @@ impl Effects {
             write_local_attributes,
             write_global_attributes: _,
             call_functions,
+            abort_states: _,
             warnings: _,
         } = self;
         let local = publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
         let global = publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
         let calls = call_functions.iter().map(|call| call.argument.as_ref());
         write_local_attributes.values().map(Some).chain(local).chain(global).chain(calls)
+    }
+
+    /// Whether the answer aborts this step, if the step is live. The answering step itself goes on.
+    pub fn abort(&self, state: &StateExecution, answering: Option<StateSeq>) -> bool {
+        Some(state.seq) != answering && self.abort_states.as_ref().is_some_and(|named| named.includes(&state.id))
+    }
+}
+
+/// The live steps that an answer ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AbortStates {
+    All,
+    /// Each name is a state, or one step of it.
+    Named(Vec<String>),
+}
+
+impl AbortStates {
+    /// Whether a step is meant.
+    pub fn includes(&self, id: &StateExecutionId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.iter().any(|name| *name == id.state_id || *name == id.to_string()),
+        }
     }
 }
 
@@ -337,6 +380,16 @@ pub enum Decision {
         output: Option<Json>,
         otherwise: Vec<StateMovement>,
     },
+}
+
+impl Decision {
+    /// How many states the decision starts at most.
+    pub fn most_next_states(&self) -> usize {
+        match self {
+            Self::NextStates(next) | Self::ConditionalClose { otherwise: next, .. } => next.len(),
+            Self::Close { .. } => 0,
+        }
+    }
 }
 
 /// A next state, with its input and its options.

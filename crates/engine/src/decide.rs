@@ -141,6 +141,7 @@ impl Draft<'_> {
             }
             Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref())?,
             Command::RetryNow(states) => self.retry_now(states),
+            Command::MoveState { seq, next, reason } => self.move_state(*seq, next, reason.as_deref())?,
             Command::Pause(pause) => self.pause(pause),
             Command::Resume => self.resume(),
             Command::PauseEnds => self.pause_ends()?,
@@ -255,9 +256,11 @@ impl Draft<'_> {
         self.open_call(seq, Api::Execute)?;
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
-        self.check_threads(&answer.decision, 1)?;
+        let aborted = self.steps_to_abort(&answer.effects, Some(seq))?;
+        self.check_threads(answer.decision.most_next_states(), 1 + aborted.len())?;
         self.fold_attempts(seq, Api::Execute);
         self.apply_effects(Publisher::State, &answer.effects);
+        self.abort(&aborted, None);
         self.serve_waiting_states();
         self.follow(Some(seq), &answer.decision, &answer.effects.warnings);
         Ok(())
@@ -265,9 +268,10 @@ impl Draft<'_> {
 
     fn rpc_answered(&mut self, rpc_name: &str, answer: &RpcAnswer) -> Result<(), Rejection> {
         self.check_effects(&answer.effects)?;
+        let aborted = self.steps_to_abort(&answer.effects, None)?;
         if let Some(decision) = &answer.decision {
             self.check_decision(decision)?;
-            self.check_threads(decision, 0)?;
+            self.check_threads(decision.most_next_states(), aborted.len())?;
         }
         if answer.is_read_only() {
             return Ok(());
@@ -275,9 +279,11 @@ impl Draft<'_> {
         let warnings = answer.effects.warnings.clone();
         self.emit(Event::RpcApplied { rpc_name: rpc_name.to_owned(), warnings });
         self.apply_effects(Publisher::Rpc, &answer.effects);
+        self.abort(&aborted, None);
         self.serve_waiting_states();
-        if let Some(decision) = &answer.decision {
-            self.follow(None, decision, &[]);
+        match &answer.decision {
+            Some(decision) => self.follow(None, decision, &[]),
+            None => self.complete_if_last(),
         }
         Ok(())
     }
@@ -333,8 +339,10 @@ impl Draft<'_> {
             return Err(Rejection::Stale);
         }
         let (before, resolved, unregistered) = (call.repeats, call.resolved_attempts, call.unregistered_since());
+        let mut aborted = Vec::new();
         if let Some(effects) = &failed.applied {
             self.check_effects(effects)?;
+            aborted = self.steps_to_abort(effects, Some(failed.seq))?;
         }
         let config = self.config_of(failed.seq);
         let CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied } = failed.clone();
@@ -360,6 +368,7 @@ impl Draft<'_> {
         if let Some(effects) = &applied {
             self.fold_attempts(seq, api);
             self.apply_effects(Publisher::State, effects);
+            self.abort(&aborted, None);
             self.serve_waiting_states();
         }
         match next {
@@ -460,7 +469,7 @@ impl Draft<'_> {
         }
     }
 
-    fn complete_if_last(&mut self) {
+    pub(crate) fn complete_if_last(&mut self) {
         if self.execution.completing && self.execution.live_threads == 0 {
             self.close(ProcessStatus::Completed, None);
         }
@@ -478,7 +487,7 @@ impl Draft<'_> {
         self.emit(Event::ProcessClosed { status, reason });
     }
 
-    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
+    pub(crate) fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
         self.emit(Event::StateStarted {
@@ -541,7 +550,7 @@ impl Draft<'_> {
     }
 
     /// Serves waiting states with messages, longest waiting first, until no state can take more.
-    fn serve_waiting_states(&mut self) {
+    pub(crate) fn serve_waiting_states(&mut self) {
         for seq in self.execution.waiting_in_order() {
             // What one command takes never makes an earlier command completable, so each command is checked once.
             let mut from = 0;
@@ -583,7 +592,7 @@ impl Draft<'_> {
 
     /// Sums up failed attempts that were not recorded one by one. This happens before the call ends or changes
     /// something.
-    fn fold_attempts(&mut self, seq: StateSeq, api: Api) {
+    pub(crate) fn fold_attempts(&mut self, seq: StateSeq, api: Api) {
         let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else { return };
         let count = call.unrecorded_attempts();
         if count > 0
@@ -677,13 +686,10 @@ impl Draft<'_> {
     }
 
     /// Checks the limit on threads. A decision that ends at least as many threads as it begins is always allowed.
-    fn check_threads(&self, decision: &Decision, ends: usize) -> Result<(), Rejection> {
-        let (Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. }) = decision else {
-            return Ok(());
-        };
+    pub(crate) fn check_threads(&self, begins: usize, ends: usize) -> Result<(), Rejection> {
         let (lives, most) = (self.execution.live_threads as usize, self.context.quotas.threads);
-        let after = (lives + next.len()).saturating_sub(ends);
-        if next.len() > ends && after > most {
+        let after = (lives + begins).saturating_sub(ends);
+        if begins > ends && after > most {
             let what = format!("the process would have {after} threads; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
@@ -702,7 +708,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    fn check_movements(&self, movements: &[StateMovement]) -> Result<(), Rejection> {
+    pub(crate) fn check_movements(&self, movements: &[StateMovement]) -> Result<(), Rejection> {
         if movements.is_empty() {
             return Err(Rejection::InvalidAnswer("a decision names no next state".to_owned()));
         }

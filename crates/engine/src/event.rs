@@ -144,6 +144,14 @@ pub enum Event {
         attempt: u32,
         failure: Failure,
     },
+    /// An answer or a caller ended the step before it ended itself. The messages that it had received go back to their
+    /// places.
+    StateAborted {
+        seq: StateSeq,
+        /// None: an answer ended the step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     LocalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
@@ -273,7 +281,7 @@ impl Event {
 names! { Event {
     ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
     WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
-    StateFailed, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
+    StateFailed, StateAborted, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
     RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed, CommandRejected,
     Snapshot,
 } }

@@ -281,6 +281,15 @@ impl StateExecution {
         (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
     }
 
+    /// The messages of local queues that the step has taken and not yet processed.
+    pub fn taken_messages(&self) -> impl Iterator<Item = &Message> {
+        let commands: &[WaitCommand] = match &self.phase {
+            Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => &wait.commands,
+            _ => &[],
+        };
+        commands.iter().flat_map(|command| &command.messages)
+    }
+
     /// Local queues that the state waits for, each with the minimum and maximum of messages consumed at once.
     pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
         self.open_commands().filter_map(|(_, command)| match &command.kind {

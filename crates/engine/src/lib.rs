@@ -73,6 +73,7 @@
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
 //! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
+mod abort;
 mod apply;
 mod command;
 mod decide;

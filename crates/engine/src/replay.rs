@@ -87,6 +87,12 @@ impl Replay {
             Event::MessagesReceived { messages, .. } => {
                 self.received_at.extend(messages.iter().map(|message| (message.number, at)));
             }
+            // The messages go back to their queues, as if they had been received again.
+            Event::StateAborted { seq, .. } => {
+                let state = self.execution.states.get(seq);
+                let taken = state.into_iter().flat_map(|state| state.taken_messages());
+                self.received_at.extend(taken.map(|message| (message.number, at)));
+            }
             Event::Snapshot(snapshot) => {
                 self.received_at.extend(&snapshot.received_at);
                 self.earlier_message_ids = snapshot.message_ids;

@@ -76,9 +76,9 @@ fn the_runs_get_everywhere() {
         }
     }
     let everything = "Start WaitUntilAnswered ExecuteAnswered CallFailed CallRepeated TimerFired ProcessTimeout \
-        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow MergeStart Pause Resume PauseEnds Stop Fail ProcessStarted \
+        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow MoveState MergeStart Pause Resume PauseEnds Stop Fail ProcessStarted \
         StateStarted StartMerged WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
-        AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed LocalAttributesWritten \
+        AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed StateAborted LocalAttributesWritten \
         GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven ProcessPaused ProcessResumed";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));
     let refusals = "NotRunning Stale InvalidAnswer InvalidOptions UnusedInput UnknownState UnknownQueue \

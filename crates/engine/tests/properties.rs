@@ -91,6 +91,7 @@ fn effects() -> impl Strategy<Value = Effects> {
     let attributes = prop_oneof![3 => Just(BTreeMap::new()), 1 => btree_map("\\PC{1,4}", Just(json("null")), 1..3)];
     (prop_oneof![3 => Just(vec![]).boxed(), 2 => vec(publish(), 1..4).boxed()], attributes).prop_map(
         |(publish_to_local_queue, write_local_attributes)| Effects {
+            abort_states: None,
             publish_to_global_queue: Vec::new(),
             publish_to_local_queue,
             write_local_attributes,

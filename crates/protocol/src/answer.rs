@@ -69,6 +69,17 @@ pub fn decode_wait_until(body: &[u8], limits: &AnswerLimits) -> Result<WaitUntil
     Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
 }
 
+/// Reads the next states that a caller gives, in the form of an answer's `nextStates`. The list may be empty. The error
+/// says what is wrong.
+pub fn decode_next_states(text: &str, limits: &AnswerLimits) -> Result<Vec<StateMovement>, String> {
+    let (movements, warnings) =
+        decode(text.as_bytes(), limits, |reader, text| list(text, |text| movement(text, reader)))?;
+    match warnings.into_iter().next() {
+        Some(unknown) => Err(unknown),
+        None => Ok(movements),
+    }
+}
+
 /// What a worker answers to `execute`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Executed {
@@ -105,9 +116,10 @@ enum Choice {
 /// Reads the body of a 200 to `execute`, in the same way as [`decode_wait_until`].
 pub fn decode_execute(body: &[u8], limits: &AnswerLimits) -> Result<Executed, String> {
     let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
-        let mut object = reader.object(text, keys!("stateDecision"))?;
+        let mut object = reader.object(text, keys!("stateDecision", "abortStates"))?;
         let choice = object.required("stateDecision", |text| choice(text, reader))?;
-        Ok((choice, effects(&mut object, reader)?))
+        let abort_states = object.optional("abortStates", abort_states)?.flatten();
+        Ok((choice, Effects { abort_states, ..effects(&mut object, reader)? }))
     })?;
     let effects = Effects { warnings, ..effects };
     Ok(match choice {
@@ -119,7 +131,8 @@ pub fn decode_execute(body: &[u8], limits: &AnswerLimits) -> Result<Executed, St
 /// Reads the body of a 200 to an RPC, in the same way as [`decode_wait_until`].
 pub fn decode_rpc(body: &[u8], limits: &AnswerLimits) -> Result<RpcAnswer, String> {
     let (answer, warnings) = decode(body, limits, |reader, text| {
-        let mut object = reader.object(text, keys!("output", "stateDecision"))?;
+        let mut object = reader.object(text, keys!("output", "stateDecision", "abortStates"))?;
+        let abort_states = object.optional("abortStates", abort_states)?.flatten();
         Ok(RpcAnswer {
             output: object.optional("output", |text| payload(text, limits.max_payload_bytes))?,
             decision: object.optional("stateDecision", |text| match decision(text, reader)? {
@@ -128,7 +141,7 @@ pub fn decode_rpc(body: &[u8], limits: &AnswerLimits) -> Result<RpcAnswer, Strin
                 }
                 decision => Ok(decision),
             })?,
-            effects: effects(&mut object, reader)?,
+            effects: Effects { abort_states, ..effects(&mut object, reader)? },
         })
     })?;
     Ok(RpcAnswer { effects: Effects { warnings, ..answer.effects }, ..answer })
@@ -335,8 +348,24 @@ fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Parsed<Effects>
         call_functions: function_calls(object, |text| {
             function_call(reader.object(text, FUNCTION_CALL)?, reader.limits.max_payload_bytes)
         })?,
+        abort_states: None,
         warnings: Vec::new(),
     })
+}
+
+/// The most names in `abortStates`.
+const MAX_ABORTED_NAMES: usize = 1000;
+
+fn abort_states(text: &str) -> Parsed<Option<AbortStates>> {
+    let names = list(text, name)?;
+    if names.len() > MAX_ABORTED_NAMES {
+        return Err(Fault::new(format!("has {} names; the limit is {MAX_ABORTED_NAMES}", names.len())));
+    }
+    match names.as_slice() {
+        [] => Ok(None),
+        [all] if all == "*" => Ok(Some(AbortStates::All)),
+        _ => Ok(Some(AbortStates::Named(names))),
+    }
 }
 
 fn publish(text: &str, reader: AnswerReader<'_>) -> Parsed<Publish> {

@@ -1,13 +1,14 @@
 //! Checks the arguments of SQL functions: names, payloads, keys, times. Limitations: nothing is looked up in the
 //! database.
 
+use crate::answer::{AnswerLimits, decode_next_states};
 use crate::fields::MAX_NAME_BYTES;
 use crate::payload::check_payload;
 use crate::refusal::{self, Refusal};
 use std::collections::BTreeMap;
 use xdb_engine::{
-    Command, Definition, Duration, Json, LongerCall, Pause, PauseMode, RpcConfig, StateExecutionId, StopType,
-    TableMapping, Timestamp,
+    Command, Definition, Duration, Json, LongerCall, Pause, PauseMode, RpcConfig, StateExecutionId, StateMovement,
+    StopType, TableMapping, Timestamp,
 };
 
 type Checked<T> = std::result::Result<T, Refusal>;
@@ -78,6 +79,17 @@ pub fn stop(stop_type: Option<String>, why: Option<String>) -> Checked<Command> 
     let known = StopType::parse(&word);
     let stop_type = known.ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?;
     Ok(Command::Stop { stop_type, reason: reason(why)? })
+}
+
+/// The next states and the reason of a move.
+pub fn move_to(
+    next_states: Option<String>,
+    why: Option<String>,
+    limits: &AnswerLimits,
+) -> Checked<(Vec<StateMovement>, Option<String>)> {
+    let text = needed("next_states", next_states)?;
+    let next = decode_next_states(&text, limits).map_err(|what| refusal::invalid_argument("next_states", what))?;
+    Ok((next, reason(why)?))
 }
 
 /// A pause that begins now.

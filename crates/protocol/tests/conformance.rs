@@ -149,6 +149,8 @@ fn decisions() -> Vec<Value> {
         ("force complete", r#""force""#),
         ("fail", r#""fail""#),
         ("end of a thread", r#""end""#),
+        ("a state and a step that are aborted", r#""abort""#),
+        ("all other threads are aborted", r#""alone""#),
         ("two threads", r#""both""#),
         ("conditional close", r#""if-empty""#),
         ("an error that is final", r#""fatal""#),

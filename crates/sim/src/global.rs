@@ -67,7 +67,10 @@ impl GlobalQueues {
             Event::StateCompleted { seq, .. } => {
                 self.messages.retain(|_, stored| stored.taken.is_none_or(|(by, _)| by != (id, *seq)));
             }
-            Event::StateFailed { seq, .. } => self.give_back(now, |by| by == (id, *seq)),
+            Event::StateFailed { seq, .. } | Event::StateAborted { seq, .. } => {
+                self.waiting.retain(|waiting| *waiting != (id, *seq));
+                self.give_back(now, |by| by == (id, *seq));
+            }
             Event::ProcessClosed { .. } => {
                 self.waiting.retain(|waiting| waiting.0 != id);
                 self.give_back(now, |by| by.0 == id);

@@ -53,6 +53,7 @@ impl Simulator {
             "get_local_attributes" => result(self.local_attributes(given)?),
             "skip_timer" => result(self.skip_timer(given)?),
             "retry_now" => result(self.retry_now(given)?),
+            "move_state" => result(self.move_state(given)?),
             "pause_process" => result(self.pause_process(given)?),
             "resume_process" => result(self.resume_process(given)?),
             "pause_process_type" => result(self.pause_process_type(given)?),

@@ -8,7 +8,7 @@ use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_calls::{Asker, CallOf, Outcome};
 use xdb_engine::*;
-use xdb_protocol::arguments::{self, key_text, payloads, positive, state_execution_id};
+use xdb_protocol::arguments::{self, key_text, move_to, payloads, positive, state_execution_id};
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
@@ -76,6 +76,21 @@ impl Simulator {
                 None => run.execution.states.keys().copied().collect(),
             }))
         })
+    }
+
+    /// Ends a live step, and starts these states in its place.
+    pub(crate) fn move_state(&mut self, given: &mut Given) -> Result<()> {
+        let state = state_execution_id(given.take("state_execution_id")?)?;
+        let next: Json = given.needed("next_states")?;
+        let (next, reason) = move_to(Some(next.as_str().to_owned()), given.take("reason")?, &LIMITS)?;
+        self.change(given, |_, run| {
+            let seq = run.seq(&state)?;
+            match run.execution.states.get(&seq).is_some_and(|state| state.status().is_live()) {
+                true => Ok(Command::MoveState { seq, next, reason }),
+                false => Err(refusal::unknown_step(&state)),
+            }
+        })
+        .map(drop)
     }
 
     /// Gives the running process that the last arguments name a command. Returns how many events followed.

@@ -84,6 +84,11 @@ pub enum Op {
         command_id: Option<String>,
     },
     RetryNow(Vec<Target>),
+    Move {
+        target: Target,
+        next: Vec<StateMovement>,
+        reason: Option<String>,
+    },
     Stop {
         stop_type: StopType,
         reason: Option<String>,
@@ -230,15 +235,28 @@ fn function_calls() -> impl Strategy<Value = Vec<FunctionCall>> {
     prop_oneof![3 => Just(vec![]), 1 => vec(call, 1..3)]
 }
 
+fn aborts() -> impl Strategy<Value = Option<AbortStates>> {
+    let name = prop_oneof![
+        40 => prop::sample::select(&["A", "B", "C", "A-1", "A-2", "B-1", "B-2", "C-1", "A-9"][..]),
+        1 => prop::sample::select(&["Nowhere", "Nowhere-1", "A-", "-1"][..]),
+    ];
+    prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(AbortStates::All)),
+        3 => vec(name.prop_map(str::to_owned), 1..4).prop_map(|names| Some(AbortStates::Named(names))),
+    ]
+}
+
 fn effects() -> impl Strategy<Value = Effects> {
     let messages = (vec(publish(), 0..4), vec(publish_globally(), 0..2));
-    let some = (messages, attributes(), global_attributes(), function_calls()).prop_map(
-        |((local, global), write_local_attributes, write_global_attributes, call_functions)| Effects {
+    let some = (messages, attributes(), global_attributes(), function_calls(), aborts()).prop_map(
+        |((local, global), write_local_attributes, write_global_attributes, call_functions, abort_states)| Effects {
             publish_to_local_queue: local,
             publish_to_global_queue: global,
             write_local_attributes,
             write_global_attributes,
             call_functions,
+            abort_states,
             warnings: vec![],
         },
     );
@@ -474,6 +492,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => attributes().prop_map(Op::SetAttributes),
         4 => (target(), command_id()).prop_map(|(target, command_id)| Op::SkipTimer { target, command_id }),
         4 => vec(target(), 0..5).prop_map(Op::RetryNow),
+        3 => (target(), prop_oneof![3 => movements(), 1 => Just(Vec::new())], option::of(Just("moved".to_owned())))
+            .prop_map(|(target, next, reason)| Op::Move { target, next, reason }),
         3 => pause().prop_map(Op::Pause),
         2 => Just(Op::Resume),
         2 => early().prop_map(|early| Op::PauseEnds { early }),

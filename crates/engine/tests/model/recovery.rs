@@ -84,8 +84,11 @@ fn from_snapshot(replay: &Replay, moment: Moment, run: &Run) -> Result<Option<(M
     same(&without_ids(&back.execution), &without_ids(&kept), "a snapshot", run)?;
     let ids = replay.execution.message_ids.len() as u64;
     expect(back.earlier_message_ids.count == ids, || format!("{:?} ids of {ids}\n{run}", back.earlier_message_ids))?;
-    let failed_last = replay.execution.states.values().filter(|state| state.status() == StateStatus::Failed);
-    let failed_last = failed_last.max_by_key(|state| (state.ended_at, state.seq)).map(|state| state.seq);
+    let failed = replay.execution.states.values().filter_map(|state| match &state.phase {
+        Phase::Ended { last_failure: Some(last), .. } => Some((last.at, state.seq)),
+        _ => None,
+    });
+    let failed_last = failed.max().map(|(_, seq)| seq);
     for (seq, state) in &replay.execution.states {
         let kept = state.status().is_live() || failed_last == Some(*seq);
         expect(kept != left_out.contains(seq), || format!("{seq:?} is kept or left out of a snapshot\n{run}"))?;

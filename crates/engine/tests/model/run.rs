@@ -222,6 +222,10 @@ impl Run {
                 let seqs = seqs.iter().filter_map(|target| Some(self.at_call(*target)?.0));
                 self.submit(Command::RetryNow(seqs.collect()), 0.5, 0)
             }
+            Op::Move { target, next, reason } => {
+                let Some(seq) = fitting(*target, self.model.live()) else { return Ok(()) };
+                self.submit(Command::MoveState { seq, next: next.clone(), reason: reason.clone() }, 0.5, 0)
+            }
             Op::Stop { stop_type, reason } => {
                 self.submit(Command::Stop { stop_type: *stop_type, reason: reason.clone() }, 0.5, 0)
             }
@@ -332,11 +336,18 @@ impl Run {
         }
         check_folded(&step.command, &events, &before, &self.execution)
             .map_err(|what| TestCaseError::fail(format!("{what}\n{self}")))?;
-        for message in events.iter().filter_map(|event| match event {
-            Event::GlobalMessagesTaken { messages, .. } => Some(messages),
-            _ => None,
-        }) {
-            self.free.retain(|free| message.iter().all(|taken| taken.number != free.number));
+        for event in &events {
+            match event {
+                Event::GlobalMessagesTaken { messages, .. } => {
+                    self.free.retain(|free| messages.iter().all(|taken| taken.number != free.number));
+                }
+                Event::StateAborted { seq, .. } => {
+                    let held = before.states.get(seq).into_iter().flat_map(|state| state.held_global_messages());
+                    self.free.extend(held.map(|(_, message)| message.clone()));
+                    self.free.sort_by_key(|message| message.number);
+                }
+                _ => {}
+            }
         }
         let mut found = differences(&self.model, &self.execution);
         found.extend(self.different_writes());
@@ -354,7 +365,8 @@ impl Run {
             | Command::CallRepeated { seq, .. }
             | Command::TimerFired { seq, .. }
             | Command::GlobalMessagesArrived { seq }
-            | Command::SkipTimer { seq, .. } => vec![*seq],
+            | Command::SkipTimer { seq, .. }
+            | Command::MoveState { seq, .. } => vec![*seq],
             Command::RetryNow(seqs) => seqs.clone(),
             Command::MergeStart { .. } => vec![FIRST_STATE],
             _ => Vec::new(),
@@ -364,7 +376,9 @@ impl Run {
             let counted = [Api::WaitUntil, Api::Execute]
                 .iter()
                 .any(|api| state.call(*api).is_some_and(|call| call.failed_attempts > RECORDED_ATTEMPTS));
-            target.contains(seq) || counted || state.status() == StateStatus::Waiting
+            let aborts = step.command.effects().and_then(|effects| effects.abort_states.as_ref());
+            let aborted = aborts.is_some_and(|aborts| aborts.includes(&state.id)) && state.status().is_live();
+            target.contains(seq) || counted || aborted || state.status() == StateStatus::Waiting
         });
         part.local_attributes.clear();
         part.results.clear();
@@ -429,6 +443,7 @@ impl FailureFields {
 /// place:
 /// - If the call was answered or has failed for good, the event comes before all events that follow from that,
 ///   including the close of the process.
+/// - If an answer or a caller aborted the step, the event comes right before that.
 /// - If a close aborted the call, the event comes right before the close, in the order of the states.
 fn check_folded(command: &Command, events: &[Event], before: &Execution, after: &Execution) -> Result<(), String> {
     let own = match command {
@@ -436,8 +451,17 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
         Command::CallFailed(failed) => Some(failed.seq),
         _ => None,
     };
-    let (first, cut_off): (Vec<_>, Vec<_>) =
-        uncounted(before, after, events).into_iter().partition(|(seq, _)| Some(*seq) == own);
+    let aborted =
+        |of: StateSeq| events.iter().position(|event| matches!(event, Event::StateAborted { seq, .. } if *seq == of));
+    let (before_abort, others): (Vec<_>, Vec<_>) =
+        uncounted(before, after, events).into_iter().partition(|(seq, _)| aborted(*seq).is_some());
+    for (seq, event) in &before_abort {
+        let place = aborted(*seq).and_then(|at| events.get(at.checked_sub(1)?));
+        if place != Some(event) {
+            return Err(format!("of {events:?}, {event:?} should come right before its state is aborted"));
+        }
+    }
+    let (first, cut_off): (Vec<_>, Vec<_>) = others.into_iter().partition(|(seq, _)| Some(*seq) == own);
     let folded = |(_, event): (StateSeq, Event)| event;
     let first: Vec<Event> = first.into_iter().map(folded).collect();
     let cut_off: Vec<Event> = cut_off.into_iter().map(folded).collect();
@@ -446,7 +470,10 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
         [before_close @ .., Event::ProcessClosed { .. }] => before_close,
         _ => events,
     };
-    if count == first.len() + cut_off.len() && events.starts_with(&first) && before_close.ends_with(&cut_off) {
+    if count == before_abort.len() + first.len() + cut_off.len()
+        && events.starts_with(&first)
+        && before_close.ends_with(&cut_off)
+    {
         return Ok(());
     }
     Err(format!("of {events:?}, the first ones should be {first:?}, and those before a close {cut_off:?}"))
@@ -493,6 +520,7 @@ fn answer(seq: StateSeq, api: Api, request: &CommandRequest, decision: &Decision
     let effects = effects.clone();
     match api {
         Api::WaitUntil => {
+            let effects = Effects { abort_states: None, ..effects };
             Command::WaitUntilAnswered { seq, answer: WaitUntilAnswer { request: request.clone(), effects } }
         }
         Api::Execute => Command::ExecuteAnswered { seq, answer: ExecuteAnswer { decision: decision.clone(), effects } },

@@ -31,7 +31,7 @@ impl Model {
                 let mut faults = request_faults(&answer.request, context);
                 faults.extend(effect_faults(&answer.effects, context));
                 none(faults)?;
-                self.effects(&answer.effects, context);
+                self.effects(Some(*seq), &answer.effects, context);
                 self.begin_wait(*seq, &answer.request, context);
             }
             Command::ExecuteAnswered { seq, answer } => {
@@ -39,7 +39,7 @@ impl Model {
                 let mut faults = decision_faults(&answer.decision, context);
                 faults.extend(effect_faults(&answer.effects, context));
                 none(faults)?;
-                self.effects(&answer.effects, context);
+                self.effects(Some(*seq), &answer.effects, context);
                 self.end(*seq, StateStatus::Completed, context);
                 self.decide(Some(*seq), &answer.decision, context);
             }
@@ -106,9 +106,10 @@ impl Model {
                     faults.extend(decision_faults(decision, context));
                 }
                 none(faults)?;
-                self.effects(&answer.effects, context);
-                if let Some(decision) = &answer.decision {
-                    self.decide(None, decision, context);
+                self.effects(None, &answer.effects, context);
+                match &answer.decision {
+                    Some(decision) => self.decide(None, decision, context),
+                    None => self.complete_if_last(context),
                 }
             }
             Command::SetLocalAttributes(attributes) => {
@@ -136,6 +137,16 @@ impl Model {
                         self.call_mut(*seq).not_before = context.now;
                     }
                 }
+            }
+            Command::MoveState { seq, next, .. } => {
+                if !self.live().contains(seq) {
+                    return Err(vec![Refusal::Stale]);
+                }
+                none(if next.is_empty() { Vec::new() } else { movement_faults(next, context) })?;
+                self.abort(*seq, context);
+                self.serve_all(context);
+                self.go_to(next, context);
+                self.complete_if_last(context);
             }
             Command::Stop { stop_type, reason } => {
                 let status = match stop_type {
@@ -300,6 +311,10 @@ impl Model {
             CloseType::GracefulComplete => self.completing = true,
             CloseType::DeadEnd => {}
         }
+        self.complete_if_last(context);
+    }
+
+    fn complete_if_last(&mut self, context: &Context<'_>) {
         if self.completing && self.live().is_empty() {
             self.close(ProcessStatus::Completed, None, context);
         }
@@ -350,7 +365,7 @@ impl Model {
             }
         }
         if let Some(effects) = &failed.applied {
-            self.effects(effects, context);
+            self.effects(Some(*seq), effects, context);
         }
         let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
         let call = self.call_mut(*seq);
@@ -397,7 +412,8 @@ impl Model {
         self.written.extend(attributes.clone());
     }
 
-    fn effects(&mut self, effects: &Effects, context: &Context<'_>) {
+    /// The effects of an answer. `but`: the answering step.
+    fn effects(&mut self, but: Option<StateSeq>, effects: &Effects, context: &Context<'_>) {
         self.write(&effects.write_local_attributes);
         self.global_writes.extend(effects.write_global_attributes.clone());
         self.global_publishes.extend(effects.publish_to_global_queue.iter().map(|publish| PublishedGlobally {
@@ -407,11 +423,35 @@ impl Model {
             payload: publish.payload.clone(),
             expires_at: publish.ttl.map(|ttl| context.now + ttl),
         }));
-        self.publish(&effects.publish_to_local_queue, context);
+        self.receive(&effects.publish_to_local_queue, context);
+        for seq in self.live().into_iter().filter(|seq| Some(*seq) != but) {
+            let id = self.id(seq);
+            let meant = match &effects.abort_states {
+                None => false,
+                Some(AbortStates::All) => true,
+                Some(AbortStates::Named(names)) => names.contains(&id.state_id) || names.contains(&id.to_string()),
+            };
+            if meant {
+                self.abort(seq, context);
+            }
+        }
+        self.serve_all(context);
+    }
+
+    /// Ends a step whose messages go back to their places.
+    fn abort(&mut self, seq: StateSeq, context: &Context<'_>) {
+        self.end(seq, StateStatus::Aborted, context);
+        let back = |by: Option<(StateSeq, u32)>| by.is_some_and(|(by, _)| by == seq);
+        self.received.iter_mut().filter(|message| back(message.taken)).for_each(|message| message.taken = None);
+        self.taken_globally.retain(|(by, ..)| *by != seq);
     }
 
     fn publish(&mut self, messages: &[Publish], context: &Context<'_>) {
-        let mut came = false;
+        self.receive(messages, context);
+        self.serve_all(context);
+    }
+
+    fn receive(&mut self, messages: &[Publish], context: &Context<'_>) {
         for Publish { queue, message_id, payload } in messages {
             if let Some(id) = message_id {
                 let known = self.received.iter().any(|old| old.queue == *queue && old.message_id.as_ref() == Some(id));
@@ -421,10 +461,6 @@ impl Model {
             }
             let (queue, message_id, payload) = (queue.clone(), message_id.clone(), payload.clone());
             self.received.push(Received { queue, message_id, payload, taken: None });
-            came = true;
-        }
-        if came {
-            self.serve_all(context);
         }
     }
 }
@@ -472,11 +508,21 @@ fn function_faults(calls: &[FunctionCall], context: &Context<'_>) -> Vec<Refusal
     unknown.map(|call| Refusal::UnknownFunction(call.function.clone())).collect()
 }
 
+/// The states that an answer aborts, and that the definition does not list.
+fn abort_faults(effects: &Effects, context: &Context<'_>) -> Vec<Refusal> {
+    let Some(AbortStates::Named(names)) = &effects.abort_states else { return Vec::new() };
+    let listed = |name: &str| context.definition.states.contains_key(name);
+    let step = |name: &str| name.parse::<StateExecutionId>().is_ok_and(|id| listed(&id.state_id));
+    let unknown = names.iter().filter(|name| !listed(name) && !step(name));
+    unknown.map(|name| Refusal::UnknownState(name.clone())).collect()
+}
+
 fn effect_faults(effects: &Effects, context: &Context<'_>) -> Vec<Refusal> {
     let mut faults = local_faults(&effects.write_local_attributes, context);
     faults.extend(global_faults(&effects.write_global_attributes, context));
     faults.extend(effects.publish_to_local_queue.iter().filter_map(|message| queue_fault(&message.queue, context)));
     faults.extend(function_faults(&effects.call_functions, context));
+    faults.extend(abort_faults(effects, context));
     let global = &effects.publish_to_global_queue;
     faults.extend(global.iter().filter_map(|message| global_queue_fault(&message.queue, context)));
     faults

@@ -14,6 +14,7 @@ Besides: `xdb.testing` (tests), `xdb.otel` (tracing), `xdb.logging` (ids of call
 from __future__ import annotations
 
 from . import errors
+from .aborts import abort
 from .admin import Admin, Change, SignatureLost, Stranding
 from .call import Call, DatabaseError, Recovered, current
 from .checking import Finding
@@ -92,6 +93,7 @@ __all__ = [
     "Worker",
     "XdbError",
     "__version__",
+    "abort",
     "all_of",
     "any_of",
     "complete",

@@ -203,12 +203,6 @@ class WrongKindOfWorker(XdbError):
     sqlstate = "XD026"
 
 
-class UnknownSchedule(XdbError):
-    """There is no schedule with this name that your role may change."""
-
-    sqlstate = "XD027"
-
-
 class HistoryGone(XdbError):
     """The history that this needs is no longer kept."""
 

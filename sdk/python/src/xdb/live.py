@@ -6,7 +6,7 @@ A `Live` is made for each call by request.py, and read again when the answer is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -28,6 +28,10 @@ class NotLoaded(LookupError):
 
 class CallOver(RuntimeError):
     """The handler has returned or timed out: it is too late to write attributes or publish messages."""
+
+
+# The most names of `xdb.abort` in one answer.
+MOST_ABORTED = 1000
 
 
 class _Missing:
@@ -167,11 +171,14 @@ class Live:
     local_messages: list[dict[str, JSON]] = field(default_factory=list)
     global_messages: list[dict[str, JSON]] = field(default_factory=list)
     function_calls: list[dict[str, JSON]] = field(default_factory=list)
+    # The names of states and steps whose threads the answer ends. `"*"` stands for all others, whatever else is in the list.
+    aborted: list[str] = field(default_factory=list)
     received: dict[str, list[Any]] = field(default_factory=dict)
     # The decision of an RPC, written by `then`.
     decision: Decision | None = None
-    # The class whose handler runs.
+    # The class whose handler runs, and its API: `wait-until`, `execute` or `rpc`.
     process: Any = None
+    api: str = ""
     # Each movement that the handler has made, with the state's name. request.py checks that all of them were returned.
     movements: list[tuple[str, Mapping[str, JSON]]] = field(default_factory=list)
     # Why the call is over. Written by `close`, read by `check_open`.
@@ -238,6 +245,18 @@ class Live:
             self.check_open(f"can't call {call['function']}")
             self.function_calls.append(call)
 
+    def abort(self, names: Iterable[str]) -> None:
+        """Adds states and steps to abort to the answer. Raises `CallOver`, and `ValueError` for more than the limit."""
+        with self.guard:
+            self.check_open("can't abort threads")
+            together = list(dict.fromkeys([*self.aborted, *names]))
+            if len(together) > MOST_ABORTED:
+                raise ValueError(
+                    f"xdb.abort() would name {len(together)} states and steps; the limit is {MOST_ABORTED}: name a state, "
+                    'which stands for all of its steps, or "*"'
+                )
+            self.aborted = together
+
     def close(self, why: str) -> None:
         """Ends the call: from now on, writing and publishing raise `CallOver` with this reason. The first reason stays."""
         with self.guard:
@@ -286,6 +305,7 @@ class Live:
             "publishToLocalQueue": self.local_messages,
             "publishToGlobalQueue": self.global_messages,
             "callFunctions": self.function_calls,
+            "abortStates": ["*"] if "*" in self.aborted else self.aborted,
         }
         return {key: value for key, value in answer.items() if value}
 
@@ -303,7 +323,8 @@ def _messages(result: Mapping[str, Any], is_global: bool, message_type: Any, pla
 live: ContextVar[Live] = ContextVar("xdb_live")
 
 
-def _running(what: str) -> Live:
+def live_of(what: str) -> Live:
+    """The data of the call that is being answered, for the function `what`. Raises `LookupError` outside of handlers."""
     found = live.get(None)
     if found is None:
         raise LookupError(f"there is no call here: {what} works within handlers")
@@ -315,7 +336,7 @@ def results() -> Results:
 
     Raises `LookupError` outside of handlers.
     """
-    return _running("xdb.results()").results()
+    return live_of("xdb.results()").results()
 
 
 def then(decision: Decision) -> None:
@@ -323,7 +344,7 @@ def then(decision: Decision) -> None:
 
     Raises `TypeError` in a state, for a second decision, or for anything but a movement or a close; `LookupError` outside of handlers.
     """
-    found = _running("xdb.then()")
+    found = live_of("xdb.then()")
     if found.call is not None and found.call.rpc is None:
         raise TypeError("xdb.then() is for RPCs: a state returns its decision")
     if not isinstance(decision, Decision) or "conditionalClose" in decision.body:
@@ -332,3 +353,21 @@ def then(decision: Decision) -> None:
         raise TypeError("xdb.then() was called twice: add movements, as in xdb.then(self.ship() + self.bill())")
     found.check_open("can't decide")
     found.decision = decision
+
+
+def movements_of(next_states: Iterable[Decision]) -> list[Mapping[str, JSON]]:
+    """The next states of movements, for `move_state`. Raises `TypeError` for anything but a list of movements.
+
+    A movement that a handler makes for another process is used here, and not by its own decision.
+    """
+    if isinstance(next_states, (Decision, str)) or not isinstance(next_states, Iterable):
+        raise TypeError(f"next_states={next_states!r} is not a list of movements: write [Order.refund(...)], or [] to end the thread")
+    made: list[Mapping[str, JSON]] = []
+    for each in next_states:
+        if not isinstance(each, Decision) or set(each.body) != {"nextStates"}:
+            raise TypeError(f"next_states= contains {each!r}, which is not a movement: call a state, as in [Order.refund(...)]")
+        made += each.body["nextStates"]
+    running = live.get(None)
+    if running is not None:
+        running.movements = [(name, one) for name, one in running.movements if not any(one is used for used in made)]
+    return made

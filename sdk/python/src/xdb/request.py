@@ -187,7 +187,7 @@ class Job:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Within it, this is the current call: `xdb.current()`, `xdb.results()`, `xdb.then()` and log lines use it."""
+        """Within it, this is the current call: `xdb.current()`, `xdb.results()`, `xdb.then()`, `xdb.abort()` and log lines use it."""
         tokens = running.set(self.call), live.set(self.live)
         try:
             yield
@@ -451,7 +451,7 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
         )
         ends_at = None if timeout is None else received + timeout
         given = request.get("input" if api == "rpc" else "stateInput")
-        data.process = cls
+        data.process, data.api = cls, api
         return Job(api, member, call, data, bound(cls, data), given, ends_at)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -214,7 +214,7 @@ class State(Member, Generic[I]):
 
     def _refuse_super(self, process: Any) -> None:
         """Refuses `super().pack()`: it looks like a call of the base class's method, and would be a movement to the overriding state."""
-        if process is None:
+        if process is None or (self.process is not None and not issubclass(process, self.process)):
             return
         own = process._xdb.states.get(self.name)
         if own is not None and own.fn is not self.fn:

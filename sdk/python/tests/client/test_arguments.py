@@ -60,6 +60,22 @@ def test_members_are_given_as_the_class_has_them(client: Any) -> None:
             call()
 
 
+def test_a_move_has_the_name_of_a_step_and_a_list_of_movements(client: Any) -> None:
+    for step, next_states, message in (
+        (Order.pay, [], "the state Order.pay is not a step: give the name of one, with its number, as in 'pay-1'"),
+        (1, [], "1 is not a step: give the name of one, with its number, as in 'charge-1'"),
+        ("pay-1", Order.pay(None), r"next_states=Decision.* is not a list of movements: write \[Order.refund\(...\)\], or \[\]"),
+        ("pay-1", "pay", "next_states='pay' is not a list of movements"),
+        ("pay-1", None, "next_states=None is not a list of movements"),
+        ("pay-1", [Order.pay], "next_states= contains .* which is not a movement: call a state, as in"),
+        ("pay-1", ["pay"], "next_states= contains 'pay', which is not a movement"),
+        ("pay-1", [xdb.complete()], "next_states= contains Decision"),
+        ("pay-1", [xdb.complete_if_empty(Order.paid, otherwise=Order.pay(None))], "next_states= contains Decision"),
+    ):
+        with pytest.raises(TypeError, match=f"^{message}"):
+            client.move_state("o", step, next_states)
+
+
 def test_a_status_that_there_is_not(client: Any) -> None:
     with pytest.raises(ValueError, match="^status='DONE' is unknown: give one of 'RUNNING', 'COMPLETED', 'FAILED', 'TIMEOUT', 'TERMINATED'$"):
         list(client.list(status="DONE"))

@@ -194,6 +194,17 @@ def test_helping_along(shop: Any, worker: ProtocolWorker) -> None:
     shop.client.resume("paused")
     shop.client.stop("paused")
 
+    shop.client.start(Order, "moved", rows=start_row("4"))
+    waits(shop, "moved")
+    shop.client.move_state("moved", "pay-1", [Order.pay("again")], "it was not paid")
+    with pytest.raises(errors.UnknownState):
+        shop.client.move_state("moved", "pay-1", [])
+    shop.client.move_state("moved", "pay-2", [])
+    told = "SELECT details -> 'reason' FROM xdb.history WHERE process_id = 'moved' AND event_type = 'StateAborted' ORDER BY event_id"
+    assert shop.execute(told) == [("it was not paid",), (None,)]
+    assert shop.client.describe("moved").threads == ()
+    shop.client.stop("moved")
+
     worker.answer = lambda call, request: (500, {"errorType": "Broken"})
     shop.client.start(Order, "broken", rows=start_row("2"))
     wait_until("it has failed", lambda: shop.client.describe("broken").threads[0].get("lastFailure"))

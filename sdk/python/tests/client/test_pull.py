@@ -76,14 +76,18 @@ def test_threads_share_the_work_and_stop_on_request(billing: Any) -> None:
         assert conn.execute("SELECT in_flight FROM xdb.workers WHERE name = 'billing'").fetchall() == [(0,)]
 
 
-def test_a_call_that_is_lost_leaves_nothing(billing: Any, caplog: Any) -> None:
+@pytest.mark.parametrize("how", ["stop", "move"])
+def test_a_call_that_is_lost_leaves_nothing(billing: Any, caplog: Any, how: str) -> None:
     stopped: list[str] = []
 
     class Stopping(xdb.Process):
         @xdb.state(start=True)
         def only(self) -> xdb.Decision:
             note("lost")
-            billing.client.stop("lost")
+            if how == "stop":
+                billing.client.stop("lost")
+            else:
+                billing.client.move_state("lost", "only-1", [])
             stopped.append(self.call.process_id)
             return xdb.complete()
 

@@ -139,6 +139,7 @@ def test_every_call_of_the_client_for_coroutines(shop: Any) -> None:
         await client.skip_timer(Order.pay, "o-1")
         assert (await ended).status == "COMPLETED"
         assert await client.retry_now("o-2") in (0, 1)
+        await client.move_state("o-2", "pay-1", [Order.pay("again")], "by hand")
         await client.publish_global(Order.parcels, "p")
         assert await client.check("o-1") == []
         await client.wait(Order, "o-1")

@@ -72,6 +72,12 @@ class Conformance(xdb.Process):
             raise RuntimeError("it is broken")
         if how == "both":
             return self.begin() + self.decide("end")
+        if how == "abort":
+            xdb.abort(self.later, "gather-2")
+            return xdb.end_thread()
+        if how == "alone":
+            xdb.abort("*")
+            return xdb.end_thread()
         if how == "if-empty":
             return xdb.complete_if_empty(self.words, result=7, otherwise=self.begin())
         return {

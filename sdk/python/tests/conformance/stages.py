@@ -101,7 +101,7 @@ class OnSimulator:
 
 # The functions of a client's commands, those of operators, and the arguments that have a type of their own.
 FUNCTIONS = {"start": "start_process", "rpc": "invoke_rpc", "stop": "stop_process"}
-JSON = {"input", "global_attributes", "local_attributes", "options", "message", "attributes"}
+JSON = {"input", "global_attributes", "local_attributes", "options", "message", "attributes", "next_states"}
 SECONDS = {"timeout", "ttl"}
 OPERATORS = {"pause_process_type", "resume_process_type"}
 

@@ -65,6 +65,7 @@ class Shop(xdb.Process, name="shop", timeout=timedelta(days=30), history=100):
 
     @xdb.rpc(timeout=timedelta(seconds=3), lock="share")
     def go_on(self) -> None:
+        xdb.abort(self.later, Shop.pack, "pack-2")
         xdb.then(self.later())
 
 
@@ -78,3 +79,9 @@ asgi, definition, digest = worker.asgi(), Shop.definition(), Shop.definition_has
 start: xdb.RowStart = Stock.row({"shop": 1, "sku": "a"}, left=3)
 result = call(Shop.begin, received={Shop.items: [Item("a", 1)], Shop.prices: [Decimal(1)]}, rows={Stock: {"left": 1}})
 waits_for = wait(Shop.later, local={"tries": 3})
+aborted: list[str] = call(Shop.go_on).aborted
+
+
+def move(client: xdb.Client) -> None:
+    client.move_state("s-1", "pack-1", [Shop.later(), Shop.pack.later(days=1)(Item("a", 1)) + Shop.failed(None)], "by hand")
+    client.move_state("s-1", "pack-2", [], execution=None)

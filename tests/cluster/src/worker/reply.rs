@@ -87,6 +87,11 @@ impl Answer {
         self.with("callFunctions", calls.collect())
     }
 
+    /// Ends other threads: states, single steps, or `*`.
+    pub fn aborting(self, names: &[&str]) -> Answer {
+        self.with("abortStates", json!(names))
+    }
+
     /// Any decision.
     pub fn deciding(decision: Value) -> Answer {
         decide(decision)

@@ -20,7 +20,7 @@ from .sources import async_source_of
 from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Merge, Query, Seconds, Start
 
 if TYPE_CHECKING:
-    from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+    from .. import Decision, GlobalQueue, Process, Queue, RowStart, Rpc, State
     from ..functions import StartCall
 
 I = TypeVar("I")
@@ -295,6 +295,23 @@ class AsyncClient:
     ) -> int:
         """Retries calls at once that wait for their next attempt, and incidents: all, or those of one step. Returns how many."""
         return await self._run(statements.retry_now(process_id, state, number, execution), conn)
+
+    async def move_state(
+        self,
+        process_id: str,
+        step: str,
+        next_states: Iterable[Decision],
+        reason: str | None = None,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Ends a live step, for instance `"charge-1"`, and starts other states in its place: `[Order.refund("why")]`. `[]` ends its thread only.
+
+        Messages that the step has consumed go back to their queues. Nothing of an answer to its call is applied any more. `reason` is for the
+        history. Raises `errors.UnknownState` if the step has ended or does not exist, or a state does not, and `NotRunning`.
+        """
+        await self._run(statements.move_state(process_id, step, next_states, reason, execution), conn)
 
     async def stop_many(
         self, process_ids: Iterable[str], reason: str | None = None, fail: bool = False, *, conn: Any = None

@@ -23,7 +23,7 @@ from .sources import source_of
 from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Merge, Query, Seconds, Start
 
 if TYPE_CHECKING:
-    from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+    from .. import Decision, GlobalQueue, Process, Queue, RowStart, Rpc, State
     from ..functions import StartCall
 
 I = TypeVar("I")
@@ -299,6 +299,23 @@ class Client:
     ) -> int:
         """Retries calls at once that wait for their next attempt, and incidents: all, or those of one step. Returns how many."""
         return self._run(statements.retry_now(process_id, state, number, execution), conn)
+
+    def move_state(
+        self,
+        process_id: str,
+        step: str,
+        next_states: Iterable[Decision],
+        reason: str | None = None,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Ends a live step, for instance `"charge-1"`, and starts other states in its place: `[Order.refund("why")]`. `[]` ends its thread only.
+
+        Messages that the step has consumed go back to their queues. Nothing of an answer to its call is applied any more. `reason` is for the
+        history. Raises `errors.UnknownState` if the step has ended or does not exist, or a state does not, and `NotRunning`.
+        """
+        self._run(statements.move_state(process_id, step, next_states, reason, execution), conn)
 
     def stop_many(
         self, process_ids: Iterable[str], reason: str | None = None, fail: bool = False, *, conn: Any = None

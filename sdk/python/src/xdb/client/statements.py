@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, get_arg
 from uuid import UUID
 
 from .. import codec
+from ..decisions import Decision
 from ..errors import of_row
 from ..functions import StartCall
+from ..live import movements_of
 from ..process import RowStart, view
 from ..queues import GlobalQueue, Queue
 from ..states import Member, Rpc, State
@@ -333,6 +335,14 @@ def retry_now(process_id: str, state: State[Any] | None, number: int | None, exe
     return Query(sql, (process_id, which, uuid_of(execution)), lambda rows: int(rows[0][0]))
 
 
+def move_state(
+    process_id: str, step: str, next_states: Iterable[Decision], reason: str | None, execution: AnyExecution
+) -> Query[None]:
+    sql = """SELECT xdb.move_state(process_id => %s::text, state_execution_id => %s::text, next_states => %s::text::jsonb,
+        reason => %s::text, execution_id => %s::text::uuid)"""
+    return Query(sql, (process_id, step_of(step), _json(movements_of(next_states)), reason, uuid_of(execution)), _nothing)
+
+
 # --- the same for many processes
 
 _IDS = "ARRAY(SELECT jsonb_array_elements_text(%s::text::jsonb))"
@@ -469,6 +479,14 @@ def word_of(words: Mapping[str, str], name: str, given: str) -> str:
 def _state_execution(state: State[Any], number: int) -> str:
     _refuse_other(state, State, "a state", "verify")
     return f"{state.name}-{number}"
+
+
+def step_of(step: object) -> str:
+    """The name of a step. Refuses anything but a text, for instance a state, of which there may be several steps."""
+    if isinstance(step, str):
+        return step
+    given, name = (f"the state {step.label}", step.name) if isinstance(step, State) else (repr(step), "charge")
+    raise TypeError(f"{given} is not a step: give the name of one, with its number, as in '{name}-1'")
 
 
 _CALLED = ((State, "the state"), (Rpc, "the RPC"), (Queue, "the queue"), (GlobalQueue, "the global queue"))

@@ -67,7 +67,10 @@ class CalledFunction:
 
 @dataclass(frozen=True)
 class Result:
-    """What a handler has done. `local` and `rows` contain only attributes that were written. `output` is that of an RPC."""
+    """What a handler has done. `local` and `rows` contain only attributes that were written. `output` is that of an RPC.
+
+    `aborted` has the names of the states and steps that it aborts, or `"*"`.
+    """
 
     decision: Decision | None = None
     output: Any = None
@@ -75,6 +78,7 @@ class Result:
     rows: dict[type[Row], dict[str, Any]] = field(default_factory=dict)
     published: list[Published] = field(default_factory=list)
     called: list[CalledFunction] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
 
 
 def call(
@@ -111,6 +115,7 @@ def call(
         _written_rows(answer.get("writeToGlobalAttributes") or {}, process),
         _published(answer, process),
         [_called(each, process) for each in answer.get("callFunctions") or ()],
+        answer.get("abortStates") or [],
     )
 
 

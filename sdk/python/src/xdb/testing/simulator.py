@@ -13,11 +13,11 @@ methods for many processes, no `conn=`; `check` checks all processes; functions 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 from ..client.outcome import Description, Execution, Incident, Outcome, described_failure, description_of
@@ -32,14 +32,18 @@ from ..client.statements import (
     input_of,
     locals_of,
     seconds_of,
+    step_of,
     type_name,
 )
 from ..codec import decode, dumps, encode
+from ..decisions import Decision
 from ..functions import StartCall
+from ..live import movements_of
 from ..process import Process, Row, RowStart, view
 from ..request import Reply
 from ..states import Rpc, State
 from ..worker import Worker
+from .handle import Event, Handle
 from .program import Program, SimulatorNotFound
 
 if TYPE_CHECKING:
@@ -69,16 +73,6 @@ class NeverRests(AssertionError):
 
 class Unsound(AssertionError):
     """A process differs from the replay of its history. This is a defect of XDB."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event of a history."""
-
-    number: int
-    at: datetime
-    type: str
-    details: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -297,6 +291,25 @@ class Simulator:
         )
         return retried
 
+    def move_state(
+        self,
+        process_id: str,
+        step: str,
+        next_states: Iterable[Decision],
+        reason: str | None = None,
+        *,
+        execution: AnyExecution = None,
+    ) -> None:
+        """Ends a live step, and starts other states in its place. `[]` ends its thread only."""
+        self._do(
+            "move_state",
+            process_id=process_id,
+            state_execution_id=step_of(step),
+            next_states=movements_of(next_states),
+            reason=reason,
+            execution_id=_uuid(execution),
+        )
+
     def pause(
         self,
         process_id: str,
@@ -500,69 +513,6 @@ class Simulator:
     def _answer(self, call: Mapping[str, Any], reply: Reply) -> Any:
         headers, body = dict(reply.headers), reply.body.decode()
         return self._ask("answer", call=call["call"], status=reply.status, headers=headers, body=body)
-
-
-class Handle(Generic[P]):
-    """A process that the simulator has started, with the methods of the simulator for this execution."""
-
-    def __init__(self, simulator: Simulator, process: type[P], process_id: str, execution_id: str) -> None:
-        self._simulator = simulator
-        self.process = process
-        self.process_id = process_id
-        self.execution_id = UUID(execution_id)
-
-    def __repr__(self) -> str:
-        return f"<{self.process.__name__} {self.process_id!r}: {self.status}>"
-
-    @overload
-    def rpc(self, rpc: Rpc[None, O], *, idempotency_key: str | None = ...) -> O: ...
-    @overload
-    def rpc(self, rpc: Rpc[I, O], input: I, *, idempotency_key: str | None = ...) -> O: ...
-    def rpc(self, rpc: Rpc[Any, Any], input: object = None, *, idempotency_key: str | None = None) -> Any:
-        """Calls an RPC, and returns its output."""
-        call: Callable[..., Any] = self._simulator.rpc
-        return call(rpc, self.process_id, input, idempotency_key=idempotency_key, execution=self.execution_id)
-
-    def publish(self, queue: Queue[T], message: T, *, message_id: str | None = None) -> None:
-        """Publishes a message to one of its local queues."""
-        self._simulator.publish(queue, self.process_id, message, message_id=message_id, execution=self.execution_id)
-
-    def stop(self, reason: str | None = None, fail: bool = False) -> None:
-        """Stops the process. Its status is then TERMINATED, or with `fail` FAILED."""
-        self._simulator.stop(self.process_id, reason, fail, execution=self.execution_id)
-
-    def pause(self, *, reject: bool = False, until: datetime | None = None, reason: str | None = None) -> None:
-        """Pauses the process until `resume()`, or until the time `until`."""
-        self._simulator.pause(self.process_id, reject=reject, until=until, reason=reason, execution=self.execution_id)
-
-    def resume(self) -> None:
-        """Ends the pause of the process."""
-        self._simulator.resume(self.process_id, execution=self.execution_id)
-
-    @property
-    def status(self) -> str:
-        """RUNNING, COMPLETED, FAILED, TIMEOUT or TERMINATED."""
-        return self.outcome.status
-
-    @property
-    def outcome(self) -> Outcome:
-        """Its status and results."""
-        return self._simulator.outcome(self.process_id, execution=self.execution_id)
-
-    @property
-    def description(self) -> Description:
-        """What it does, what it waits for, and what failed last."""
-        return self._simulator.describe(self.process_id, execution=self.execution_id)
-
-    @property
-    def local(self) -> P:
-        """Its local attributes, as a read-only instance."""
-        return self._simulator.local(self.process, self.process_id, execution=self.execution_id)
-
-    @property
-    def history(self) -> list[Event]:
-        """Its events."""
-        return self._simulator.history(self.process_id, execution=self.execution_id)
 
 
 def _uuid(execution: AnyExecution) -> str | None:
