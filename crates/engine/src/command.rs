@@ -282,7 +282,10 @@ impl AbortStates {
     pub fn includes(&self, id: &StateExecutionId) -> bool {
         match self {
             Self::All => true,
-            Self::Named(names) => names.iter().any(|name| *name == id.state_id || *name == id.to_string()),
+            Self::Named(names) => {
+                let step = id.to_string();
+                names.iter().any(|name| *name == id.state_id || *name == step)
+            }
         }
     }
 }
