@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
-use xdb_sched::bytes::ByteBudget;
 
 /// Loaded executions, by id.
 pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
@@ -101,7 +100,7 @@ impl<T: TablesInSession> Answering<'_, T> {
             }
             refuse_unseen_in(spi, loaded, id, queues, command)?;
             let mut demand = BTreeMap::new();
-            let back = state::to_abort(spi, loaded, id, command.effects(), &mut ByteBudget::default())?;
+            let back = state::to_abort(spi, loaded, id, command.effects())?;
             for (queue, wanted) in queue::demand(queues.iter().cloned().chain(back), command.publishes()) {
                 *demand.entry(queue).or_default() += wanted;
             }

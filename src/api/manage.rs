@@ -112,9 +112,6 @@ pub fn move_state(args: &Args) -> Result<Value> {
         answering::take_in(spi, loaded, id, now)?;
         answering::refuse_unseen(spi, loaded, id, None)?;
         state::states(spi, loaded, &[(id, seq)])?;
-        if lock == Lock::Close {
-            state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
-        }
         let command = Command::MoveState { seq, next, reason };
         queue::of_aborted(spi, loaded, id, &command)?;
         Ok((0, command))

@@ -148,7 +148,7 @@ impl Loaded {
         global_messages: &[GlobalMessage],
     ) -> std::result::Result<Vec<Event>, Rejection> {
         if self.lacks_aborted && command.effects().is_some_and(|effects| effects.abort_states.is_some()) {
-            let what = "the steps to abort hold too many messages: abort fewer of them at once";
+            let what = "the steps of abortStates have more than 4 MB of large inputs and messages: name fewer of them";
             return Err(Rejection::OverQuota(what.to_owned()));
         }
         assert!(self.is_prepared(command), "a queue was not loaded");
@@ -190,6 +190,14 @@ impl Loaded {
     pub fn has_other_threads(&self) -> bool {
         let known = self.before.states.values().filter(|state| state.status().is_live());
         self.before.live_threads as usize > known.count()
+    }
+
+    /// The steps that were aborted while the process went on.
+    pub fn aborted(&self) -> impl Iterator<Item = StateSeq> {
+        self.events.iter().filter_map(|(event, _)| match event {
+            Event::StateAborted { seq, .. } => Some(*seq),
+            _ => None,
+        })
     }
 
     /// Applies events. Payloads of messages in answers are converted to the text that the table stores. So the same

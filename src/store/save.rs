@@ -379,19 +379,26 @@ impl<'a> Rows<'a> {
     fn collect_messages(&mut self, loaded: &'a Loaded, now: Timestamp) {
         let Loaded { meta, before, execution, events, .. } = loaded;
         let execution_id = execution.id;
-        // Messages leave a queue from its head. Those of an aborted step go back, so that the head says nothing.
-        let went_back = events.iter().any(|(event, _)| matches!(event, Event::StateAborted { .. }));
+        // Messages leave a queue from its head. Those of an aborted step go back, so that the head says nothing. One
+        // that was taken and went back at once is written again, as one that went back later.
+        let went_back = loaded.aborted().next().is_some();
+        let taken = events.iter().filter(|_| went_back).filter_map(|(event, _)| match event {
+            Event::CommandCompleted { messages, .. } => Some(messages),
+            _ => None,
+        });
+        let taken: BTreeSet<_> = taken.flatten().copied().collect();
+        let stays = |queue, number| is_in(queue, number) && !taken.contains(&number);
         for (queue_name, messages) in &before.queues {
             let now_queued = execution.queues.get(queue_name);
             let kept = now_queued.and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
             let numbers = messages.iter().map(|message| message.number);
             let consumed =
-                numbers.filter(|number| if went_back { !is_in(now_queued, *number) } else { *number < kept });
+                numbers.filter(|number| if went_back { !stays(now_queued, *number) } else { *number < kept });
             self.messages_deleted.extend(consumed.map(|number| MessageNumber { execution_id, queue_name, number }));
         }
         for (queue_name, messages) in &execution.queues {
             let is_new =
-                |number| number >= before.next_message || went_back && !is_in(before.queues.get(queue_name), number);
+                |number| number >= before.next_message || went_back && !stays(before.queues.get(queue_name), number);
             let new = messages.iter().filter(|message| is_new(message.number));
             self.messages_new.extend(new.map(|message| QueueMessage::of(execution_id, meta.shard, message, now)));
         }

@@ -82,10 +82,12 @@ statements! {
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
-    /// The live steps of these states, and these steps. Null: all live steps.
-    LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL \
-        AND ($2::text[] IS NULL OR state_id = ANY ($2) OR state_id || '-' || number = ANY ($2)) ORDER BY seq"
-        => fn live(id: ExecutionId, names: Option<Vec<String>>) -> Vec<StateKey>;
+    LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL ORDER BY seq"
+        => fn live(id: ExecutionId) -> Vec<StateKey>;
+    /// The live steps whose states, or that themselves, are among the names. All states are listed beside the names.
+    LIVE_NAMED = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND state_id = ANY ($2) \
+        AND (state_id = ANY ($3) OR state_id || '-' || number = ANY ($3)) AND ended_at IS NULL ORDER BY seq"
+        => fn live_named(id: ExecutionId, states: Vec<String>, names: Vec<String>) -> Vec<StateKey>;
     /// Deletes states that ended in events which are no longer kept.
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
         => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();
@@ -299,22 +301,25 @@ pub fn states_with_unrecorded_attempts(
     states_without_inputs(spi, loaded, &keys)
 }
 
-/// Loads the live steps that an answer aborts, as far as they fit into the budget. Returns the queues that their
-/// messages go back to, as a demand of the decision.
+/// Loads the live steps that an answer aborts. Large ones are loaded only as far as a phase's budget goes. Returns the
+/// queues that their messages go back to, as a demand of the decision.
 pub fn to_abort(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     id: ExecutionId,
     effects: Option<&Effects>,
-    budget: &mut ByteBudget,
 ) -> Result<Vec<(String, usize)>> {
     let Some(named) = effects.and_then(|effects| effects.abort_states.as_ref()) else { return Ok(Vec::new()) };
     if loaded.get(&id).is_some_and(Loaded::has_other_threads) {
-        let names = match named {
-            AbortStates::All => None,
-            AbortStates::Named(names) => Some(names.clone()),
+        let keys = match named {
+            AbortStates::All => live(spi, id)?,
+            AbortStates::Named(names) => {
+                let of_step = |name: &String| name.parse().map_or(name.clone(), |id: StateExecutionId| id.state_id);
+                let states = names.iter().map(of_step).chain(names.iter().cloned()).collect();
+                live_named(spi, id, states, names.iter().cloned().collect())?
+            }
         };
-        let left_out = states_in(spi, loaded, &live(spi, id, names)?, budget)?;
+        let left_out = states_in(spi, loaded, &keys, &mut ByteBudget::default())?;
         if let Some(entry) = loaded.get_mut(&id) {
             entry.lacks_aborted |= !left_out.is_empty();
         }

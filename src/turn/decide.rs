@@ -287,7 +287,8 @@ impl<'i> Decider<'_, '_, 'i> {
             },
             Item::Arrivals(_) | Item::Waiter(_) | Item::Fail { .. } => 0,
         };
-        let threads = if closes { loaded.execution.live_threads as usize } else { 0 };
+        let aborts = matches!(item, Item::Answer(_, answered) if answered.aborts());
+        let threads = if closes || aborts { loaded.execution.live_threads as usize } else { 0 };
         let budget = if matches!(item, Item::Answer(..)) { answers } else { others };
         let may_go = budget.take((rows + threads) * ROW);
         *goes = may_go.then_some(number);

@@ -87,7 +87,7 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
         batch.left_out.append(&mut left_out);
     }
     for (id, answered) in &named.aborting {
-        let back = state::to_abort(turn.spi, &mut batch.executions, *id, answered.effects(), &mut turn.bytes())?;
+        let back = state::to_abort(turn.spi, &mut batch.executions, *id, answered.effects())?;
         let queues = named.queues.entry(*id).or_default();
         back.into_iter().for_each(|(queue, wanted)| *queues.entry(queue).or_default() += wanted);
     }
@@ -119,7 +119,7 @@ impl<'i> Named<'i> {
                     if record.reads.as_ref().is_some_and(|reads| reads.loads.local.locks()) {
                         named.with_locked_keys.push(id);
                     }
-                    if answer.effects().is_some_and(|effects| effects.abort_states.is_some()) {
+                    if answer.aborts() {
                         named.aborting.push((id, answer));
                     }
                     for (queue, wanted) in queue::demand(answer.queues(), answer.publishes()) {

@@ -70,11 +70,13 @@ pub fn save(
     let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
+    // Messages that a step took and gave back in this turn are fresh again. So they are written after those that were
+    // offered.
+    next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let (wrote, SavedBatch { earliest, timers, resumed, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
-    next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let not_done = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let not_done = not_done.map(|(item, _)| item.execution()).collect();
@@ -116,6 +118,9 @@ fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
         {
             locks.release(record.key);
         }
+    }
+    for loaded in decided.executions.values() {
+        loaded.aborted().for_each(|seq| locks.release((loaded.execution.id, seq)));
     }
     let closed = decided.executions.values().filter(|l| l.before.is_running() && !l.execution.is_running());
     locks.release_executions(&closed.map(|loaded| loaded.execution.id).collect());

@@ -26,7 +26,7 @@ use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::collections::HashSet;
 use std::time::Instant;
-use xdb_engine::{Event, Timestamp};
+use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
@@ -156,8 +156,7 @@ impl Memory {
     /// aborted their steps.
     fn note_useless(&mut self, over: &HashSet<StateKey>, saved: &Saved) {
         let closed = |loaded: &Loaded| loaded.before.is_running() && !loaded.execution.is_running();
-        let aborts =
-            |loaded: &Loaded| loaded.events.iter().any(|(event, _)| matches!(event, Event::StateAborted { .. }));
+        let aborts = |loaded: &Loaded| loaded.aborted().next().is_some();
         if over.is_empty() && !saved.executions.values().any(|loaded| closed(loaded) || aborts(loaded)) {
             return;
         }

@@ -105,6 +105,11 @@ impl Answered {
         }
     }
 
+    /// Whether the answer ends other threads.
+    pub fn aborts(&self) -> bool {
+        self.effects().is_some_and(|effects| effects.abort_states.is_some())
+    }
+
     /// The messages for local queues of the process.
     pub fn publishes(&self) -> &[Publish] {
         self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)

@@ -3,7 +3,7 @@
 use crate::types::names;
 use crate::*;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What happened, or what a caller asks for: the input of [`decide`](crate::decide()).
 #[derive(Clone, Debug, PartialEq)]
@@ -274,7 +274,7 @@ impl Effects {
 pub enum AbortStates {
     All,
     /// Each name is a state, or one step of it.
-    Named(Vec<String>),
+    Named(BTreeSet<String>),
 }
 
 impl AbortStates {
@@ -282,10 +282,7 @@ impl AbortStates {
     pub fn includes(&self, id: &StateExecutionId) -> bool {
         match self {
             Self::All => true,
-            Self::Named(names) => {
-                let step = id.to_string();
-                names.iter().any(|name| *name == id.state_id || *name == step)
-            }
+            Self::Named(names) => names.contains(&id.state_id) || names.contains(&id.to_string()),
         }
     }
 }

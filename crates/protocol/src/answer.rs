@@ -364,7 +364,7 @@ fn abort_states(text: &str) -> Parsed<Option<AbortStates>> {
     match names.as_slice() {
         [] => Ok(None),
         [all] if all == "*" => Ok(Some(AbortStates::All)),
-        _ => Ok(Some(AbortStates::Named(names))),
+        _ => Ok(Some(AbortStates::Named(names.into_iter().collect()))),
     }
 }
 

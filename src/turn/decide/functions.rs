@@ -237,7 +237,7 @@ impl Decider<'_, '_, '_> {
         let (spi, id) = (self.turn.spi, record.key.0);
         let mut queues = queue::QueueDemand::new();
         let effects = answered.effects();
-        let back = state::to_abort(spi, &mut self.decided.executions, id, effects, &mut ByteBudget::default())?;
+        let back = state::to_abort(spi, &mut self.decided.executions, id, effects)?;
         // Several calls of one transaction take from the same queues: each needs what the calls before it have left.
         let of = self.decided.executions.get(&id);
         for (queue, wanted) in queue::demand(answered.queues().into_iter().chain(back), answered.publishes()) {

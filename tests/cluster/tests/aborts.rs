@@ -1,5 +1,6 @@
 //! Threads that an answer ends before they end themselves (`abortStates`), and steps that a caller moves by hand.
 
+use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
@@ -149,13 +150,87 @@ fn nothing_of_the_answer_of_an_aborted_step_is_applied() {
     worker.wait_for("the call", 10, |call| call.executes("Pay"));
     db.rpc("p", "abort", json!(null));
     worker.release();
-    wait_until("the answer was refused", 10, || {
-        db.count("xdb.history WHERE process_id = 'p' AND event_type = 'CommandRejected'") == 1
-    });
+    wait_until("its call is over", 10, || app.superuser().one::<i32>("SELECT in_flight FROM xdb.status()") == 0);
     db.publish("p", "q", json!(1));
     assert_eq!(db.completes("p").result(), "not paid");
     assert_eq!(db.one::<i32>("SELECT n FROM counters WHERE id = 'p'"), 0);
     is_sound(&mut db, "p");
+    app.done(&[]);
+}
+
+/// A call that was aborted under way ends with no answer.
+#[test]
+fn an_aborted_call_frees_its_attribute_locks() {
+    let app = App::new("abort_locks");
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Split") => next_all(&[("Pay", json!(null)), ("Wait", json!(null))]).into(),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "q", 1)]).into(),
+        (_, "Pay") => Reply::hang(force_complete(json!("paid"))),
+        (_, "Wait") => next("Refund", json!(null)).aborting(&["Pay"]).into(),
+        _ => Reply::from(force_complete(json!("refunded"))),
+    });
+    let locking = json!({"loadLocalAttributes": {"policy": "PARTIAL", "names": ["k"], "lockType": "EXCLUSIVE_LOCK"}});
+    let definition = Definition::starting_with("Split").step("Split").waiting_step("Wait");
+    app.register("order", &definition.step_with("Pay", locking.clone()).step_with("Refund", locking));
+    let mut db = app.db();
+    db.start("p", "order").go();
+    worker.wait_for("the call", 10, |call| call.executes("Pay"));
+    db.publish("p", "q", json!(1));
+    assert_eq!(db.completes("p").result(), "refunded");
+    is_sound(&mut db, "p");
+    worker.release();
+    app.done(&[]);
+}
+
+/// The message may be taken and given back in one turn, while another process waits for it.
+#[test]
+fn a_message_that_is_taken_and_given_back_at_once_is_offered_to_others() {
+    let app = App::alone("abort_fresh", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Split") => next_all(&[("Both", json!(null)), ("Go", json!(null))]).into(),
+        (Api::WaitUntil, "Both") => {
+            all_of(&[global_queue("g", call.process_id(), 1), local_queue("n", "never", 1)]).into()
+        }
+        (Api::WaitUntil, _) => any_of(&[global_queue("g", call.input().as_str().unwrap(), 1)]).into(),
+        (_, "Go") => Reply::hang(dead_end().aborting(&["Both"])),
+        _ => Reply::from(force_complete(json!(call.messages("g")))),
+    });
+    let one = Definition::starting_with("One").waiting_step("One");
+    app.register("one", &one);
+    let both = Definition::starting_with("Split").step("Split").waiting_step("Both").step("Go");
+    app.register("both", &both);
+    let mut db = app.db();
+    for round in 0..10 {
+        let (first, second) = (format!("p{round}"), format!("q{round}"));
+        db.start(&first, "both").go();
+        worker.wait_for("the call", 10, |call| call.process_id() == first && call.executes("Go"));
+        wait_until("the first one waits", 10, || views::waits(&mut db, &first).len() == 2);
+        db.start(&second, "one").input(json!(first)).go();
+        wait_until("the second one waits", 10, || views::waits(&mut db, &second).len() == 1);
+        // The answer and the message come together.
+        let scheduler = app.scheduler();
+        signal(scheduler, libc::SIGSTOP);
+        worker.release();
+        db.run(&format!("SELECT xdb.publish_global('{first}', '{round}')"));
+        signal(scheduler, libc::SIGCONT);
+        assert_eq!(db.completes(&second).result(), &json!([round]));
+        is_sound(&mut db, &first);
+        db.run(&format!("SELECT xdb.stop_process('{first}')"));
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_message_that_came_before_is_sound_when_it_is_taken_and_given_back_at_once() {
+    let app = App::new("abort_received");
+    let _worker = order(&app);
+    let mut db = starts(&app, "p");
+    db.publish("p", "q", json!(1));
+    wait_until("it is in the queue", 10, || db.count("xdb.queue_messages WHERE process_id = 'p'") == 1);
+    db.run("BEGIN; SELECT xdb.publish('p', 'q', '2'); SELECT xdb.move_state('p', 'Mail-1', '[]'); COMMIT");
+    assert_eq!(steps(&mut db, "p", "ABORTED"), ["Mail-1"]);
+    is_sound(&mut db, "p");
+    db.run("SELECT xdb.stop_process('p')");
     app.done(&[]);
 }
 
@@ -180,6 +255,50 @@ fn a_pull_worker_loses_the_call_of_an_aborted_step() {
     is_sound(&mut db, "p");
     db.run("SELECT xdb.stop_process('p')");
     drop(worker);
+    app.done(&[]);
+}
+
+/// The function runs in the turn of a runner, the RPC in a session.
+#[test]
+fn an_answer_of_a_function_ends_other_threads() {
+    let app = App::new("abort_function");
+    app.db().run(&format!(
+        "CREATE FUNCTION public.finish(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT {} $$",
+        jsonb(&graceful_complete(json!("finished")).aborting(&["Nap"]).json())
+    ));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("long", 3600.0)]),
+        _ => next_all(&[("Nap", json!(1)), ("Nap", json!(2)), ("Finish", json!(null))]),
+    });
+    let definition = Definition::starting_with("Split").step("Split").waiting_step("Nap");
+    app.register("order", &definition.step_with("Finish", json!({"executeFunction": "public.finish"})));
+    let mut db = app.db();
+    db.start("p", "order").go();
+    assert_eq!(db.completes("p").result(), "finished");
+    assert_eq!(steps(&mut db, "p", "ABORTED"), ["Nap-1", "Nap-2"]);
+    is_sound(&mut db, "p");
+    drop(worker);
+    app.done(&[]);
+}
+
+#[test]
+fn a_session_that_waits_for_a_step_learns_that_it_was_aborted() {
+    let app = App::new("abort_waiter");
+    let _worker = order(&app);
+    let mut db = starts(&app, "p");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| app.db().json("SELECT xdb.wait_for_state('p', 'Nap-1', '1 minute')"));
+        let sleeps = "pg_stat_activity WHERE query LIKE '%wait_for_state%' AND wait_event_type = 'Extension'
+            AND datname = current_database()";
+        wait_until("it waits", 10, || app.superuser().count(sleeps) == 1);
+        app.session("other").refused(codes::UNKNOWN_PROCESS, "SELECT xdb.move_state('p', 'Nap-1', '[]')");
+        let (took, _) = timed(|| {
+            db.run("SELECT xdb.move_state('p', 'Nap-1', '[]')");
+            assert_eq!(waiting.join().expect("no panic")["status"], "ABORTED");
+        });
+        assert!(took < Duration::from_secs(20), "it was woken: {took:?}");
+    });
+    db.run("SELECT xdb.stop_process('p')");
     app.done(&[]);
 }
 

@@ -61,5 +61,8 @@ fn good(random: &mut Random, call: &Call) -> Reply {
     let answer = if random.permille(300) { answer.locals(json!({text(random): any_json(random, 2)})) } else { answer };
     let answer = if random.permille(200) { answer.publish("inbox", any_json(random, 2)) } else { answer };
     let answer = if random.permille(200) { answer.publish_global("orders", any_json(random, 2)) } else { answer };
+    let named = ["*", "Wait", "Start", "Wait-1", "Wait-99", "Nowhere"];
+    let may_abort = call.api != Api::WaitUntil && random.permille(150);
+    let answer = if may_abort { answer.aborting(&[*random.pick::<&str>(&named)]) } else { answer };
     answer.into()
 }

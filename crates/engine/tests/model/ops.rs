@@ -243,7 +243,7 @@ fn aborts() -> impl Strategy<Value = Option<AbortStates>> {
     prop_oneof![
         6 => Just(None),
         1 => Just(Some(AbortStates::All)),
-        3 => vec(name.prop_map(str::to_owned), 1..4).prop_map(|names| Some(AbortStates::Named(names))),
+        3 => vec(name.prop_map(str::to_owned), 1..4).prop_map(|names| Some(AbortStates::Named(names.into_iter().collect()))),
     ]
 }
 
