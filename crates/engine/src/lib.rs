@@ -69,12 +69,14 @@
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
+//! | `children.rs` | processes that an answer starts, and their parent |
 //! | `merge.rs` | how a start is merged into another one |
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
 //! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
 mod abort;
 mod apply;
+mod children;
 mod command;
 mod decide;
 mod definition;
@@ -90,6 +92,7 @@ mod types;
 mod wait;
 
 pub use apply::FIRST_STATE;
+pub use children::*;
 pub use command::*;
 pub use decide::{Context, Quotas, decide};
 pub use definition::*;
