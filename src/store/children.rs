@@ -13,7 +13,8 @@ use super::table::statements;
 use super::timer::{OF_PARENT, PARENT_CLOSED};
 use crate::guc;
 use crate::pg::catch::Result;
-use crate::pg::identity::with_pinned_path;
+use crate::pg::crash;
+use crate::pg::identity::{is_engine, with_pinned_path};
 use crate::pg::param::value;
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::now_in_table;
@@ -153,6 +154,10 @@ impl Family {
                 wake::call_scheduler_at_commit();
             }
         }
-        if self.parents.is_empty() { Ok(Vec::new()) } else { stop(spi, &self.parents, now) }
+        let stopped = if self.parents.is_empty() { Vec::new() } else { stop(spi, &self.parents, now)? };
+        if !self.reporting.is_empty() || !self.parents.is_empty() {
+            crash::point(if is_engine() { "turn-family" } else { "caller-family" });
+        }
+        Ok(stopped)
     }
 }
