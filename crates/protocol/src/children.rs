@@ -42,8 +42,9 @@ pub(crate) fn children<'a>(
 
 pub(crate) fn child(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<ChildStart> {
     let attributes = |text: &str| {
+        // Each value may be as deep as a payload. So the object is not one.
         map(text, |value| payload(value, max_payload_bytes))?;
-        unlimited(text)
+        Ok(Json::from_trusted(text))
     };
     Ok(ChildStart {
         process_type: object.required("processType", name)?,
