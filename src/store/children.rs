@@ -65,6 +65,11 @@ thread_local! {
     static LINKS: RefCell<Vec<(ExecutionId, StartedBy)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The type of the parents, if the oid is one of [`tables_of_children`].
+pub fn parent_of_tables(oid: u32) -> Option<TypeId> {
+    (oid >= 0x8000_0000).then_some((oid & 0x7fff_ffff) as TypeId)
+}
+
 /// The children that an answer starts.
 #[derive(Debug)]
 pub struct Starts {

@@ -521,6 +521,8 @@ fn a_slow_table_of_a_child_makes_the_step_a_runners() {
     db.start("p", "one").go();
     assert_eq!(db.completes("p").status(), "COMPLETED");
     assert_eq!(db.count("slow"), 1);
+    let marked = "children of one: took longer than xdb.apply_timeout";
+    assert!(views::engine(&mut app.superuser()).contains(marked));
     waits(&mut db, "c");
     is_sound(&mut db, &["p", "c"]);
     db.run("SELECT xdb.stop_process('c')");
