@@ -30,7 +30,8 @@ SELECT
     p.results,
     p.pause_mode IS NOT NULL OR t.pause_mode IS NOT NULL AS paused,
     CASE WHEN p.pause_mode IS NULL THEN t.paused_until ELSE p.paused_until END AS paused_until,
-    CASE WHEN p.pause_mode IS NULL THEN t.pause_reason ELSE p.pause_reason END AS pause_reason
+    CASE WHEN p.pause_mode IS NULL THEN t.pause_reason ELSE p.pause_reason END AS pause_reason,
+    p.parent_id AS parent_execution_id
 FROM xdb.process_execution AS p
 LEFT JOIN xdb.registered_types() AS t
     ON t.type_id OPERATOR(pg_catalog.=) p.type_id AND p.status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -51,6 +52,7 @@ COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "
 COMMENT ON COLUMN xdb.processes.paused IS 'Whether the process or its type is paused.';
 COMMENT ON COLUMN xdb.processes.paused_until IS 'When the pause of the process ends by itself, or else that of its type. Null = it has no end, or nothing is paused.';
 COMMENT ON COLUMN xdb.processes.pause_reason IS 'Reason of the pause of the process, or else of its type.';
+COMMENT ON COLUMN xdb.processes.parent_execution_id IS 'The execution whose answer started this one; null = none.';
 
 CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -171,7 +173,7 @@ COMMENT ON COLUMN xdb.timers.process_id IS 'Process that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.state_execution_id IS 'Step that waits for the timer; null for a timer of the process.';
 COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command; null = none.';
-COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause) or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause), PARENT_CLOSED (the end of a process after that of its parent) or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When the timer fires.';
 
 CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS

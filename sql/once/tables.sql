@@ -11,7 +11,7 @@
 --   process_execution     one row per run: status, owner, counters, results
 --   +- state_execution    one per step: input, its call, what it waits for
 --   |  +- task            HOT. A call to make, with its lease; deleted when the answer is applied
---   |  +- timer           HOT. A timer command; or, with seq 0, the timeout of the process or the end of its pause
+--   |  +- timer           HOT. A timer command; or, with seq 0, a timer of the process: see the column command
 --   |  +- queue_waiter    the local queues that a waiting step wants messages of
 --   |  +- global_waiter   the global queues that a waiting step wants messages of
 --   |     +- global_passed_over   waiting steps that messages have to be offered to
@@ -37,19 +37,24 @@
 --   1. latest_execution         one process id at a time; then correlated_start, by a start with a correlation key
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
 --   3. process_execution        in order of execution ids: publishers KEY SHARE, steps NO KEY UPDATE, closes UPDATE.
---                               An RPC with EXCLUSIVE_LOCK locks it before its call
+--                               An RPC with EXCLUSIVE_LOCK locks it before its call. A session that may close a child
+--                               with onClose locks the parent first, KEY SHARE. An answer that closes a child which
+--                               its session has locked before locks the parent then
 --   4. the application's tables in the order of the answers; for one answer or RPC in the order of the tables' oids. A
 --                               start writes rows of 5 before: no other transaction sees them yet
 --   5. message_key, then global_message_key
--- Everything else belongs to an execution and is written under its lock, with three exceptions:
+-- A start of children by an answer takes 1 at 4, behind the step's execution, and then 3 to 5 for the children.
+-- Everything else belongs to an execution and is written under its lock, with four exceptions:
 --   - Inbox rows are inserted under KEY SHARE and never updated.
+--   - The close of a parent inserts timers of its running children, under its own lock. It never waits for a child.
 --   - Once a global message is published, only the scheduler writes its row while it is free. A consumed message
 --     belongs to the execution that has consumed it.
 --   - Rows of global_passed_over are inserted by the scheduler, by runners and by sessions, and deleted by the
 --     scheduler.
 -- How transactions wait for these locks:
---   - The engine takes 3 with SKIP LOCKED. It waits at 4 and 5 for at most 50 ms, a runner for 500 ms. It never checks
---     for deadlocks itself, so Postgres never cancels it for one.
+--   - The engine takes 3 with SKIP LOCKED. If the KEY SHARE of a parent is not free, the close of the child is
+--     deferred. The engine waits at 4 and 5, and for the ids of children, for at most 50 ms, a runner for 500 ms. It
+--     never checks for deadlocks itself, so Postgres never cancels it for one.
 --   - Purging takes 1 and 3 with SKIP LOCKED, for many executions in one transaction.
 --   - A bulk start takes all of 1 first, in the order of the process ids.
 --   - A start that may be merged takes 3, then locks the task of the other start's first call.
@@ -100,7 +105,10 @@ CREATE TABLE xdb.process_execution (
     pause_mode text,
     paused_until timestamptz,
     pause_reason text,
-    priority smallint NOT NULL DEFAULT 0
+    priority smallint NOT NULL DEFAULT 0,
+    parent_id uuid,
+    started_by jsonb,
+    has_children boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -109,6 +117,8 @@ CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (
 CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
 CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
+CREATE INDEX process_execution_children ON xdb.process_execution (parent_id)
+    WHERE parent_id IS NOT NULL AND status OPERATOR(pg_catalog.=) 'RUNNING';
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row for each run of a process id. The lock of this row guards everything that belongs to the execution.';
 COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
 COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. Rows of other tables that belong to the execution have the same value.';
@@ -144,6 +154,9 @@ COMMENT ON COLUMN xdb.process_execution.pause_mode IS 'WAIT or REJECT while the 
 COMMENT ON COLUMN xdb.process_execution.paused_until IS 'When the pause ends by itself; null = it has no end.';
 COMMENT ON COLUMN xdb.process_execution.pause_reason IS 'Reason given to xdb.pause_process().';
 COMMENT ON COLUMN xdb.process_execution.priority IS '-10 to 10. Of the due calls of one owner to one worker, those with the higher priority are made first.';
+COMMENT ON COLUMN xdb.process_execution.parent_id IS 'The parent: the execution whose answer started this one. Null = it has no parent.';
+COMMENT ON COLUMN xdb.process_execution.started_by IS 'What else it knows of its parent: process id, step, the queue for the message at its close, what becomes of it when the parent closes. Null = it has no parent.';
+COMMENT ON COLUMN xdb.process_execution.has_children IS 'Whether its answers have started other processes.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (
@@ -261,12 +274,12 @@ CREATE TABLE xdb.timer (
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
-COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts, ends of pauses, and timer commands. A row is deleted when the timer fires or is no longer needed.';
+COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts, ends of pauses, ends of processes whose parent has closed, and timer commands. A row is deleted when the timer fires or is no longer needed.';
 COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution that the timer belongs to.';
 COMMENT ON COLUMN xdb.timer.seq IS 'Step that waits for the timer; 0 = a timer of the process.';
-COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the wait of the step, from 0. With seq 0: 0 = the timeout of the process, 1 = the end of its pause.';
+COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the wait of the step, from 0. With seq 0: 0 = the timeout of the process, 1 = the end of its pause, 2 = its end after the close of its parent.';
 COMMENT ON COLUMN xdb.timer.shard IS 'As in process_execution.';
-COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME, PARENT_CLOSED or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timer.fire_at IS 'The timer fires at this time or later, never earlier.';
 COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. In the index, the timers of each owner have a range of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');

@@ -11,6 +11,7 @@
 //! Limitations: other transactions that need the execution wait until the session's transaction ends.
 
 use super::Caller;
+use super::children::{lock_parent, lock_parents_of};
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::process::{has_transaction_snapshot, random};
@@ -44,8 +45,11 @@ pub(super) fn lock(
 }
 
 /// Loads executions with the current registrations of their types: the registry of a session may be older. With
-/// [`Lock::Close`], also loads the states that a close sums up.
+/// [`Lock::Close`], also locks the parents that get a message at the close, and loads the states that it sums up.
 pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId], lock: Lock) -> Result<Executions> {
+    if lock == Lock::Close {
+        lock_parents_of(spi, ids)?;
+    }
     let mut loaded = execution::executions(spi, registry, ids, lock)?;
     let mut types = BTreeMap::new();
     for entry in loaded.values_mut() {
@@ -135,6 +139,8 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
         }
         let Self { caller, id, command, now, ref queues, ref mut loaded, .. } = *self;
         caller.on_system_tables(|spi, registry| {
+            let parent = loaded.get(&id).and_then(|entry| entry.execution.parent_to_inform());
+            parent.map_or(Ok(()), |parent| lock_parent(spi, parent))?;
             // The lock waits for all publishers, so their messages are visible from here on.
             execution::executions(spi, registry, &[id], Lock::Close)?;
             state::states_with_unrecorded_attempts(spi, loaded, &[id])?;

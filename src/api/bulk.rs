@@ -4,7 +4,7 @@
 
 use super::merge::{lock_all, merge_or_begin};
 use super::start::{
-    StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read, refuse_too_many, repeated, starter,
+    StartResult, TypeToStart, begin, decide_start, keys, of_another, read, refuse_too_many, repeated, starter,
     write_tables,
 };
 use super::{Caller, json_of, needed, owner_name, wrote};
@@ -14,7 +14,8 @@ use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::memory;
 use crate::pg::spi::Spi;
 use crate::row;
-use crate::store::loaded::Loaded;
+use crate::store::children::take_links;
+use crate::store::loaded::{Loaded, new_id};
 use crate::store::registry::Registry;
 use crate::store::{execution, process, save};
 use crate::{clock, error, guc};
@@ -49,7 +50,9 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
     let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
     memory::room_for(processes.len().saturating_mul(TAKEN))?;
-    let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes)?.into_iter().unzip();
+    // Taken first: what the starts run must not take the links for its own.
+    let links = take_links();
+    let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes, links)?.into_iter().unzip();
     // Sorted by process id, so that two callers with the same ids don't deadlock. Starts of one process id stay in the
     // order of the array.
     let (merged, mut order): (Vec<_>, Vec<_>) =
@@ -193,15 +196,22 @@ impl BulkStart<'_> {
     }
 }
 
-/// Reads the array. Each start gets the id of its execution.
-fn requests(text: &str) -> Result<Vec<(StartRequest, ExecutionId)>> {
+/// Reads the array. Each start gets the id of its execution. `links`: the executions and the parent of the starts, if
+/// the answer of another process makes them.
+fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<Vec<(StartRequest, ExecutionId)>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
     let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));
     let given = given.collect::<Result<Vec<_>>>()?;
+    let mut links = links.into_iter();
     let read = |(number, given)| {
-        let id = new_id();
-        Ok((read(&format!("processes[{number}]."), given, id)?, id))
+        let (id, started_by) = match links.next() {
+            Some((id, started_by)) => (id, Some(Box::new(started_by))),
+            None => (new_id(), None),
+        };
+        let mut request = read(&format!("processes[{number}]."), given, id)?;
+        request.start.started_by = started_by;
+        Ok((request, id))
     };
     given.into_iter().enumerate().map(read).collect()
 }

@@ -45,6 +45,7 @@
 mod admin;
 mod answering;
 mod bulk;
+mod children;
 mod engine_state;
 mod global;
 mod manage;

@@ -25,6 +25,7 @@ use crate::pg::wake::{self, NewCall, waiter::Registration};
 use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute;
+use crate::store::children::Starts;
 use crate::store::execution::Lock;
 use crate::store::loaded::Loaded;
 use crate::store::locks;
@@ -355,12 +356,13 @@ impl TablesInSession for WorkersTables {
     }
 
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {
-        let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
+        let (meta, Written { attributes, children, functions }) = (&loaded.meta, *written);
         let of_owner = Caller { role: meta.owner };
         of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
         let context = || calls::function_context(loaded, &self.call);
         let look_up = || FunctionCalls::look_up(&meta.definition(), functions, context);
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
+        let calls = calls.after(children.as_ref().map(|children| Starts::of(loaded, children)));
         self.owners(loaded)?.write(|spi| {
             self.tables.update(spi, meta, attributes)?;
             calls.run()

@@ -34,7 +34,9 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
-        identity::with_value_formats(|| process::describe(spi, found.id, problem, &held_up))?
+        // Only operators get here before the roles are known.
+        let reader = Some(caller.role).filter(|role| !identity::is_administrator(*role));
+        identity::with_value_formats(|| process::describe(spi, found.id, problem, &held_up, reader))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

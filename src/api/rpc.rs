@@ -18,6 +18,7 @@ use crate::pg::wake;
 use crate::store::app_functions::{self, FunctionCalls};
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, LoadedLocals, Size, Versioned};
+use crate::store::children::Starts;
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Registry};
@@ -358,12 +359,13 @@ impl TablesInSession for CallersTables<'_> {
     }
 
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {
-        let (meta, Written { attributes, functions }) = (&loaded.meta, *written);
+        let (meta, Written { attributes, children, functions }) = (&loaded.meta, *written);
         let is_written = |name: &str| attributes.contains_key(name);
         refuse_superuser(self.caller, !functions.is_empty() || uses_tables(meta, is_written))?;
         self.caller.look_up(self.tables, &meta.mapping, TableUse::Update, is_written)?;
         let look_up = || FunctionCalls::look_up(&meta.definition(), functions, || Ok(self.context.to_owned()));
         let calls = self.caller.on_system_tables(|_, _| look_up())?;
+        let calls = calls.after(children.as_ref().map(|children| Starts::of(loaded, children)));
         Caller::on_app_tables(|spi| {
             self.tables.update(spi, meta, attributes)?;
             calls.run()

@@ -1,5 +1,6 @@
 //! `xdb.start_process`: starts a process in the caller's transaction.
 
+use super::children::lock_parents_of;
 use super::merge::merge_or_begin;
 use super::{Caller, json, owner_name, refuse_own_step, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
@@ -12,7 +13,7 @@ use crate::pg::spi::Spi;
 use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
-use crate::store::loaded::{Loaded, Meta};
+use crate::store::loaded::{Loaded, Meta, new_id};
 use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
 use crate::store::{execution, save, shard_of};
@@ -29,11 +30,6 @@ pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
         return Err(error::superuser_process(&owner_name(caller)?, "start processes"));
     }
     Ok(caller)
-}
-
-/// Version 7, so that executions started together are close together in the indexes.
-pub(super) fn new_id() -> ExecutionId {
-    ExecutionId(*uuid::Uuid::now_v7().as_bytes())
 }
 
 /// `xdb.start_process()`: returns the id of the new execution, or of the one that the start repeats or was merged into.
@@ -297,6 +293,9 @@ fn apply_reuse_policy(
         None => return Ok(()),
         Some(found) if !caller.may_drive(found.owner)? => return Err(of_another(process_id)),
         Some(_) => {}
+    }
+    if request.policy.about(ProcessStatus::Running) == Reuse::Terminate {
+        lock_parents_of(spi, &[latest])?;
     }
     // Waits for transactions that stop the execution, publish to it, or apply an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };

@@ -10,6 +10,7 @@
 //!
 //! Limitations: a function that was renamed is not found until its type is registered again.
 
+use super::children::Starts;
 use super::table::statements;
 use crate::error;
 use crate::pg::catch::{PgError, Result, sqlstate};
@@ -41,16 +42,18 @@ statements! {
 
 /// One call of a function.
 #[derive(Debug)]
-pub struct Called {
-    pub oid: u32,
+struct Called {
+    oid: u32,
     /// JSON text.
     argument: String,
 }
 
-/// Functions to call, in their order. `context` is JSON text about the caller, the second argument of each function.
+/// What an answer or a start runs besides its writes: children to start, and then functions to call, in their order.
+/// `context` is JSON text about the caller, the second argument of each function.
 #[derive(Debug, Default)]
 pub struct FunctionCalls {
-    pub called: Vec<Called>,
+    starts: Option<Starts>,
+    called: Vec<Called>,
     context: String,
 }
 
@@ -72,11 +75,23 @@ impl FunctionCalls {
             let argument = call.argument.as_ref().map_or("null", |argument| argument.as_str()).to_owned();
             Ok(Called { oid, argument })
         });
-        Ok(Self { called: called.collect::<Result<_>>()?, context: context()? })
+        Ok(Self { starts: None, called: called.collect::<Result<_>>()?, context: context()? })
     }
 
-    /// Calls the functions. Their results are ignored.
+    /// These calls, after the starts of children.
+    pub fn after(self, starts: Option<Starts>) -> Self {
+        Self { starts, ..self }
+    }
+
+    /// The functions, and what stands for the tables of the children.
+    pub fn objects(&self) -> Vec<u32> {
+        let tables = self.starts.as_ref().map(|starts| starts.tables);
+        tables.into_iter().chain(self.called.iter().map(|function| function.oid)).collect()
+    }
+
+    /// Starts the children and calls the functions. Their results are ignored.
     pub fn run(&self) -> Result<()> {
+        self.starts.as_ref().map_or(Ok(()), Starts::run)?;
         for Called { oid, argument } in &self.called {
             now_in_table(*oid);
             with_pinned_path(|| routine::call(*oid, &[Some(argument), Some(&self.context)]))?;

@@ -13,7 +13,7 @@ mod values;
 pub(super) use {rows::STATEMENTS as ROWS, values::STATEMENTS as VALUES};
 
 use super::table::statements;
-use super::{attribute, execution, history, inbox, queue, shard_of, state};
+use super::{attribute, execution, history, inbox, queue, shard_of, state, timer};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
@@ -57,7 +57,8 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     check.values()?;
     if let Some(known) = &known {
         let shard = shard_of(&shard_key);
-        let tables = rows::expected(known, shard, owner, &inbox::keys_in_inbox(spi, id)?)?;
+        let end = timer::of_parent(spi, id)?;
+        let tables = rows::expected(known, shard, owner, &inbox::keys_in_inbox(spi, id)?, end)?;
         for table in &tables {
             check.compare(table)?;
         }

@@ -55,6 +55,12 @@ table! {
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
             priority: i8,
+            /// The execution whose answer started this one.
+            parent_id: Option<ExecutionId>,
+            /// What else it knows of its parent.
+            started_by: Option<Jsonb<'a>>,
+            /// An answer has started others. A statement of its own writes it, and seldom.
+            has_children: bool,
         }
         other {
             type_id: TypeId,
@@ -98,6 +104,9 @@ const KEPT: &[&str] = &[
     "request_id",
     "traceparent",
     "shard_key",
+    "parent_id",
+    "started_by",
+    "has_children",
 ];
 
 /// Columns that the update of a step leaves out.
@@ -152,6 +161,8 @@ statements! {
     // execution to another role, in whose line its calls then belong.
     UPDATE = update("", &unused(false));
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &unused(true));
+    HAVE_CHILDREN = "UPDATE xdb.process_execution SET has_children = true WHERE execution_id = ANY ($1)"
+        => fn have_children(ids: &[ExecutionId]) -> ();
     PUT_PAUSE = update_but::<Process>(&names_but::<Process>(PAUSE));
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
@@ -228,6 +239,9 @@ impl<'a> Process<'a> {
             paused_until,
             pause_reason,
             priority: execution.priority,
+            parent_id: execution.parent.as_ref().map(|parent| parent.process_execution_id),
+            started_by: execution.parent.as_ref().map(to_json).transpose()?.map(|parent| Jsonb(parent.into())),
+            has_children: execution.has_children,
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -272,10 +286,12 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
     let (retained, others): (Vec<&Loaded>, _) = there.partition(|loaded| own_retention(loaded).is_some());
     let updated = update_with(spi, false, &others)? + update_with(spi, true, &retained)?;
-    match updated {
-        all if all == (retained.len() + others.len()) as u64 => Ok(()),
-        _ => Err(error::changed_itself()),
+    if updated != (retained.len() + others.len()) as u64 {
+        return Err(error::changed_itself());
     }
+    let began = changed.iter().filter(|loaded| loaded.execution.has_children && !loaded.before.has_children);
+    let parents: Vec<_> = began.map(|loaded| loaded.execution.id).collect();
+    if parents.is_empty() { Ok(()) } else { have_children(spi, &parents) }
 }
 
 /// Writes the pauses of these executions, or their ends.
@@ -372,6 +388,8 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     execution.pause = pauses::read(row)?;
     execution.priority = row.get("priority")?;
+    execution.parent = row.get::<Option<&str>>("started_by")?.map(from_json).transpose()?;
+    execution.has_children = row.get("has_children")?;
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

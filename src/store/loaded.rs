@@ -15,6 +15,11 @@ use xdb_calls::Maker;
 use xdb_engine::*;
 use xdb_sched::room::Line;
 
+/// The id of a new execution. Version 7, so that executions started together are close together in the indexes.
+pub fn new_id() -> ExecutionId {
+    ExecutionId(*uuid::Uuid::now_v7().as_bytes())
+}
+
 /// An execution that this transaction has locked: as it was and as it is now.
 #[derive(Debug)]
 pub struct Loaded {
@@ -153,6 +158,7 @@ impl Loaded {
         }
         assert!(self.is_prepared(command), "a queue was not loaded");
         let definition = self.meta.definition();
+        let ids: Vec<_> = command.children().iter().map(|_| new_id()).collect();
         decide(
             &self.execution,
             command,
@@ -163,6 +169,7 @@ impl Loaded {
                 mapping: &self.meta.mapping,
                 published_before: &self.published_before,
                 global_messages,
+                child_ids: &ids,
                 quotas: guc::quotas(),
                 global_queues_full: over::limit(process::database(), self.publishes_as(), Quota::Messages).is_some(),
             },

@@ -21,6 +21,7 @@
 //! | [`queue`] | `queue_message`, `queue_waiter` | the first messages of local queues, and the states that wait |
 //! | [`global_queue`] | `global_message`, `global_message_key` | publishes to global queues, takes and gives back |
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | the states that the matcher offers messages to |
+//! | [`children`] | `process_execution`, `inbox`, `timer` | starts children, and what follows when parent or child closes |
 //! | [`attribute`] | `local_attribute` | local attributes |
 //! | [`history`] | `history_event` | replays and cuts histories |
 //! | [`correlated`] | `correlated_start` | finds the start that another one may be merged into, and writes merges |
@@ -62,6 +63,7 @@ pub mod app_tables;
 pub mod attribute;
 pub mod catalog;
 pub mod check;
+pub mod children;
 pub mod claim;
 pub mod correlated;
 pub mod crashes;

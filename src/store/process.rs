@@ -50,6 +50,9 @@ pub enum Closing {
     Conditional,
 }
 
+/// Whether the reader may see the process `q`.
+const VISIBLE_Q: &str = "($6::oid IS NULL OR pg_catalog.pg_has_role($6::oid, q.owner, 'USAGE'))";
+
 /// The columns of `p` that an SQL function reads.
 const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard, p.queued_messages, p.queued_bytes, \
     p.pause_mode, p.paused_until, p.pause_reason";
@@ -79,6 +82,8 @@ statements! {
         WHERE l.process_id = $1");
     LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE")
         => fn lock(id: ExecutionId) -> Option<FoundExecution>;
+    LOCK_OR_SKIP = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE SKIP LOCKED")
+        => fn lock_or_skip(id: ExecutionId) -> Option<FoundExecution>;
     VERSION = "SELECT p.tableoid, p.ctid FROM xdb.process_execution p WHERE p.execution_id = $1"
         => fn version(id: ExecutionId) -> Option<(pg_sys::Oid, RowPlace)>;
     /// Locks an execution against steps and publishers, and reads the locked row.
@@ -148,6 +153,15 @@ statements! {
             'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
             FROM xdb.process_type t WHERE t.type_id = p.type_id AND t.pause_mode IS NOT NULL AND p.status = 'RUNNING'), \
+        'parent', (SELECT pg_catalog.jsonb_build_object('processId', q.process_id, 'processExecutionId', q.execution_id, \
+                'stateExecutionId', p.started_by -> 'stateExecutionId', 'onClose', p.started_by -> 'onClose', \
+                'whenParentCloses', p.started_by -> 'whenParentCloses') \
+            FROM xdb.process_execution q WHERE q.execution_id = p.parent_id AND {VISIBLE_Q}), \
+        'children', CASE WHEN p.has_children THEN (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object( \
+                'processId', c.process_id, 'processExecutionId', c.execution_id, 'processType', c.process_type)) \
+            FROM (SELECT q.process_id, q.execution_id, q.process_type FROM xdb.process_execution q \
+                WHERE q.parent_id = p.execution_id AND q.status = 'RUNNING' AND {VISIBLE_Q} \
+                ORDER BY q.started_at, q.execution_id LIMIT 100) AS c) END, \
         'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
@@ -237,6 +251,22 @@ pub enum PublishersLock {
 /// the row is locked for a close, or only on a version that is replaced ([`own_lock`]). In the first case nothing may be
 /// published before that close has ended, and in the second the row is locked again.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
+    lock_by(spi, id, lock)
+}
+
+/// Like [`lock_for_publish`], but does not wait: a row that is locked for a close gives `Closing`.
+pub fn lock_for_publish_or_skip(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
+    match lock_by(spi, id, lock_or_skip)? {
+        PublishersLock::Locked(None) if version(spi, id)?.is_some() => Ok(PublishersLock::Closing),
+        locked => Ok(locked),
+    }
+}
+
+fn lock_by(
+    spi: &Spi,
+    id: ExecutionId,
+    lock: impl Fn(&Spi, ExecutionId) -> Result<Option<FoundExecution>>,
+) -> Result<PublishersLock> {
     loop {
         let Some(locked) = lock(spi, id)? else { return Ok(PublishersLock::Locked(None)) };
         let Some((table, place)) = version(spi, id)? else { return Ok(PublishersLock::Locked(None)) };
@@ -266,16 +296,18 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Describes an execution as JSON: its state, what it waits for, since when and until when, and its last failure.
 ///
 /// `owner_problem` says why its owner can't own it. `held_up` lists the locks of other sessions that it waits for.
+/// `reader`: the role whose rights decide which parent and children are named. None: all are.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
     owner_problem: Option<&str>,
     held_up: &[BlockingLock],
+    reader: Option<pg_sys::Oid>,
 ) -> Result<Option<String>> {
     let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
     let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
     let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
-    let params = [value(id), value(owner_problem), locks, tables, since];
+    let params = [value(id), value(owner_problem), locks, tables, since, value(reader)];
     Gives::of(spi, &DESCRIBE, &params)
 }
 

@@ -4,6 +4,7 @@
 //! Limitations: all executions must be locked, and all statements run in the caller's transaction.
 
 use super::attribute::{self, LocalAttribute};
+use super::children::Family;
 use super::claim::{self, Lease, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
@@ -23,6 +24,7 @@ use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array};
 use crate::pg::spi::{Spi, Statement};
 use crate::pg::wake::NewCall;
+use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use xdb_calls::{CallOf, Facts, Maker};
@@ -95,11 +97,15 @@ pub fn save_batch<'a>(
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
-    changes.write(spi, now)?;
+    let stopped = changes.write(spi, now)?;
+    let mut timers = changes.rows.earliest_timers();
+    for owner in &stopped {
+        timers.entry(owner.to_u32()).and_modify(|at| *at = now.min(*at)).or_insert(now);
+    }
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.earliest(),
-        timers: changes.rows.earliest_timers(),
+        earliest: changes.earliest().into_iter().chain((!stopped.is_empty()).then_some(now)).min(),
+        timers,
         resumed: !changes.resumed.is_empty(),
     })
 }
@@ -144,6 +150,7 @@ struct Closed {
     waiting: Vec<ExecutionId>,
     /// Closing executions with messages in local queues.
     with_messages: Vec<ExecutionId>,
+    family: Family,
 }
 
 /// Rows to write, by table.
@@ -170,12 +177,15 @@ impl Closed {
     fn collect(&mut self, loaded: &Loaded) {
         let Loaded { before, execution: Execution { id, .. }, .. } = loaded;
         self.all.push(*id);
+        self.family.closes(loaded);
         let has_more = loaded.has_other_threads();
         if has_more {
             self.with_threads.push(*id);
         }
         let waits = |state: &Arc<StateExecution>| state.status() == StateStatus::Waiting;
-        if has_more || before.timeout_at.or(before.pause_ends_at()).is_some() || before.states.values().any(waits) {
+        // A child may have a timer of its parent's.
+        let may_have_timer = before.parent.is_some() || before.timeout_at.or(before.pause_ends_at()).is_some();
+        if has_more || may_have_timer || before.states.values().any(waits) {
             self.waiting.push(*id);
         }
         if before.queued.messages > 0 {
@@ -302,11 +312,13 @@ impl<'a> BatchChanges<'a> {
         self.earliest_call.into_iter().chain(timers).min()
     }
 
-    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+    /// Returns the owners of children that are to be stopped.
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<Vec<pg_sys::Oid>> {
         let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
         self.closed.delete_leftovers(spi, now)?;
+        let stopped = self.closed.family.follow(spi, now)?;
         self.wake_waiters();
         for (worker, call, (id, seq)) in &self.pulled {
             crate::pg::wake::new_call_at_commit(*worker, *call, (id.0, seq.0));
@@ -330,7 +342,8 @@ impl<'a> BatchChanges<'a> {
         run(spi, &attribute::WRITE, &rows.attributes)?;
         run(spi, &history::INSERT, &rows.history)?;
         correlated::write(spi, &self.rows.merged)?;
-        self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
+        self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))?;
+        Ok(stopped)
     }
 
     /// Wakes up sessions that wait for the end of a state. The close of a process wakes up sessions that wait for its

@@ -3,6 +3,8 @@
 //!
 //! Limitations: a mark has only an oid. If the object was dropped, its name is a number.
 
+use super::children::parent_of_tables;
+use super::registry::TypeId;
 use super::table::statements;
 use crate::guc;
 use crate::pg::catch::Result;
@@ -12,6 +14,8 @@ use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 
 statements! {
+    CHILDREN = "SELECT 'children of ' || t.process_type AS name FROM xdb.process_type t WHERE t.type_id = $1"
+        => fn children_of(parent: TypeId) -> Option<String>;
     NAME = "SELECT CASE WHEN $2::bool THEN $1::oid::regrole::text \
         WHEN EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.oid = $1) \
             AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1) THEN $1::oid::regprocedure::text \
@@ -49,5 +53,9 @@ pub fn announce(spi: &Spi, mark: SlowMark) -> Result<String> {
 }
 
 fn name(spi: &Spi, mark: SlowMark) -> Result<String> {
+    let parent = parent_of_tables(mark.oid).filter(|_| mark.kind != MarkKind::Killer);
+    if let Some(name) = parent.map_or(Ok(None), |parent| children_of(spi, parent))? {
+        return Ok(name);
+    }
     Ok(name_of(spi, mark.oid.into(), mark.kind == MarkKind::Killer)?.unwrap_or_default())
 }

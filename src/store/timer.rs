@@ -1,4 +1,4 @@
-//! Timers that states wait for, timeouts of processes, and ends of pauses: the table `timer`.
+//! Timers that states wait for, timeouts of processes, ends of pauses, and ends of children: the table `timer`.
 
 use super::StateKey;
 use super::lines::{firsts_of, read_first};
@@ -13,12 +13,17 @@ use xdb_sched::room::Owner;
 const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
 const TIMER_COMMAND: &str = "TIMER_COMMAND";
 const PROCESS_RESUME: &str = "PROCESS_RESUME";
+pub(super) const PARENT_CLOSED: &str = "PARENT_CLOSED";
 
 /// The command number of the timer that ends a pause. Like all timers of a process, it has the sequence 0.
 pub const OF_PAUSE: u32 = 1;
 
+/// The command number of the timer that stops a process whose parent has closed.
+pub const OF_PARENT: u32 = 2;
+
 table! {
-    /// A timer of a command. With `seq` 0: a process timeout, or the end of a pause.
+    /// A timer of a command. With `seq` 0: a process timeout, the end of a pause, or the end of a process whose parent
+    /// has closed.
     pub struct Timer<'a> in "timer" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
@@ -36,7 +41,7 @@ record! {
     #[derive(Clone, Copy, Debug)]
     pub struct TimerKey of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
 
-    /// A due timer. With `seq` 0: the process timeout, or the end of a pause.
+    /// A due timer. With `seq` 0: a timer of the process.
     #[derive(Clone, Copy, Debug)]
     pub struct DueTimer {
         execution_id: ExecutionId,
@@ -54,6 +59,9 @@ record! {
 statements! {
     INSERT = insert::<Timer>();
     DELETE = delete::<Timer, TimerKey>();
+    /// When the timer fires that a closed parent has left.
+    OF_PARENT_OF = format!("SELECT fire_at FROM xdb.timer WHERE execution_id = $1 AND seq = 0 AND command = {OF_PARENT}")
+        => pub(super) fn of_parent(id: ExecutionId) -> Option<Timestamp>;
     FIRSTS = firsts_of("timer", "fire_at");
     DUE = format!("SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
@@ -82,6 +90,11 @@ impl Timer<'static> {
     /// The timer that ends a pause.
     pub fn of_pause(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
         Self { execution_id, seq: StateSeq(0), command: OF_PAUSE, shard, kind: PROCESS_RESUME, fire_at, owner }
+    }
+
+    /// The timer that stops a process whose parent has closed.
+    pub fn of_parent(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
+        Self { execution_id, seq: StateSeq(0), command: OF_PARENT, shard, kind: PARENT_CLOSED, fire_at, owner }
     }
 
     /// The line that the timer is in.

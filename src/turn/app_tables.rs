@@ -1,5 +1,5 @@
 //! The application's tables in a turn: used as the owner of the process, and within a budget of time. The scheduler
-//! never waits for a table. Functions that answers call count as tables.
+//! never waits for a table. Functions that answers call, and starts of children, count as tables.
 //!
 //! A use of a table is a statement or two that read, lock or write rows. All uses of one turn together take at most
 //! `xdb.apply_timeout`. Later uses are deferred to the next turn. The first use of a turn may take all of the time. If
@@ -20,8 +20,9 @@ use crate::pg::process::as_step_of;
 use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
-use crate::store::app_functions::{Called, FunctionCalls};
+use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::{Tables, defer_nothing};
+use crate::store::children::tables_of_children;
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{Loaded, Meta};
 use pgrx::pg_sys;
@@ -219,7 +220,7 @@ impl<'a> AppTables<'a> {
         self.is_first = self.budget.is_untouched();
     }
 
-    /// Writes the attributes of an answer and then calls its functions: all of it, or nothing.
+    /// Writes the attributes of an answer, starts its children and then calls its functions: all of it, or nothing.
     pub fn write(
         &mut self,
         meta: &Meta,
@@ -228,7 +229,7 @@ impl<'a> AppTables<'a> {
     ) -> Result<TableOutcome<()>> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
-        self.access(meta, &touched, &calls.called, Access::Write, |tables| {
+        self.access(meta, &touched, &calls.objects(), Access::Write, |tables| {
             defer_nothing(spi)?;
             tables.update(spi, meta, attributes)?;
             calls.run()
@@ -247,12 +248,12 @@ impl<'a> AppTables<'a> {
         &mut self,
         meta: &Meta,
         touched: &dyn Fn(&String) -> bool,
-        called: &[Called],
+        called: &[Relation],
         access: Access,
         body: impl FnOnce(&Tables) -> Result<T>,
     ) -> Result<TableOutcome<T>> {
         let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
-        let functions = || called.iter().map(|function| function.oid);
+        let functions = || called.iter().copied();
         let Some(first) = mappings.first().map(|table| table.relation).or_else(|| functions().next()) else {
             // Neither a table nor a function of the application is used.
             return body(&self.tables).map(TableOutcome::Done);
@@ -365,13 +366,13 @@ fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     guarded(body).inspect_err(|_| clean_session())
 }
 
-/// The tables of a process, and the functions that its answers may call.
+/// The tables of a process, the functions that its answers may call, and what stands for the tables of its children.
 fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
     let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
     let functions = definition.into_iter().flat_map(|definition| definition.functions.values());
     // A function that can't be looked up is left out: its call reports the error.
     let functions = functions.filter_map(|name| routine::of_jsonb(name, 2).ok()?);
-    meta.mapping.iter().map(|table| table.relation).chain(functions)
+    meta.mapping.iter().map(|table| table.relation).chain(functions).chain([tables_of_children(meta.type_id)])
 }
 
 fn error_of<T>(used: TableOutcome<T>) -> PgError {

@@ -15,9 +15,10 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
 use crate::store::app_functions::FunctionCalls;
+use crate::store::children::{Starts, parents_about_to_close};
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
-use crate::store::timer::{DueTimer, OF_PAUSE};
+use crate::store::timer::{DueTimer, OF_PARENT, OF_PAUSE};
 use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
@@ -247,6 +248,9 @@ impl<'i> Decider<'_, '_, 'i> {
                 return Ok(());
             }
             Item::Timer(timer) if timer.seq.0 == 0 && timer.command == OF_PAUSE => Command::PauseEnds,
+            Item::Timer(timer) if timer.seq.0 == 0 && timer.command == OF_PARENT => {
+                Command::Stop { stop_type: StopType::Terminate, reason: Some(PARENT_CLOSED.to_owned()) }
+            }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
             Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
             Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
@@ -377,7 +381,7 @@ impl<'i> Decider<'_, '_, 'i> {
         }
         let turn = self.turn;
         let ids: Vec<_> = self.closing.keys().copied().collect();
-        let obtained = execution::lock_for_close(turn.spi, &ids)?;
+        let obtained = self.lock_for_close(&ids)?;
         let mut closing: Vec<_> = std::mem::take(&mut self.closing).into_iter().collect();
         // The answer that has waited longest comes first.
         closing.sort_by_key(|(_, closing)| closing.item);
@@ -404,6 +408,17 @@ impl<'i> Decider<'_, '_, 'i> {
         }
         self.app.begin_part(TurnPart::Answers);
         Ok(())
+    }
+
+    /// The executions that can be closed now, because no other transaction has a lock on them, or is about to close the
+    /// parent that gets a message.
+    fn lock_for_close(&self, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
+        let mut obtained = execution::lock_for_close(self.turn.spi, ids)?;
+        let parent = |id: &ExecutionId| self.decided.executions.get(id)?.execution.parent_to_inform();
+        let parents: BTreeSet<_> = obtained.iter().filter_map(parent).collect();
+        let closing = parents_about_to_close(self.turn.spi, &parents)?;
+        obtained.retain(|id| !parent(id).is_some_and(|parent| closing.contains(&parent)));
+        Ok(obtained)
     }
 
     /// Records that an execution has messages in the inbox which it can't receive any more.
@@ -535,7 +550,10 @@ impl Driver for Deciding<'_, '_, '_, '_> {
         };
         let context = || calls::function_context(loaded, record);
         let used = match FunctionCalls::look_up(&loaded.meta.definition(), written.functions, context) {
-            Ok(calls) => app.write(&loaded.meta, written.attributes, &calls)?,
+            Ok(calls) => {
+                let starts = written.children.as_ref().map(|children| Starts::of(loaded, children));
+                app.write(&loaded.meta, written.attributes, &calls.after(starts))?
+            }
             Err(error) => app_tables::TableOutcome::Refused(error),
         };
         Ok(self.used(used))

@@ -60,7 +60,7 @@ pub trait Driver {
         Ok(Used::Done(true))
     }
 
-    /// Writes attributes to the application's tables, and then calls functions.
+    /// Writes attributes to the application's tables, starts children, and then calls functions.
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Self::Later>, Self::Error> {
         let _ = written;
         Ok(Used::Done(()))
@@ -70,11 +70,13 @@ pub trait Driver {
     fn apply(&mut self, events: Vec<Event>) -> Result<(), Self::Error>;
 }
 
-/// What an answer writes to the application's tables.
+/// What an answer writes to the application's tables, and the processes that it starts.
 #[derive(Clone, Copy)]
 pub struct Written<'c> {
     /// New values of global attributes.
     pub attributes: &'c BTreeMap<String, Json>,
+    /// Processes to start after that.
+    pub children: Option<NewChildren<'c>>,
     /// Functions to call after that, in this order.
     pub functions: &'c [FunctionCall],
 }
@@ -185,8 +187,10 @@ pub fn apply<D: Driver>(driver: &mut D, command: &Command) -> Result<Outcome<D::
             Used::Later(later) => return Ok(Outcome::Later(later)),
         }
         let (attributes, nothing) = (Event::written_globally(&events), BTreeMap::new());
-        let written = Written { attributes: attributes.unwrap_or(&nothing), functions: command.function_calls() };
-        if attributes.is_some() || !written.functions.is_empty() {
+        let children = NewChildren::of(command, &events);
+        let (written, functions) = (attributes.unwrap_or(&nothing), command.function_calls());
+        if attributes.is_some() || children.is_some() || !functions.is_empty() {
+            let written = Written { attributes: written, children, functions };
             match driver.write_tables(&written)? {
                 Used::Done(()) => {}
                 Used::Refused(failure) => return Ok(Outcome::Failed(warned(command, failure), Further::ByPolicy)),

@@ -139,6 +139,7 @@ impl<'a> OutgoingCall<'a> {
             first_attempt_at: self.first_at,
             timeout: self.timeout,
             shard: *shard,
+            parent: execution.parent.as_deref(),
             recovery: self.state().and_then(|state| state.recovery.as_ref()),
         }
     }

@@ -17,12 +17,13 @@ impl Execution {
             self.next_event += 1;
         }
         match event {
-            Event::ProcessStarted { process_id, process_type, timeout_at, priority } => {
+            Event::ProcessStarted { process_id, process_type, timeout_at, priority, started_by } => {
                 self.process_id.clone_from(process_id);
                 self.process_type.clone_from(process_type);
                 self.started_at = at;
                 self.timeout_at = *timeout_at;
                 self.priority = *priority;
+                self.parent.clone_from(started_by);
             }
             Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };
@@ -146,6 +147,7 @@ impl Execution {
             | Event::GlobalMessagesPublished { .. }
             | Event::RpcApplied { .. }
             | Event::CommandRejected { .. } => {}
+            Event::ChildrenStarted { .. } => self.has_children = true,
             Event::MessagesReceived { messages, .. } => messages.iter().for_each(|message| self.receive(message)),
             Event::CompletionRequested {} => self.completing = true,
             Event::Snapshot(snapshot) => self.restore(snapshot),

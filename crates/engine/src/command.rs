@@ -110,14 +110,27 @@ impl Command {
         }
     }
 
+    /// The processes that the command starts, in order.
+    pub fn children(&self) -> &[ChildStart] {
+        self.effects().map_or(&[], |effects| &effects.start_processes)
+    }
+
+    /// The step whose answer, or failed attempt, the command is.
+    pub fn answering(&self) -> Option<StateSeq> {
+        match self {
+            Self::WaitUntilAnswered { seq, .. }
+            | Self::ExecuteAnswered { seq, .. }
+            | Self::CallFailed(CallFailed { seq, .. }) => Some(*seq),
+            _ => None,
+        }
+    }
+
     /// Whether the command aborts this step, if the step is live.
     pub fn aborts(&self, state: &StateExecution) -> bool {
-        let answering = match self {
-            Self::MoveState { seq, .. } => return *seq == state.seq,
-            Self::ExecuteAnswered { seq, .. } | Self::CallFailed(CallFailed { seq, .. }) => Some(*seq),
-            _ => None,
-        };
-        self.effects().is_some_and(|effects| effects.abort(state, answering))
+        if let Self::MoveState { seq, .. } = self {
+            return *seq == state.seq;
+        }
+        self.effects().is_some_and(|effects| effects.abort(state, self.answering()))
     }
 
     /// Whether the command closes the execution only if queues are empty.
@@ -160,6 +173,8 @@ pub struct Start {
     pub start_at: Option<Timestamp>,
     /// Overrides the priority of the definition.
     pub priority: Option<i8>,
+    /// The parent, if an answer of another process starts this one.
+    pub started_by: Option<Box<StartedBy>>,
 }
 
 /// A failed attempt of a state's call.
@@ -232,6 +247,8 @@ pub struct Effects {
     pub publish_to_global_queue: Vec<GlobalPublish>,
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
+    /// Processes to start, as children of this one.
+    pub start_processes: Vec<ChildStart>,
     pub call_functions: Vec<FunctionCall>,
     /// The threads that the answer ends, after its other effects.
     pub abort_states: Option<AbortStates>,
@@ -253,6 +270,7 @@ impl Effects {
             publish_to_global_queue,
             write_local_attributes,
             write_global_attributes: _,
+            start_processes,
             call_functions,
             abort_states: _,
             warnings: _,
@@ -260,7 +278,8 @@ impl Effects {
         let local = publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
         let global = publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
         let calls = call_functions.iter().map(|call| call.argument.as_ref());
-        write_local_attributes.values().map(Some).chain(local).chain(global).chain(calls)
+        let children = start_processes.iter().flat_map(ChildStart::payloads);
+        write_local_attributes.values().map(Some).chain(local).chain(global).chain(calls).chain(children)
     }
 
     /// Whether the answer aborts this step, if the step is live. The answering step itself goes on.

@@ -23,6 +23,8 @@ pub struct Context<'a> {
     /// Free messages of global queues that the state of the command may take, by number. The state can take no other
     /// messages.
     pub global_messages: &'a [GlobalMessage],
+    /// The executions of the children that the command starts.
+    pub child_ids: &'a [ExecutionId],
     pub quotas: Quotas,
     /// The publishing role has reached its limit of messages in global queues.
     pub global_queues_full: bool,
@@ -172,6 +174,7 @@ impl Draft<'_> {
             process_type: start.process_type.clone(),
             timeout_at: timeout.map(|t| begins_at + t),
             priority: start.priority.unwrap_or(definition.priority),
+            started_by: start.started_by.clone(),
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
         if let Some(state_id) = start.starting_state.as_ref().or(definition.starting_state.as_ref()) {
@@ -509,6 +512,7 @@ impl Draft<'_> {
 
     fn apply_effects(&mut self, publisher: Publisher, effects: &Effects) {
         self.write_attributes(&effects.write_local_attributes, &effects.write_global_attributes);
+        self.start_children(&effects.start_processes);
         self.receive(publisher, &effects.publish_to_local_queue);
         self.publish_globally(publisher, &effects.publish_to_global_queue);
     }
@@ -625,6 +629,11 @@ impl Draft<'_> {
                 return Err(Rejection::OverQuota(what));
             }
         }
+        effects
+            .start_processes
+            .iter()
+            .filter_map(|start| start.on_close.as_ref())
+            .try_for_each(|queue| self.check_queue(queue))?;
         self.check_functions(&effects.call_functions)?;
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
     }

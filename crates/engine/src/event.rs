@@ -18,6 +18,9 @@ pub enum Event {
         timeout_at: Option<Timestamp>,
         #[serde(default, skip_serializing_if = "is_default")]
         priority: i8,
+        /// The parent, if an answer of another process started this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        started_by: Option<Box<StartedBy>>,
     },
     StateStarted {
         seq: StateSeq,
@@ -159,6 +162,10 @@ pub enum Event {
     GlobalAttributesWritten {
         attributes: BTreeMap<String, Json>,
     },
+    /// An answer started other processes, with this one as their parent.
+    ChildrenStarted {
+        children: Vec<Child>,
+    },
     /// Messages came into local queues.
     MessagesReceived {
         publisher: Publisher,
@@ -281,7 +288,7 @@ impl Event {
 names! { Event {
     ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
     WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
-    StateFailed, StateAborted, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
-    RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed, CommandRejected,
-    Snapshot,
+    StateFailed, StateAborted, LocalAttributesWritten, GlobalAttributesWritten, ChildrenStarted, MessagesReceived,
+    GlobalMessagesPublished, RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed,
+    CommandRejected, Snapshot,
 } }

@@ -68,6 +68,12 @@ pub struct Execution {
     pub pause: Option<Pause>,
     /// Orders the due calls of one owner to one worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
+    /// The process whose answer started this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Box<StartedBy>>,
+    /// An answer of this process has started others.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub has_children: bool,
 }
 
 fn running() -> ProcessStatus {
@@ -106,7 +112,15 @@ impl Execution {
             results: Vec::new(),
             pause: None,
             priority: 0,
+            parent: None,
+            has_children: false,
         }
+    }
+
+    /// The parent that gets a message when the execution closes.
+    pub fn parent_to_inform(&self) -> Option<ExecutionId> {
+        let parent = self.parent.as_ref().filter(|parent| parent.on_close.is_some())?;
+        Some(parent.process_execution_id)
     }
 
     /// Whether the execution was started, that is, has had its first event.

@@ -69,17 +69,20 @@
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
+//! | `children.rs`, `family.rs` | processes that an answer starts, and their parent |
 //! | `merge.rs` | how a start is merged into another one |
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
 //! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
 mod abort;
 mod apply;
+mod children;
 mod command;
 mod decide;
 mod definition;
 mod event;
 mod execution;
+mod family;
 mod global_queues;
 mod json;
 mod merge;
@@ -90,11 +93,13 @@ mod types;
 mod wait;
 
 pub use apply::FIRST_STATE;
+pub use children::NewChildren;
 pub use command::*;
 pub use decide::{Context, Quotas, decide};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;
+pub use family::*;
 pub use global_queues::*;
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};

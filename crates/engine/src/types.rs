@@ -112,6 +112,29 @@ impl fmt::Debug for ExecutionId {
     }
 }
 
+impl FromStr for ExecutionId {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || format!("\"{text}\" is not a UUID");
+        let digits: String = text.split('-').collect();
+        let id = u128::from_str_radix(&digits, 16).map_err(|_| invalid())?;
+        let id = Self(id.to_be_bytes());
+        if id.to_string() == text { Ok(id) } else { Err(invalid()) }
+    }
+}
+
+impl Serialize for ExecutionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecutionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// The number of a step within its execution, from 1 over all states. It is part of the key of its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -96,6 +96,7 @@ fn effects() -> impl Strategy<Value = Effects> {
             publish_to_local_queue,
             write_local_attributes,
             write_global_attributes: BTreeMap::new(),
+            start_processes: vec![],
             call_functions: vec![],
             warnings: vec![],
         },

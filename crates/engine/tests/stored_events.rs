@@ -16,7 +16,7 @@ proptest! {
         let number = json(&number);
         let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
         for event in [
-            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None, priority: 0 },
+            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None, priority: 0, started_by: None },
             Event::StateStarted {
                 seq: StateSeq(1),
                 state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },
@@ -32,6 +32,26 @@ proptest! {
             Event::MessagesReceived {
                 publisher: Publisher::Rpc,
                 messages: vec![Message { number: u64::MAX, queue: text.clone(), message_id: Some(text.clone()), payload: Some(number.clone()) }],
+            },
+            Event::ProcessStarted {
+                process_id: "p".to_owned(),
+                process_type: "t".to_owned(),
+                timeout_at: None,
+                priority: 3,
+                started_by: Some(Box::new(StartedBy {
+                    process_id: text.clone(),
+                    process_execution_id: ExecutionId([0x5a; 16]),
+                    state_execution_id: Some(StateExecutionId { state_id: text.clone(), number: 2 }),
+                    on_close: Some(text.clone()),
+                    when_parent_closes: WhenParentCloses::Leave,
+                })),
+            },
+            Event::ChildrenStarted {
+                children: vec![Child {
+                    process_id: text.clone(),
+                    process_execution_id: ExecutionId([0xa5; 16]),
+                    process_type: text.clone(),
+                }],
             },
             Event::ResultGiven { seq: None, output: Json::null() },
             Event::CompletionRequested {},

@@ -1,5 +1,6 @@
 //! Reads what workers answer: to `waitUntil`, `execute` and RPCs, and errors.
 
+use crate::children::{CHILD, child, children};
 use crate::config::state_config;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, wrong_number,
@@ -36,7 +37,7 @@ const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 /// The keys of an answer: the given ones, and the keys of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
-        &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]
+        &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "startProcesses", "callFunctions"]
     };
 }
 
@@ -345,6 +346,7 @@ fn effects(object: &mut Object<'_>, reader: AnswerReader<'_>) -> Parsed<Effects>
         publish_to_global_queue: object.list_of("publishToGlobalQueue", |text| publish_globally(text, reader))?,
         write_local_attributes: object.map_of("writeToLocalAttributes", value)?,
         write_global_attributes: object.map_of("writeToGlobalAttributes", value)?,
+        start_processes: children(object, |text| child(reader.object(text, CHILD)?, reader.limits.max_payload_bytes))?,
         call_functions: function_calls(object, |text| {
             function_call(reader.object(text, FUNCTION_CALL)?, reader.limits.max_payload_bytes)
         })?,

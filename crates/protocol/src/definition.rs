@@ -77,30 +77,33 @@ pub fn parse_definition(text: &str) -> Result<Definition, String> {
 
 /// Reads the `options` of a start. The error says what is wrong.
 pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
-    document(text, "options", |mut object| {
-        let options = StartOptions {
-            global_attribute_keys: object.map_of("globalAttributeKeys", table_key)?,
-            global_attribute_conflict_mode: object
-                .optional("globalAttributeConflictMode", |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
-                .unwrap_or_default(),
-            starting_state: object.optional("startingState", name)?,
-            starting_state_config: object
-                .optional("startingStateConfig", |text| state_config(text, UnknownKeys::Refused))?
-                .map(Box::new),
-            request_id: object.optional("requestId", name)?,
-            history: object.optional("history", history)?,
-            traceparent: object.optional("traceparent", traceparent)?,
-            call_functions: function_calls(&mut object, |text| {
-                // No limit of its own: the options as a whole are limited, and they come from a caller, not from a
-                // worker.
-                function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
-            })?,
-            priority: object.optional("priority", priority)?,
-            shard_key: object.optional("shardKey", name)?,
-            correlation: correlation(&mut object)?,
-        };
-        object.finish(options)
-    })
+    document(text, "options", start_options)
+}
+
+/// Reads the options of a start.
+pub(crate) fn start_options(mut object: Object<'_>) -> Parsed<StartOptions> {
+    let options = StartOptions {
+        global_attribute_keys: object.map_of("globalAttributeKeys", table_key)?,
+        global_attribute_conflict_mode: object
+            .optional("globalAttributeConflictMode", |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
+            .unwrap_or_default(),
+        starting_state: object.optional("startingState", name)?,
+        starting_state_config: object
+            .optional("startingStateConfig", |text| state_config(text, UnknownKeys::Refused))?
+            .map(Box::new),
+        request_id: object.optional("requestId", name)?,
+        history: object.optional("history", history)?,
+        traceparent: object.optional("traceparent", traceparent)?,
+        call_functions: function_calls(&mut object, |text| {
+            // No limit of its own: the options as a whole are limited, and they come from a caller, not from a
+            // worker.
+            function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
+        })?,
+        priority: object.optional("priority", priority)?,
+        shard_key: object.optional("shardKey", name)?,
+        correlation: correlation(&mut object)?,
+    };
+    object.finish(options)
 }
 
 fn correlation(object: &mut Object<'_>) -> Parsed<Option<Correlation>> {

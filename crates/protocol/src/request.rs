@@ -112,6 +112,8 @@ pub struct CallContext<'a> {
     pub timeout: std::time::Duration,
     /// The shard, if the process was started with a shard key.
     pub shard: Option<i16>,
+    /// The process whose answer started this one.
+    pub parent: Option<&'a StartedBy>,
     /// The failed step, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
 }
@@ -233,6 +235,15 @@ struct RefusedWrite<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+struct ParentProcess<'a> {
+    process_id: &'a str,
+    process_execution_id: &'a ExecutionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_execution_id: &'a Option<StateExecutionId>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct TimerResult<'a> {
     command_id: &'a Option<String>,
     status: &'a CommandStatus,
@@ -271,6 +282,9 @@ impl Writer {
             body.seconds("timeoutSeconds", context.timeout);
             if let Some(shard) = context.shard {
                 body.field("shard", shard);
+            }
+            if let Some(StartedBy { process_id, process_execution_id, state_execution_id, .. }) = context.parent {
+                body.field("parent", ParentProcess { process_id, process_execution_id, state_execution_id });
             }
             if let Some(Recovery { state_execution_id, api, failure }) = context.recovery {
                 let Failure { status, error_type, detail, .. } = failure;

@@ -76,6 +76,7 @@ impl StartRequest {
             starting_state_config: options.starting_state_config.clone(),
             priority: options.priority,
             start_at,
+            started_by: None,
         };
         Ok(Self { start, key: given.global_attribute_pk, policy, options })
     }

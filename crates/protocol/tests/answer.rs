@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{
-    AnswerLimits, Executed, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
-    decode_wait_until, rejected_answer, retry_after_seconds,
+    AnswerLimits, Executed, MAX_DETAIL_CHARS, Retried, bulk_start, decode_error, decode_execute, decode_failure,
+    decode_rpc, decode_wait_until, rejected_answer, retry_after_seconds,
 };
 
 fn failure_of(status: u16, body: &[u8]) -> Failure {
@@ -659,4 +659,25 @@ fn a_pull_worker_reports_an_unregistered_name_by_an_error_type() {
     let after = Further::After(Duration::from_seconds(5.0));
     assert_eq!(further(r#"{"errorType": "NotRegistered", "retryAfterSeconds": 5}"#), after);
     assert_eq!(further(r#"{"errorType": "notregistered"}"#), Further::ByPolicy);
+}
+
+#[test]
+fn children_become_the_argument_of_a_bulk_start() {
+    let answer = r#"{"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}, "startProcesses": [
+        {"processType": "T"},
+        {"processType": "U", "processId": "c\"1", "input": {"n": 1.50}, "globalAttributePk": "k", "localAttributes": {"l": null},
+         "idReusePolicy": "TERMINATE_IF_RUNNING", "timeoutSeconds": 1.5, "startAt": "2030-01-01T01:00:00+01:00",
+         "options": {"shardKey": "s"}, "onClose": "q", "whenParentCloses": "LEAVE"}]}"#;
+    let Ok(Executed::Decided(answer)) = decode_execute(answer.as_bytes(), &LIMITS) else { panic!("an answer") };
+    let children = answer.effects.start_processes;
+    assert_eq!(children[0].when_parent_closes, WhenParentCloses::Terminate);
+    assert_eq!((children[1].on_close.as_deref(), children[1].when_parent_closes), (Some("q"), WhenParentCloses::Leave));
+    let start: serde_json::Value = serde_json::from_str(&bulk_start(&children)).expect("JSON");
+    let expected = serde_json::json!([
+        {"process_type": "T", "id_reuse_policy": "ALLOW_IF_NO_RUNNING"},
+        {"process_type": "U", "process_id": "c\"1", "input": {"n": 1.5}, "global_attribute_pk": "k",
+         "local_attributes": {"l": null}, "id_reuse_policy": "TERMINATE_IF_RUNNING", "timeout": "1500000 microseconds",
+         "start_at": "2030-01-01T00:00:00.000000Z", "options": {"shardKey": "s"}},
+    ]);
+    assert_eq!(start, expected);
 }

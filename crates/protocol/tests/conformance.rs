@@ -55,6 +55,7 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
         call_id,
         first_attempt_at: Timestamp(1_795_172_931_999_999),
         shard: None,
+        parent: None,
         recovery: None,
     }
 }

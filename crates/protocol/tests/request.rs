@@ -27,6 +27,7 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
         first_attempt_at: Timestamp(1_700_000_001_000_000),
         timeout: std::time::Duration::from_secs(30),
         shard: None,
+        parent: None,
         recovery: None,
     }
 }

@@ -48,6 +48,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
         priority: None,
+        started_by: None,
     };
     let context = Context {
         now: Timestamp(1),
@@ -56,6 +57,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         mapping: &[],
         published_before: &BTreeSet::new(),
         global_messages: &[],
+        child_ids: &[],
         quotas: Quotas::NONE,
         global_queues_full: false,
     };

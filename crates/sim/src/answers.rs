@@ -1,6 +1,7 @@
 //! Applies answers and other commands in memory: the simulator's driver of `xdb_calls::apply`.
 
 use crate::calls::{AskedRpc, Callee, OpenCall, asked};
+use crate::children::refused_start;
 use crate::line::{Given, present, result};
 use crate::{LIMITS, Result, Simulator};
 use serde_json::{Value, json};
@@ -81,6 +82,7 @@ impl Simulator {
         call: Option<&OpenCall>,
     ) -> Result<Outcome<Infallible>> {
         let outcome = xdb_calls::apply(&mut SimulatorDriver { simulator: self, id, call }, command)?;
+        self.follow_closes()?;
         self.serve_waiting()?;
         Ok(outcome)
     }
@@ -98,11 +100,11 @@ impl Simulator {
 }
 
 /// A command that is being applied.
-struct SimulatorDriver<'a> {
-    simulator: &'a mut Simulator,
-    id: ExecutionId,
+pub(crate) struct SimulatorDriver<'a> {
+    pub simulator: &'a mut Simulator,
+    pub id: ExecutionId,
     /// The call whose answer the command is.
-    call: Option<&'a OpenCall>,
+    pub call: Option<&'a OpenCall>,
 }
 
 impl Driver for SimulatorDriver<'_> {
@@ -127,12 +129,18 @@ impl Driver for SimulatorDriver<'_> {
     }
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {
+        let is_rpc = self.call.is_some_and(|call| matches!(call.called, Callee::Rpc(_)));
+        // A refused start undoes the rows.
+        let rows = written.children.as_ref().map(|_| self.simulator.tables.clone());
         let Simulator { tables, runs, .. } = self.simulator;
         if let Err(refused) = tables.write(&runs[&self.id], written.attributes, None) {
-            return match self.call.is_some_and(|call| matches!(call.called, Callee::Rpc(_))) {
-                true => Err(refused.refusal),
-                false => Ok(Used::Refused(refused.failure())),
-            };
+            return if is_rpc { Err(refused.refusal) } else { Ok(Used::Refused(refused.failure())) };
+        }
+        if let Some(children) = &written.children
+            && let Err(refusal) = self.simulator.start_children(self.id, children)
+        {
+            self.simulator.tables = rows.unwrap_or_default();
+            return if is_rpc { Err(refusal) } else { Ok(Used::Refused(refused_start(&refusal))) };
         }
         self.simulator.call_functions(self.id, written.functions);
         Ok(Used::Done(()))

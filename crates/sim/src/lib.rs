@@ -22,6 +22,7 @@
 
 mod answers;
 mod calls;
+mod children;
 mod clock;
 mod global;
 mod line;
@@ -36,7 +37,7 @@ use global::GlobalQueues;
 use line::Given;
 use run::Run;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tables::TablesInMemory;
 use xdb_engine::*;
@@ -78,6 +79,8 @@ pub struct Simulator {
     open: BTreeMap<u64, OpenCall>,
     /// Function calls since the last command `called`.
     called: Vec<CalledFunction>,
+    /// Executions that have closed, and whose parents and children are still to be informed.
+    closed: VecDeque<ExecutionId>,
     last_call: u64,
     last_id: u64,
 }
@@ -91,11 +94,16 @@ impl Simulator {
     /// A UUID of version 7, as on the server. A counter replaces the random part, so ids are reproducible.
     fn new_id(&mut self) -> ExecutionId {
         self.last_id += 1;
+        self.id(self.last_id)
+    }
+
+    /// The id with this number.
+    fn id(&self, number: u64) -> ExecutionId {
         let millis = self.now.0.max(0) / 1000;
         let mut id = [0; 16];
         id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
         id[6] = 0x70;
-        id[8..].copy_from_slice(&self.last_id.to_be_bytes());
+        id[8..].copy_from_slice(&number.to_be_bytes());
         id[8] = 0x80;
         ExecutionId(id)
     }
@@ -133,7 +141,7 @@ impl Simulator {
             Command::WaitUntilAnswered { .. } | Command::GlobalMessagesArrived { .. } => self.queues.free(self.now),
             _ => Vec::new(),
         };
-        run.decide(command, &self.definition(run), self.now, &offered)
+        run.decide(command, &self.definition(run), self.now, &offered, &self.child_ids(command))
     }
 
     /// Applies the events of an execution, to it and to what else is in memory.
@@ -143,6 +151,7 @@ impl Simulator {
             let Some(run) = self.runs.get_mut(&id) else { return };
             if matches!(event, Event::ProcessClosed { .. }) {
                 self.open.retain(|_, open| open.state().is_none_or(|(of, _)| of != id));
+                self.closed.push_back(id);
             }
             run.apply(event, self.now);
         }

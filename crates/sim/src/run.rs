@@ -56,6 +56,7 @@ impl Run {
         definition: &Definition,
         now: Timestamp,
         global_messages: &[GlobalMessage],
+        child_ids: &[ExecutionId],
     ) -> Result<Vec<Event>, Rejection> {
         let context = Context {
             now,
@@ -65,6 +66,7 @@ impl Run {
             // Empty, because the execution is complete and has all received ids.
             published_before: &BTreeSet::new(),
             global_messages,
+            child_ids,
             quotas: Quotas::FIXED,
             global_queues_full: false,
         };

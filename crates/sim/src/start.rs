@@ -60,7 +60,22 @@ impl Simulator {
             options: given.text("options")?,
         };
         given.end()?;
-        let StartRequest { start, key, policy, options } = StartRequest::read("", start, id, LIMITS.max_payload_bytes)?;
+        let started = self.begin(start, id, None)?;
+        self.follow_closes()?;
+        self.serve_waiting()?;
+        Ok(started)
+    }
+
+    /// Starts a process with the parameters of a start. Returns the id of the execution, which is another one if the
+    /// start is repeated or merged.
+    pub(crate) fn begin(
+        &mut self,
+        given: GivenStart,
+        id: ExecutionId,
+        started_by: Option<Box<StartedBy>>,
+    ) -> Result<ExecutionId> {
+        let StartRequest { start, key, policy, options } = StartRequest::read("", given, id, LIMITS.max_payload_bytes)?;
+        let start = Start { started_by, ..start };
         let definition = self.process_type(&start.process_type)?.clone();
         if let Some(correlation) = &options.correlation {
             self.refuse_start(&start.process_type)?;
@@ -83,13 +98,13 @@ impl Simulator {
         let run = Run::new(id, &definition, keys, options);
         let (attributes, functions) = (start.global_attributes.clone(), start.call_functions.clone());
         let events = run
-            .decide(&Command::Start(Box::new(start)), &definition, self.now, &[])
+            .decide(&Command::Start(Box::new(start)), &definition, self.now, &[], &[])
             .map_err(|rejection| refusal::rejected_start(&process_id, &rejection))?;
         let mode = run.options.global_attribute_conflict_mode;
         self.tables.write(&run, &attributes, Some(mode)).map_err(|refused| refused.refusal)?;
         if let Some((latest, Reuse::Terminate)) = latest {
             let reason = Some("another execution of the process id was started".to_owned());
-            self.apply(latest, &Command::Stop { stop_type: StopType::Terminate, reason }, None)?;
+            self.command(latest, &Command::Stop { stop_type: StopType::Terminate, reason })?;
         }
         self.runs.insert(id, run);
         self.record(id, events);

@@ -13,7 +13,7 @@ use xdb_protocol::refusal::Refusal;
 pub type TableRow = BTreeMap<String, Json>;
 
 /// All tables by full name.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct TablesInMemory(BTreeMap<String, Vec<TableRow>>);
 
 /// A write that a table has refused.

@@ -103,12 +103,13 @@ fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
 }
 
 /// The rows of every table that follows from the execution. `arrived` are the message ids of the inbox, which have keys
-/// too.
+/// too. `end`: when the timer fires that a closed parent has left.
 pub fn expected(
     known: &KnownExecution,
     shard: i16,
     owner: pg_sys::Oid,
     arrived: &[(String, String)],
+    end: Option<Timestamp>,
 ) -> Result<Vec<Expected>> {
     let KnownExecution { execution, received_at, more_message_ids } = known;
     let id = execution.id;
@@ -122,7 +123,7 @@ pub fn expected(
         own(execution, shard, received_at.is_some())?,
         all(&STATES, &state_rows),
         all(&TASKS, &states().filter_map(task).collect::<Vec<_>>()),
-        timers(execution, shard, owner),
+        timers(execution, shard, owner, end),
         all(&WAITERS, &states().flat_map(|state| waiters(id, state)).collect::<Vec<_>>()),
         messages(execution, shard, received_at.as_ref()),
         message_keys(execution, arrived, *more_message_ids),
@@ -143,11 +144,16 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
     Ok(expected)
 }
 
-fn timers(execution: &Execution, shard: i16, owner: pg_sys::Oid) -> Expected {
+/// The history of a child does not say that its parent has closed. So a timer that the parent has left is right, unless
+/// the child goes on without its parent.
+fn timers(execution: &Execution, shard: i16, owner: pg_sys::Oid, end: Option<Timestamp>) -> Expected {
     let timeout = execution.timeout_at.filter(|_| execution.is_running());
     let timeout = timeout.map(|fire_at| Timer::of_process(execution.id, shard, owner, fire_at));
     let pause = execution.pause_ends_at().map(|fire_at| Timer::of_pause(execution.id, shard, owner, fire_at));
-    let mut found: Vec<_> = timeout.into_iter().chain(pause).collect();
+    let ends_with_parent = |parent: &StartedBy| parent.when_parent_closes == WhenParentCloses::Terminate;
+    let end = end.filter(|_| execution.parent.as_deref().is_some_and(ends_with_parent));
+    let end = end.map(|fire_at| Timer::of_parent(execution.id, shard, owner, fire_at));
+    let mut found: Vec<_> = timeout.into_iter().chain(pause).chain(end).collect();
     for state in execution.states.values() {
         let key = (execution.id, state.seq);
         let timer = |(command, fire_at)| Timer::of_command(key, command, shard, owner, fire_at);

@@ -261,7 +261,7 @@ impl Decider<'_, '_, '_> {
     /// locks of the function.
     pub(super) fn lock_one_for_close(&mut self, id: ExecutionId, conditional: bool) -> Result<CloseLock<ItemOutcome>> {
         let (turn, ids) = (self.turn, [id]);
-        if execution::lock_for_close(turn.spi, &ids)?.is_empty() {
+        if self.lock_for_close(&ids)?.is_empty() {
             return Ok(CloseLock::Missing);
         }
         state::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;

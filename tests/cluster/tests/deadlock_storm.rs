@@ -1,6 +1,6 @@
 //! Many sessions change the same processes and rows in any order, in transactions of several statements. They check for
-//! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, and old ones are
-//! purged.
+//! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, their answers start
+//! children with ids that sessions use too, and old processes are purged.
 //!
 //! Sessions are cancelled all the time. The engine is never cancelled, spends no attempt on deadlocks, and does
 //! everything once.
@@ -33,9 +33,12 @@ fn handler(call: &Call) -> Answer {
         }
         (Api::WaitUntil, "Short") => return any_of(&[local_queue("m", "inbox", 1)]),
         (_, "Short") => return force_complete(json!(null)),
+        (Api::WaitUntil, "Kid") => return any_of(&[timer("t", 0.1)]),
+        (_, "Kid") => return force_complete(json!(null)),
         (Api::WaitUntil, _) => return wait(if drains { 0.05 } else { 0.2 }),
         _ if drains => close_if_empty("inbox", "Loop"),
         _ if got.contains(&json!("quit")) => force_complete(json!(null)),
+        _ if call.process_id().starts_with("plain") => next("Loop", json!(null)).starting(child(call)),
         _ => next("Loop", json!(null)),
     };
     if got.is_empty() { answer } else { answer.globals(json!({"got": got})) }
@@ -81,6 +84,7 @@ fn application() -> (App, Worker) {
         app.register(name, &looping(config, table));
     }
     app.register("short", &Definition::starting_with("Short").waiting_step("Short"));
+    app.register("kid", &Definition::starting_with("Kid").waiting_step("Kid"));
     let mut db = app.db();
     for (n, id) in (0..).zip(LOOPING.iter().chain(&DRAINING)) {
         let table = if id.starts_with("slow") { "slow_work" } else { "work" };
@@ -92,6 +96,13 @@ fn application() -> (App, Worker) {
 
 fn start(db: &mut Db, id: &str) -> Result<String, SqlError> {
     db.start(id, id.trim_end_matches(|c: char| c.is_ascii_digit())).key(id).try_go()
+}
+
+/// A child with one of three ids, in the place of the one that runs.
+fn child(call: &Call) -> Value {
+    let number = call.state_execution_id().rsplit('-').next().and_then(|number| number.parse::<u32>().ok());
+    json!([{"processType": "kid", "processId": format!("kid{}", number.unwrap_or_default() % 3),
+        "idReusePolicy": "TERMINATE_IF_RUNNING", "onClose": "noise"}])
 }
 
 /// The effects of committed transactions.
@@ -142,7 +153,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     let mut publish = |to: &str, message: &str| {
         will.published.insert((to.to_owned(), message.to_owned()));
     };
-    match dice.below(16) {
+    match dice.below(19) {
         0 | 1 => {
             publish(id, unique);
             format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
@@ -184,6 +195,8 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
         ),
         13 => format!("SELECT xdb.stop_process('{short}')"),
         14 => "SELECT xdb.purge('0 s')".to_owned(),
+        15 | 16 => format!("SELECT xdb.stop_process('kid{}')", number % 3),
+        17 => format!("SELECT xdb.start_process('kid{}', 'kid', id_reuse_policy => 'TERMINATE_IF_RUNNING')", number % 3),
         _ => format!("SELECT FROM {table} WHERE id = '{id}' FOR UPDATE"),
     }
 }
@@ -248,6 +261,9 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
     LOOPING.iter().for_each(|id| db.publish(id, "inbox", json!("quit")));
     LOOPING.iter().for_each(|id| drop(db.completes(id)));
     let mut superuser = app.superuser();
+    wait_until("the children have closed", 60, || views::with_status(&mut superuser, "kid%", "RUNNING") == 0);
+    let started = "xdb.history WHERE event_type = 'ProcessStarted' AND details ? 'startedBy'";
+    assert!(superuser.count(started) > 0, "children were started");
     wait_until("what drains has closed", 60, || views::with_status(&mut superuser, "drain%", "RUNNING") == 0);
 
     let mut effects: Vec<String> = superuser

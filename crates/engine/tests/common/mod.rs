@@ -50,6 +50,7 @@ impl World {
             mapping: &self.definition.global_attributes,
             published_before: &NOTHING_PUBLISHED,
             global_messages: &self.free,
+            child_ids: &CHILD_IDS,
             quotas: self.quotas,
             global_queues_full: self.global_queues_full,
         }
@@ -188,6 +189,27 @@ pub fn raising(config: StateConfig) -> StateConfig {
     StateConfig { state_failure_recovery_options: Some(recovery), ..config }
 }
 
+/// The executions of the children of each answer.
+pub const CHILD_IDS: [ExecutionId; 2] = [ExecutionId([0x11; 16]), ExecutionId([0x22; 16])];
+
+/// A child to start.
+pub fn child(process_type: &str) -> ChildStart {
+    ChildStart {
+        process_type: process_type.to_owned(),
+        process_id: None,
+        input: None,
+        global_attribute_pk: None,
+        global_attributes: None,
+        local_attributes: None,
+        options: None,
+        id_reuse_policy: IdReusePolicy::AllowIfNoRunning,
+        timeout: None,
+        start_at: None,
+        on_close: None,
+        when_parent_closes: WhenParentCloses::Terminate,
+    }
+}
+
 pub fn json(text: &str) -> Json {
     Json::from_trusted(text)
 }
@@ -205,6 +227,7 @@ pub fn start() -> Command {
         starting_state_config: None,
         start_at: None,
         priority: None,
+        started_by: None,
     }))
 }
 

@@ -23,6 +23,8 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     is.same("pause", &execution.pause, &model.pause);
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
     is.same("priority", execution.priority, priority);
+    is.same("parent", &execution.parent, &model.begun.as_ref().and_then(|begun| begun.parent.clone()));
+    is.same("has children", execution.has_children, !model.children.is_empty());
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.live().len());
     let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();

@@ -34,6 +34,8 @@ pub struct Model {
     /// All writes of global attributes, which the engine's caller executes.
     pub global_writes: Vec<(String, Json)>,
     pub global_publishes: Vec<PublishedGlobally>,
+    /// All processes that answers have started.
+    pub children: Vec<Child>,
     pub pause: Option<Pause>,
     waits_begun: u64,
 }
@@ -45,6 +47,7 @@ pub struct Begun {
     pub at: Timestamp,
     pub timeout_at: Option<Timestamp>,
     pub priority: i8,
+    pub parent: Option<Box<StartedBy>>,
 }
 
 #[derive(Clone, Debug)]

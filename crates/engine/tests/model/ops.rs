@@ -249,18 +249,63 @@ fn aborts() -> impl Strategy<Value = Option<AbortStates>> {
 
 fn effects() -> impl Strategy<Value = Effects> {
     let messages = (vec(publish(), 0..4), vec(publish_globally(), 0..2));
-    let some = (messages, attributes(), global_attributes(), function_calls(), aborts()).prop_map(
-        |((local, global), write_local_attributes, write_global_attributes, call_functions, abort_states)| Effects {
+    let starts = (function_calls(), children());
+    let some = (messages, attributes(), global_attributes(), starts, aborts()).prop_map(
+        |(
+            (local, global),
+            write_local_attributes,
+            write_global_attributes,
+            (call_functions, start_processes),
+            abort_states,
+        )| Effects {
             publish_to_local_queue: local,
             publish_to_global_queue: global,
             write_local_attributes,
             write_global_attributes,
+            start_processes,
             call_functions,
             abort_states,
             warnings: vec![],
         },
     );
     prop_oneof![2 => Just(Effects::default()), 1 => some]
+}
+
+fn children() -> impl Strategy<Value = Vec<ChildStart>> {
+    let words = prop::sample::select(&[WhenParentCloses::Terminate, WhenParentCloses::Leave][..]);
+    let child = (option::of(Just("c-1".to_owned())), option::of(json()), option::of(queue()), words).prop_map(
+        |(process_id, input, on_close, when_parent_closes)| ChildStart {
+            process_type: "U".to_owned(),
+            process_id,
+            input,
+            global_attribute_pk: None,
+            global_attributes: None,
+            local_attributes: None,
+            options: None,
+            id_reuse_policy: IdReusePolicy::AllowIfNoRunning,
+            timeout: None,
+            start_at: None,
+            on_close,
+            when_parent_closes,
+        },
+    );
+    prop_oneof![4 => Just(Vec::new()), 1 => vec(child, 1..4)]
+}
+
+/// The parent of a run, if it has one.
+fn started_by() -> impl Strategy<Value = Option<Box<StartedBy>>> {
+    let step = option::of(Just(StateExecutionId { state_id: "S".to_owned(), number: 3 }));
+    let words = prop::sample::select(&[WhenParentCloses::Terminate, WhenParentCloses::Leave][..]);
+    let parent = (step, option::of(queue()), words).prop_map(|(state_execution_id, on_close, when_parent_closes)| {
+        Box::new(StartedBy {
+            process_id: "parent".to_owned(),
+            process_execution_id: ExecutionId([8; 16]),
+            state_execution_id,
+            on_close,
+            when_parent_closes,
+        })
+    });
+    option::weighted(0.3, parent)
 }
 
 fn requested() -> impl Strategy<Value = RequestedCommand> {
@@ -573,7 +618,7 @@ fn start() -> impl Strategy<Value = Start> {
         global_attributes(),
         prop::sample::select(&[None, None, Some(0), Some(4), Some(20)][..]),
         (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
-        prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
+        (prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]), started_by()),
         function_calls(),
         prop::sample::select(&[None, None, Some(0), Some(-10)][..]),
     )
@@ -584,7 +629,7 @@ fn start() -> impl Strategy<Value = Start> {
                 global_attributes,
                 timeout,
                 (starting_state, config),
-                start_at,
+                (start_at, started_by),
                 call_functions,
                 priority,
             )| {
@@ -600,6 +645,7 @@ fn start() -> impl Strategy<Value = Start> {
                     starting_state,
                     starting_state_config: config.map(Box::new),
                     start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+                    started_by,
                 }
             },
         )

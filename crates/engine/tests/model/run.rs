@@ -27,6 +27,7 @@ impl Step {
             mapping,
             published_before: &self.published_before,
             global_messages: &self.offered,
+            child_ids: &CHILD_IDS,
             quotas: Quotas::NONE,
             global_queues_full: false,
         }
@@ -50,6 +51,9 @@ pub struct Run {
 }
 
 pub const ID: ExecutionId = ExecutionId([7; 16]);
+
+/// The executions of the children of each answer.
+const CHILD_IDS: [ExecutionId; 3] = [ExecutionId([1; 16]), ExecutionId([2; 16]), ExecutionId([3; 16])];
 
 type Outcome = Result<(), TestCaseError>;
 
@@ -403,7 +407,17 @@ impl Run {
             })
             .flatten()
             .collect();
+        let children: Vec<Child> = events()
+            .filter_map(|event| match event {
+                Event::ChildrenStarted { children } => Some(children.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
         let mut found = Vec::new();
+        if children != self.model.children {
+            found.push(format!("children: {children:?}, the model has {:?}", self.model.children));
+        }
         if writes != self.model.global_writes {
             found.push(format!("global attributes: {writes:?}, the model has {:?}", self.model.global_writes));
         }

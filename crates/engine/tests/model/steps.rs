@@ -186,6 +186,7 @@ impl Model {
             at: context.now,
             timeout_at: timeout.filter(|timeout| timeout.0 > 0).map(|timeout| begin + timeout),
             priority: start.priority.unwrap_or(context.definition.priority),
+            parent: start.started_by.clone(),
         });
         self.write(&start.local_attributes);
         self.global_writes.extend(start.global_attributes.clone());
@@ -416,6 +417,11 @@ impl Model {
     fn effects(&mut self, but: Option<StateSeq>, effects: &Effects, context: &Context<'_>) {
         self.write(&effects.write_local_attributes);
         self.global_writes.extend(effects.write_global_attributes.clone());
+        self.children.extend(effects.start_processes.iter().zip(context.child_ids).map(|(start, id)| Child {
+            process_id: start.process_id.clone().unwrap_or(id.to_string()),
+            process_execution_id: *id,
+            process_type: start.process_type.clone(),
+        }));
         self.global_publishes.extend(effects.publish_to_global_queue.iter().map(|publish| PublishedGlobally {
             queue: publish.queue.clone(),
             key: publish.key.clone(),
@@ -521,6 +527,8 @@ fn effect_faults(effects: &Effects, context: &Context<'_>) -> Vec<Refusal> {
     let mut faults = local_faults(&effects.write_local_attributes, context);
     faults.extend(global_faults(&effects.write_global_attributes, context));
     faults.extend(effects.publish_to_local_queue.iter().filter_map(|message| queue_fault(&message.queue, context)));
+    let answered_to = effects.start_processes.iter().filter_map(|start| start.on_close.as_ref());
+    faults.extend(answered_to.filter_map(|queue| queue_fault(queue, context)));
     faults.extend(function_faults(&effects.call_functions, context));
     faults.extend(abort_faults(effects, context));
     let global = &effects.publish_to_global_queue;

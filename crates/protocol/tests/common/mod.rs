@@ -37,6 +37,10 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         answer["publishToLocalQueue"] = json!([{"queueName": "q", "messageId": "m", "payload": {"deep": [null]}}]);
         answer["writeToLocalAttributes"] = json!({"l": 1});
         answer["writeToGlobalAttributes"] = json!({"g": "x"});
+        answer["startProcesses"] = json!([{"processType": "T", "processId": "c", "input": [1], "globalAttributePk": "k",
+            "globalAttributes": {"g": 1}, "localAttributes": {"l": [null]}, "idReusePolicy": "DISALLOW_REUSE",
+            "timeoutSeconds": 5, "startAt": "2030-01-01T00:00:00Z", "options": {"shardKey": "s", "priority": 1},
+            "onClose": "q", "whenParentCloses": "LEAVE"}]);
     }
     let definition = json!({"startingState": "A", "states": {"A": options, "B": null},
         "globalAttributes": [{"table": "t", "primaryKey": ["a", "b"], "attributes": {"g": "c"}}],

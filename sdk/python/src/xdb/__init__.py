@@ -16,8 +16,9 @@ from __future__ import annotations
 from . import errors
 from .aborts import abort
 from .admin import Admin, Change, SignatureLost, Stranding
-from .call import Call, DatabaseError, Recovered, current
+from .call import Call, DatabaseError, Parent, Recovered, current
 from .checking import Finding
+from .children import ChildClosed
 from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, NotCompleted, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
@@ -44,6 +45,7 @@ __all__ = [
     "Call",
     "CallOver",
     "Change",
+    "ChildClosed",
     "Client",
     "CodecError",
     "DatabaseError",
@@ -66,6 +68,7 @@ __all__ = [
     "NullAttribute",
     "OnFailure",
     "Outcome",
+    "Parent",
     "Process",
     "PullWorker",
     "Queue",

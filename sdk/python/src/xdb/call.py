@@ -34,6 +34,15 @@ class DatabaseError:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """The process whose answer started this one as its child. `state_execution_id` is None if it was an RPC."""
+
+    process_id: str
+    execution_id: str
+    state_execution_id: str | None = None
+
+
+@dataclass(frozen=True)
 class Call:
     """One attempt of a call. Made by the worker from the engine's request; handlers read it.
 
@@ -65,6 +74,8 @@ class Call:
     traceparent: str | None = None
     recovered_from: Recovered | None = None
     database_error: DatabaseError | None = None
+    # None: no answer started this process.
+    parent: Parent | None = None
     # Set by the worker when the connection of the call was closed; read by `cancelled`.
     _gone: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 

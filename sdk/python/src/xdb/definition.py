@@ -177,7 +177,7 @@ def columns(cls: Any, base: type) -> dict[str, Attribute]:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 # Names of `Process` that a class must not redefine.
-_RESERVED = frozenset({"call", "definition", "definition_hash"})
+_RESERVED = frozenset({"call", "definition", "definition_hash", "start_child"})
 
 
 def describe(

@@ -170,6 +170,7 @@ class Live:
     rows: dict[type, Any] = field(default_factory=dict)
     local_messages: list[dict[str, JSON]] = field(default_factory=list)
     global_messages: list[dict[str, JSON]] = field(default_factory=list)
+    children: list[dict[str, JSON]] = field(default_factory=list)
     function_calls: list[dict[str, JSON]] = field(default_factory=list)
     # The names of states and steps whose threads the answer ends. `"*"` stands for all others, whatever else is in the list.
     aborted: list[str] = field(default_factory=list)
@@ -304,6 +305,7 @@ class Live:
             "writeToLocalAttributes": written[False],
             "publishToLocalQueue": self.local_messages,
             "publishToGlobalQueue": self.global_messages,
+            "startProcesses": self.children,
             "callFunctions": self.function_calls,
             "abortStates": ["*"] if "*" in self.aborted else self.aborted,
         }

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, ClassVar, TypeVar, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from . import definition as _definition
 from .call import Call
+from .children import ChildClosed, start_child
 from .codec import JSON, CodecError, encode
 from .definition import DefinitionError, Description, Local
+from .functions import StartCall
 from .live import Attribute, Live
+from .queues import BoundQueue
+from .states import State
+
+if TYPE_CHECKING:
+    from .client.statements import IdReuse
 
 __all__ = ["DefinitionError", "Description", "Local", "Process", "Row", "RowStart"]
 
@@ -173,6 +180,51 @@ class Process:
             hint = "annotate it in the class to store it with the process, or use a local variable"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} that can be assigned: {hint}")
         descriptor.__set__(self, value)
+
+    def start_child(
+        self,
+        process: type[Process],
+        input: object = None,
+        *,
+        id: str | None = None,
+        on_close: BoundQueue[ChildClosed] | None = None,
+        leave: bool = False,
+        rows: Sequence[RowStart] = (),
+        local: Mapping[str, object] | None = None,
+        id_reuse: IdReuse = "allow_if_no_running",
+        timeout: float | timedelta | None = None,
+        start_at: datetime | None = None,
+        starting_state: State[Any] | None = None,
+        shard_key: str | None = None,
+        priority: int | None = None,
+        calls: Sequence[StartCall] = (),
+    ) -> None:
+        """Starts a process as a child, together with the answer: `self.start_child(Shipping, order, on_close=self.shipped)`.
+
+        - `on_close`: the local queue that gets an `xdb.ChildClosed` when the child closes, in whatever way.
+        - `leave`: the child goes on when this process closes. Otherwise it is stopped.
+        - the others: as for `Client.start`. `id` is the process id.
+
+        If the start is refused, nothing of the answer is applied, and the next attempt has `self.call.database_error`. Raises what
+        `Client.start` raises for wrong arguments, `ValueError` for more than 1,000 children, and `CallOver`.
+        """
+        start_child(
+            self._live,
+            process,
+            input,
+            id=id,
+            on_close=on_close,
+            leave=leave,
+            rows=rows,
+            local=local,
+            id_reuse=id_reuse,
+            timeout=timeout,
+            start_at=start_at,
+            starting_state=starting_state,
+            shard_key=shard_key,
+            priority=priority,
+            calls=calls,
+        )
 
     @classmethod
     def definition(cls) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from .call import Call, DatabaseError, Recovered, running
+from .call import Call, DatabaseError, Parent, Recovered, running
 from .codec import decode, dumps, encode
 from .decisions import Decision, Failure, Fatal
 from .definition import is_function
@@ -520,6 +520,7 @@ def _call(
             error.get("status"),
             error.get("errorType"),
         )
+    parent = context.get("parent")
     refused = request.get("appDatabaseError")
     if refused is not None:
         database_error = DatabaseError(
@@ -544,6 +545,7 @@ def _call(
         traceparent=traceparent,
         recovered_from=recovered,
         database_error=database_error,
+        parent=None if parent is None else Parent(parent["processId"], parent["processExecutionId"], parent.get("stateExecutionId")),
     )
 
 

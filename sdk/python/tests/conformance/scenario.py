@@ -6,6 +6,7 @@ What differs from one run to the next is taken out of events here, and nowhere e
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ SCENARIOS = Path(__file__).parents[4] / "sdk" / "conformance" / "scenarios"
 
 # Members of events that are times, in microseconds since 1970.
 _TIMES = {"at", "expiresAt", "fireAt", "nextAttemptAt", "nextCallAt", "notBefore", "timeoutAt", "until"}
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Backoff on a server comes with a tenth of jitter, and a real clock goes on between an event and what follows from it.
 _JITTER, _SLACK = 0.1, 2.0
 
@@ -102,7 +104,8 @@ def play(scenario: Mapping[str, Any], stage: Stage) -> list[dict[str, Any]]:
     """What came of each step: `result` or `sqlstate`, and `history`, the new events of each process."""
     worker = ScriptedWorker(scenario["worker"])
     stage.register(scenario, worker)
-    seen: dict[str, int] = {}
+    # Children are named only in the histories that are expected.
+    seen = {process: 0 for step in scenario["steps"] for process in step.get("history", {})}
     came = []
     for step in scenario["steps"]:
         command, arguments = command_of(step)
@@ -137,14 +140,16 @@ def normalised(at: str, kind: str, details: Any) -> list[Any]:
     """An event without what is of one run alone.
 
     Its own time is left out. A time in its details becomes the seconds from its own time to that. Messages of global queues lose
-    their number, which is the database's.
+    their number, which is the database's. The id of an execution becomes `<execution>`.
     """
     began = moment(at).timestamp()
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: relative(each) if key in _TIMES else plain(each) for key, each in value.items()}
-        return [plain(each) for each in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return "<execution>" if isinstance(value, str) and _UUID.fullmatch(value) else value
 
     def relative(value: int) -> dict[str, float]:
         return {"inSeconds": round(value / 1e6 - began, 1)}

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from scenario import History, ScriptedWorker, moment, of_failures
 
-from xdb.errors import XdbError
+from xdb.errors import ProcessNotFound, XdbError
 from xdb.testing.program import Program
 from xdb.testing.pytest_plugin import Database
 
@@ -66,7 +66,11 @@ class OnSimulator:
         self._answer_calls()
 
     def history(self, process_id: str) -> History:
-        found = self._program.ask("history", {"process_id": process_id})
+        try:
+            found = self._program.ask("history", {"process_id": process_id})
+        except ProcessNotFound:
+            # A child that was not started yet.
+            return []
         return [(event["event_time"], event["event_type"], event["details"]) for event in found]
 
     def problems(self) -> list[str]:

@@ -87,6 +87,11 @@ impl Answer {
         self.with("callFunctions", calls.collect())
     }
 
+    /// Starts other processes, as children of this one.
+    pub fn starting(self, children: Value) -> Answer {
+        self.with("startProcesses", children)
+    }
+
     /// Ends other threads: states, single steps, or `*`.
     pub fn aborting(self, names: &[&str]) -> Answer {
         self.with("abortStates", json!(names))

@@ -41,6 +41,7 @@ class Context(TypedDict, total=False):
     firstAttemptTimestamp: float
     callId: str
     timeoutSeconds: float
+    parent: Mapping[str, Any]
     recoverFromStateExecutionId: str
     recoverFromApi: str
     recoverFromError: Mapping[str, Any]
@@ -69,7 +70,7 @@ class CalledFunction:
 class Result:
     """What a handler has done. `local` and `rows` contain only attributes that were written. `output` is that of an RPC.
 
-    `aborted` has the names of the states and steps that it aborts, or `"*"`.
+    `aborted` has the names of the states and steps that it aborts, or `"*"`. `children` has the starts of `start_child`, as in the protocol.
     """
 
     decision: Decision | None = None
@@ -79,6 +80,7 @@ class Result:
     published: list[Published] = field(default_factory=list)
     called: list[CalledFunction] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    children: list[dict[str, Any]] = field(default_factory=list)
 
 
 def call(
@@ -116,6 +118,7 @@ def call(
         _published(answer, process),
         [_called(each, process) for each in answer.get("callFunctions") or ()],
         answer.get("abortStates") or [],
+        answer.get("startProcesses") or [],
     )
 
 

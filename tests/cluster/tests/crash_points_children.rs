@@ -1,0 +1,102 @@
+//! The server is stopped while children are started, and while parents and children close. Each child is started once,
+//! each parent gets each message once, and no child outlives its parent.
+//!
+//! As in `crash_points.rs`, these tests need a build of the extension with crash points.
+#![cfg(feature = "crash-points")]
+
+use xdb_cluster_tests::log::AFTER_A_CRASH;
+use xdb_cluster_tests::prelude::*;
+
+/// `parent` starts three children with the type of its input, and completes with their messages.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::alone(&format!("children_{}", name.replace('-', "_")), ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Begin") => {
+            let child = |n: u32| json!({"processType": call.input(), "processId": format!("c{n}"), "onClose": "ended"});
+            next("Join", json!(null)).starting((0..3).map(child).collect())
+        }
+        (Api::WaitUntil, "Join") => any_of(&[local_queue("ended", "ended", 3)]),
+        (_, "Join") => force_complete(json!(call.messages("ended"))),
+        (Api::WaitUntil, _) => any_of(&[local_queue("go", "go", 1)]),
+        _ => force_complete(json!(call.process_id())),
+    });
+    app.register("parent", &Definition::starting_with("Begin").step("Begin").waiting_step("Join"));
+    app.register("quick", &one_step());
+    app.register("stays", &mailbox());
+    (app, worker)
+}
+
+fn start(app: &App, of: &str) {
+    let options = json!({"requestId": "r"});
+    while app.db().start("p", "parent").input(json!(of)).options(options.clone()).try_go().is_err() {}
+}
+
+fn is_sound(app: &App) {
+    let mut db = app.db();
+    for id in ["p", "c0", "c1", "c2"] {
+        assert_eq!(db.count(&format!("xdb.processes WHERE process_id = '{id}'")), 1, "{id}");
+        views::assert_history_is_whole(&mut db, id);
+        assert_eq!(db.all::<String>(&format!("SELECT problem FROM xdb.check_process('{id}')")), [""; 0]);
+    }
+}
+
+fn joins_although_it_crashes_at(point: &str) {
+    let (app, _worker) = application(&format!("join_{point}"));
+    app.cluster().arm(point);
+    start(&app, "quick");
+    app.cluster().wait_for_crash(point);
+    let mut db = app.db();
+    let outcome = db.completes("p");
+    let mut ended: Vec<_> = outcome.result().as_array().into_iter().flatten().map(|of| of["result"].clone()).collect();
+    ended.sort_by_key(Value::to_string);
+    assert_eq!(ended, ["c0", "c1", "c2"]);
+    is_sound(&app);
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn while_an_answer_starts_children() {
+    joins_although_it_crashes_at("bulk-start");
+}
+
+#[test]
+fn while_a_child_closes_and_informs_its_parent() {
+    joins_although_it_crashes_at("turn-family");
+}
+
+#[test]
+fn between_the_answer_that_starts_children_and_its_commit() {
+    joins_although_it_crashes_at("answer-commit");
+}
+
+#[test]
+fn while_a_session_stops_a_parent() {
+    let (app, _worker) = application("stop");
+    start(&app, "stays");
+    let mut db = app.db();
+    wait_until("the children wait", 20, || db.count("xdb.waits WHERE process_id LIKE 'c%'") == 3);
+    app.crash_at("caller-family", || app.db().try_run("SELECT xdb.stop_process('p')"));
+    let mut db = app.db();
+    assert_eq!(views::with_status(&mut db, "%", "RUNNING"), 4, "the stop did not commit");
+    db.run("SELECT xdb.stop_process('p')");
+    wait_until("the children have closed", 20, || views::with_status(&mut db, "%", "RUNNING") == 0);
+    is_sound(&app);
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn between_the_close_of_a_parent_and_that_of_its_children() {
+    let (app, _worker) = application("between");
+    start(&app, "stays");
+    let mut db = app.db();
+    wait_until("the children wait", 20, || db.count("xdb.waits WHERE process_id LIKE 'c%'") == 3);
+    // The first turn that closes a child crashes. The others are due at the next start.
+    app.cluster().arm("turn-family");
+    db.run("SELECT xdb.stop_process('p')");
+    app.cluster().wait_for_crash("turn-family");
+    let mut db = app.db();
+    wait_until("the children have closed", 20, || views::with_status(&mut db, "%", "RUNNING") == 0);
+    is_sound(&app);
+    assert_eq!(app.superuser().count("xdb.timer"), 0);
+    app.done(AFTER_A_CRASH);
+}
