@@ -171,7 +171,7 @@ COMMENT ON COLUMN xdb.timers.process_id IS 'Process that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.state_execution_id IS 'Step that waits for the timer; null for a timer of the process.';
 COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command; null = none.';
-COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause) or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause), STATE_BEGINS (of a static wait) or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When the timer fires.';
 
 CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS

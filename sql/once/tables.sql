@@ -266,7 +266,7 @@ COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution that the timer be
 COMMENT ON COLUMN xdb.timer.seq IS 'Step that waits for the timer; 0 = a timer of the process.';
 COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the wait of the step, from 0. With seq 0: 0 = the timeout of the process, 1 = the end of its pause.';
 COMMENT ON COLUMN xdb.timer.shard IS 'As in process_execution.';
-COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME, STATE_BEGINS or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timer.fire_at IS 'The timer fires at this time or later, never earlier.';
 COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. In the index, the timers of each owner have a range of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');

@@ -23,6 +23,7 @@
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | the states that the matcher offers messages to |
 //! | [`attribute`] | `local_attribute` | local attributes |
 //! | [`history`] | `history_event` | replays and cuts histories |
+//! | [`deciding`] | | decides about commands, and loads what decisions turn out to need |
 //! | [`correlated`] | `correlated_start` | finds the start that another one may be merged into, and writes merges |
 //! | [`process`] | `latest_execution`, `rpc_answer` | finds, locks and describes processes for the SQL functions |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | reads registrations, and keeps them in memory |
@@ -65,6 +66,7 @@ pub mod check;
 pub mod claim;
 pub mod correlated;
 pub mod crashes;
+pub mod deciding;
 pub mod engine;
 pub mod execution;
 pub mod global_queue;

@@ -24,8 +24,18 @@ impl Execution {
                 self.timeout_at = *timeout_at;
                 self.priority = *priority;
             }
-            Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
+            Event::StateStarted {
+                seq,
+                state_execution_id,
+                input,
+                config,
+                recovery,
+                skip_wait_until,
+                static_wait,
+                not_before,
+            } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };
+                self.timers += u32::from(*static_wait);
                 self.start_state(StateExecution {
                     seq: *seq,
                     id: state_execution_id.clone(),
@@ -34,9 +44,17 @@ impl Execution {
                     recovery: recovery.clone(),
                     started_at: at,
                     ended_at: None,
-                    phase: match skip_wait_until {
-                        true => Phase::Execute { call, results: None },
-                        false => Phase::WaitUntil(call),
+                    phase: match (static_wait, skip_wait_until) {
+                        (true, _) => Phase::Waiting(Wait {
+                            order: number,
+                            since: at,
+                            waiting_type: WaitingType::Any,
+                            commands: Vec::new(),
+                            combinations: Vec::new(),
+                            begins_at: Some(*not_before),
+                        }),
+                        (false, true) => Phase::Execute { call, results: None },
+                        (false, false) => Phase::WaitUntil(call),
                     },
                 });
             }
@@ -56,6 +74,8 @@ impl Execution {
                 });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
+                let begins = self.states.get(seq).and_then(|state| state.begins_at()).is_some();
+                self.timers = self.timers.saturating_sub(u32::from(begins));
                 self.timers += commands.iter().filter(|command| command.kind.fire_at().is_some()).count() as u32;
                 self.with_state(*seq, |state| {
                     state.phase = Phase::Waiting(Wait {
@@ -64,6 +84,7 @@ impl Execution {
                         waiting_type: *waiting_type,
                         commands: commands.clone(),
                         combinations: combinations.clone(),
+                        begins_at: None,
                     });
                 });
             }

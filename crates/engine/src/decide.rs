@@ -58,7 +58,7 @@ impl Quotas {
 
     /// The limits that no setting changes. Queues are not limited.
     pub const FIXED: Self = Self {
-        commands: 1000,
+        commands: MOST_COMMANDS,
         threads: 20_000,
         retry_interval: Duration(100_000),
         call_timeout: Duration(3_600_000_000),
@@ -210,7 +210,7 @@ impl Draft<'_> {
             let what = format!("the wait has {commands} commands; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
-        self.check_timers(&answer.request)?;
+        self.check_timers(answer.request.timers())?;
         for command in &answer.request.commands {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
@@ -220,11 +220,16 @@ impl Draft<'_> {
         }
         self.fold_attempts(seq, Api::WaitUntil);
         self.apply_effects(Publisher::State, &answer.effects);
-        let now = self.context.now;
-        let commands = answer.request.commands.iter().map(|command| WaitCommand {
+        self.begin_wait(seq, &answer.request, self.context.now, &answer.effects.warnings);
+        Ok(())
+    }
+
+    /// Begins the wait of a step. Delays of timers count from `from`.
+    pub(crate) fn begin_wait(&mut self, seq: StateSeq, request: &CommandRequest, from: Timestamp, warnings: &[String]) {
+        let commands = request.commands.iter().map(|command| WaitCommand {
             command_id: command.command_id.clone(),
             kind: match &command.kind {
-                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay },
+                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: from + *delay },
                 RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at },
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
@@ -242,14 +247,13 @@ impl Draft<'_> {
         });
         self.emit(Event::WaitStarted {
             seq,
-            waiting_type: answer.request.waiting_type,
+            waiting_type: request.waiting_type,
             commands: commands.collect(),
-            combinations: answer.request.combinations.clone(),
-            warnings: answer.effects.warnings.clone(),
+            combinations: request.combinations.clone(),
+            warnings: warnings.to_vec(),
         });
         self.complete_due_timers(seq);
         self.serve_waiting_states();
-        Ok(())
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
@@ -291,6 +295,9 @@ impl Draft<'_> {
     /// One due timer fires all due timers of its state. So one decision and one copy of the state suffice for many
     /// timers.
     fn timer_fired(&mut self, seq: StateSeq, position: u32) -> Result<(), Rejection> {
+        if position == STATE_BEGINS {
+            return self.static_wait_begins(seq);
+        }
         let command = match self.execution.states.get(&seq).map(|state| &state.phase) {
             Some(Phase::Waiting(wait)) => wait.commands.get(position as usize),
             _ => None,
@@ -489,16 +496,24 @@ impl Draft<'_> {
 
     pub(crate) fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
-        let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
+        let definition = self.context.definition;
+        let config = definition.options_of(&movement.state_id, movement.config.as_deref());
+        let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
+        let seq = StateSeq(self.execution.next_state);
+        let (now, not_before) = (self.context.now, movement.begin.not_before(self.context.now));
         self.emit(Event::StateStarted {
-            seq: StateSeq(self.execution.next_state),
+            seq,
             state_execution_id: StateExecutionId { state_id: movement.state_id.clone(), number },
             input: movement.input.clone(),
             config: movement.config.clone(),
             recovery,
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
-            not_before: movement.begin.not_before(self.context.now),
+            static_wait: wait.is_some(),
+            not_before,
         });
+        if let Some(request) = wait.filter(|_| not_before <= now) {
+            self.begin_wait(seq, request, now, &[]);
+        }
     }
 
     /// The options of a step: its own over the registered ones.
@@ -697,8 +712,7 @@ impl Draft<'_> {
     }
 
     /// Checks the limit on timers.
-    fn check_timers(&self, request: &CommandRequest) -> Result<(), Rejection> {
-        let new = request.commands.iter().filter(|command| command.is_timer()).count();
+    pub(crate) fn check_timers(&self, new: usize) -> Result<(), Rejection> {
         let most = self.context.quotas.threads;
         let after = self.execution.timers as usize + new;
         if new > 0 && after > most {
@@ -713,21 +727,25 @@ impl Draft<'_> {
             return Err(Rejection::InvalidAnswer("a decision names no next state".to_owned()));
         }
         let definition = self.context.definition;
+        let mut timers = 0;
         for StateMovement { state_id, config, .. } in movements {
             if !definition.states.contains_key(state_id) {
                 return Err(Rejection::UnknownState { name: state_id.clone(), known: definition.listed_states() });
             }
-            if let Some(options) = config
-                && let Err(UnknownName { at, what }) = definition.check_options(options, self.context.mapping)
-            {
+            let checked = config.as_deref().map_or(Ok(()), |options| {
+                let checked = definition.check_options(options, self.context.mapping);
+                checked.and_then(|()| definition.check_static_wait(state_id, Some(options)))
+            });
+            if let Err(UnknownName { at, what }) = checked {
                 return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));
             }
             let limit = self.context.quotas.call_timeout;
             if let Some(longer) = config.as_ref().and_then(|options| options.longer_call(limit)) {
                 return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
+            timers += definition.static_wait(state_id, config.as_deref()).map_or(0, CommandRequest::most_timers);
         }
-        Ok(())
+        self.check_timers(timers)
     }
 
     fn pause(&mut self, pause: &Pause) {

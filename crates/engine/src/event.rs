@@ -29,6 +29,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         recovery: Option<Recovery>,
         skip_wait_until: bool,
+        /// The options say what the state waits for. The wait begins at `not_before`.
+        #[serde(default, skip_serializing_if = "is_default")]
+        static_wait: bool,
         not_before: Timestamp,
     },
     /// Another start was merged into this execution, whose first call had not begun.
@@ -44,7 +47,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
     },
-    /// `waitUntil` was answered: the state waits.
+    /// `waitUntil` was answered, or a static wait has begun: the state waits.
     WaitStarted {
         seq: StateSeq,
         waiting_type: WaitingType,

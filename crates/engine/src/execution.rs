@@ -300,12 +300,18 @@ impl StateExecution {
         })
     }
 
-    /// Open timer commands: position and due time.
+    /// Open timer commands, with position and due time. A static wait that has not begun has one, [`STATE_BEGINS`].
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
-        self.open_commands().filter_map(|(position, command)| match command.kind {
+        let commands = self.open_commands().filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
-        })
+        });
+        self.begins_at().map(|at| (STATE_BEGINS, at)).into_iter().chain(commands)
+    }
+
+    /// When the static wait begins, if it has not begun.
+    pub fn begins_at(&self) -> Option<Timestamp> {
+        if let Phase::Waiting(wait) = &self.phase { wait.begins_at } else { None }
     }
 
     /// The call that the state is at, including a call with an incident.
@@ -494,7 +500,13 @@ pub struct Wait {
     /// Positions in `commands`, for `AnyCombination`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub combinations: Vec<Vec<u32>>,
+    /// When a static wait begins, and gets its commands. None: the wait has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins_at: Option<Timestamp>,
 }
+
+/// The command number of the timer that begins a static wait. No command of a wait has it.
+pub const STATE_BEGINS: u32 = i32::MAX as u32;
 
 /// One command of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

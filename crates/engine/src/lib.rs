@@ -38,6 +38,8 @@
 //!      from each of the three:        ProcessClosed ──────────────────────────▶ ABORTED
 //! ```
 //!
+//! A state with a static wait starts in `WAITING`, and its commands come with `WaitStarted`.
+//!
 //! In `WAIT_UNTIL` and `EXECUTE` the handler is called, and called again after a failed attempt. In `WAITING` the step
 //! is only a row. A wait that can end at once ends in the same decision. The effects of an answer (attributes,
 //! messages) have events of their own, before the event that ends the call.
@@ -68,6 +70,7 @@
 //! | `decide.rs`, `global_queues.rs` | which events follow from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `merge.rs` | how a start is merged into another one |
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
@@ -86,6 +89,7 @@ mod merge;
 mod options;
 mod replay;
 mod retry;
+mod static_wait;
 mod types;
 mod wait;
 
@@ -103,4 +107,5 @@ pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
+pub use static_wait::MOST_COMMANDS;
 pub use types::*;

@@ -2,7 +2,7 @@
 //! checked here.
 
 use crate::words;
-use crate::{Api, Duration};
+use crate::{Api, CommandRequest, Duration};
 use serde::{Deserialize, Serialize};
 
 /// How failed calls are retried. Absent fields have the defaults of [`RetryPolicy::default`].
@@ -143,6 +143,9 @@ pub struct StateConfig {
     pub wait_until_load_local_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_load_local_attributes: Option<Loading>,
+    /// What the state waits for, in place of a call of `waitUntil`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_request: Option<Box<CommandRequest>>,
     /// Functions of the database that are handlers instead of a worker: schema and name, quoted as in SQL. Only
     /// registered states have them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,6 +214,7 @@ impl StateConfig {
             execute_load_global_attributes,
             wait_until_load_local_attributes,
             execute_load_local_attributes,
+            command_request,
             wait_until_function,
             execute_function,
         )

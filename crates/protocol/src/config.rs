@@ -1,5 +1,6 @@
 //! Reads state options, in definitions, start options and state movements.
 
+use crate::answer::command_request;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word, wrong_number,
 };
@@ -23,6 +24,7 @@ const STATE_CONFIG: &[&str] = &[
     "executeLoadGlobalAttributes",
     "waitUntilLoadLocalAttributes",
     "executeLoadLocalAttributes",
+    "commandRequest",
 ];
 const FUNCTIONS: [&str; 2] = ["waitUntilFunction", "executeFunction"];
 const RETRY_POLICY: &[&str] = &[
@@ -75,6 +77,7 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
         execute_load_global_attributes: object.optional("executeLoadGlobalAttributes", load)?,
         wait_until_load_local_attributes: object.optional("waitUntilLoadLocalAttributes", load)?,
         execute_load_local_attributes: object.optional("executeLoadLocalAttributes", load)?,
+        command_request: object.optional("commandRequest", |text| command_request(text, unknown))?.map(Box::new),
         wait_until_function: None,
         execute_function: None,
     })

@@ -306,6 +306,7 @@ fn check_references(definition: &Definition) -> Parsed<()> {
     refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;
     for (state_id, config) in &definition.states {
         let checked = definition.check_options(config, &definition.global_attributes);
+        let checked = checked.and_then(|()| definition.check_static_wait(state_id, None));
         checked.map_err(|fault| unknown(fault).at(state_id).at("states"))?;
     }
     for (rpc_name, config) in definition.rpcs.iter().flatten() {

@@ -103,6 +103,10 @@ fn compare_state(is: &mut Differences, model: &Model, seq: StateSeq, state: &Sta
             compare_call(is, call, there);
             compare_wait(is, model, seq, results.as_ref(), expected.wait.as_ref());
         }
+        (Phase::Waiting(wait), Place::ToBegin(at), None) => {
+            is.same("begin of a wait", wait.begins_at, Some(*at));
+            is.same("commands of a wait that has not begun", &wait.commands, &Vec::new());
+        }
         (Phase::Waiting(wait), Place::Waiting, None) => {
             compare_wait(is, model, seq, Some(wait), expected.wait.as_ref())
         }
@@ -171,7 +175,7 @@ fn compare_order(is: &mut Differences, model: &Model, execution: &Execution) {
         .states
         .values()
         .filter_map(|state| match &state.phase {
-            Phase::Waiting(wait) => Some((wait.order, state.seq)),
+            Phase::Waiting(wait) if wait.begins_at.is_none() => Some((wait.order, state.seq)),
             _ => None,
         })
         .collect();

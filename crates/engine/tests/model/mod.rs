@@ -79,6 +79,8 @@ pub struct State {
 
 #[derive(Clone, Debug)]
 pub enum Place {
+    /// A static wait begins at this time.
+    ToBegin(Timestamp),
     Call(Api, Call),
     Waiting,
 }
@@ -104,6 +106,20 @@ pub struct Call {
 }
 
 impl Call {
+    pub fn new(not_before: Timestamp) -> Self {
+        Self {
+            not_before,
+            failures: Vec::new(),
+            unregistered: None,
+            repeats: 0,
+            same_requests: 0,
+            applied: 0,
+            merged: 0,
+            stands: false,
+            resolved: Vec::new(),
+        }
+    }
+
     /// The failures since the last resolved incident.
     pub fn since_resolved(&self) -> &[LastFailure] {
         &self.failures[self.resolved.last().copied().unwrap_or(0)..]
@@ -195,7 +211,7 @@ impl Model {
     fn call_mut(&mut self, seq: StateSeq) -> &mut Call {
         match &mut self.state_mut(seq).place {
             Place::Call(_, call) => call,
-            Place::Waiting => panic!("{seq:?} is at no call"),
+            Place::ToBegin(_) | Place::Waiting => panic!("{seq:?} is at no call"),
         }
     }
 

@@ -307,6 +307,18 @@ fn request() -> impl Strategy<Value = CommandRequest> {
     )
 }
 
+/// Its stored form has names in place of positions.
+fn static_wait() -> impl Strategy<Value = CommandRequest> {
+    request().prop_map(|mut request| {
+        if request.waiting_type == WaitingType::AnyCombination {
+            for (at, command) in request.commands.iter_mut().enumerate() {
+                command.command_id = Some(format!("c{at}"));
+            }
+        }
+        request
+    })
+}
+
 fn retry_policy() -> impl Strategy<Value = RetryPolicy> {
     (
         prop::sample::select(&[0.0, 0.5, 1.0][..]),
@@ -335,15 +347,19 @@ fn loading() -> impl Strategy<Value = Option<Loading>> {
 
 fn config() -> impl Strategy<Value = StateConfig> {
     let one = || {
-        (option::of(any::<bool>()), option::of(retry_policy()), option::of(retry_policy()), loading()).prop_map(
+        let policies = (option::of(retry_policy()), option::of(retry_policy()));
+        let wait = option::weighted(0.15, static_wait().prop_map(Box::new));
+        (option::of(any::<bool>()), policies, loading(), wait).prop_map(
             |(
                 skip_wait_until,
-                wait_until_api_retry_policy,
-                execute_api_retry_policy,
+                (wait_until_api_retry_policy, execute_api_retry_policy),
                 execute_load_local_attributes,
+                command_request,
             )| {
                 StateConfig {
-                    skip_wait_until,
+                    // Mostly, options say in one way only what the state waits for.
+                    skip_wait_until: skip_wait_until.filter(|_| command_request.is_none()),
+                    command_request,
                     wait_until_api_retry_policy,
                     execute_api_retry_policy,
                     execute_load_local_attributes,

@@ -62,6 +62,20 @@ impl Model {
                     more => context.now + pause(&policy, more - 10, context.jitter),
                 };
             }
+            Command::TimerFired { seq, command: STATE_BEGINS } => {
+                let due = self.begins_at(*seq).is_some_and(|at| at <= context.now);
+                if !due {
+                    return Err(vec![Refusal::Stale]);
+                }
+                let State { state_id, input, config, recovery, .. } = self.state(*seq).expect("it is there").clone();
+                match static_wait(&state_id, config.as_deref(), context) {
+                    Some(request) => self.begin_wait(*seq, &request, &without_messages(context)),
+                    None => {
+                        self.abort(*seq, context);
+                        self.start_state(&state_id, input, config, recovery, context.now, context);
+                    }
+                }
+            }
             Command::TimerFired { seq, command } => {
                 let due =
                     self.timers(*seq).into_iter().any(|(at, _, fire_at)| at == *command && fire_at <= context.now);
@@ -118,6 +132,7 @@ impl Model {
             }
             Command::SkipTimer { seq, command_id } => {
                 let mut timers = self.timers(*seq);
+                timers.retain(|(at, ..)| *at != STATE_BEGINS);
                 timers.retain(|(_, id, _)| command_id.is_none() || id == command_id);
                 timers.sort_by_key(|(at, _, fire_at)| (*fire_at, *at));
                 let Some((at, ..)) = timers.first() else { return Err(vec![Refusal::NoTimer]) };
@@ -176,6 +191,8 @@ impl Model {
         }
         if let Some(config) = &start.starting_state_config {
             faults.extend(option_faults(config, context));
+            let twice = first.as_ref().is_some_and(|state_id| twice(state_id, config, context));
+            faults.extend(twice.then_some(Refusal::InvalidOptions));
         }
         none(faults)?;
         let begin = start.start_at.filter(|at| *at > context.now).unwrap_or(context.now);
@@ -229,6 +246,7 @@ impl Model {
         context: &Context<'_>,
     ) {
         let skip = option(context.definition, state_id, config.as_deref(), |config| config.skip_wait_until);
+        let wait = static_wait(state_id, config.as_deref(), context);
         let api = if skip == Some(true) { Api::Execute } else { Api::WaitUntil };
         let number = 1 + self.states.iter().filter(|state| state.state_id == state_id).count() as u32;
         self.states.push(State {
@@ -238,23 +256,16 @@ impl Model {
             config,
             recovery,
             started_at: context.now,
-            place: Place::Call(
-                api,
-                Call {
-                    not_before,
-                    failures: Vec::new(),
-                    unregistered: None,
-                    repeats: 0,
-                    same_requests: 0,
-                    applied: 0,
-                    merged: 0,
-                    stands: false,
-                    resolved: Vec::new(),
-                },
-            ),
+            place: match wait {
+                Some(_) => Place::ToBegin(not_before),
+                None => Place::Call(api, Call::new(not_before)),
+            },
             wait: None,
             ended: None,
         });
+        if let Some(request) = wait.filter(|_| not_before <= context.now) {
+            self.begin_wait(StateSeq(self.states.len() as u32), &request, &without_messages(context));
+        }
     }
 
     fn end(&mut self, seq: StateSeq, status: StateStatus, context: &Context<'_>) {
@@ -474,6 +485,25 @@ fn pause(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
     Duration::from_seconds(seconds.min(policy.maximum_interval_seconds) * (0.9 + 0.2 * jitter))
 }
 
+/// Messages of global queues are offered to the state of the command alone.
+fn without_messages<'a>(context: &Context<'a>) -> Context<'a> {
+    Context { global_messages: &[], ..*context }
+}
+
+/// What a step waits for without a handler: one that skips the wait waits for nothing.
+fn static_wait(state_id: &str, own: Option<&StateConfig>, context: &Context<'_>) -> Option<CommandRequest> {
+    let skip = option(context.definition, state_id, own, |config| config.skip_wait_until);
+    let request = option(context.definition, state_id, own, |config| config.command_request.clone());
+    request.filter(|_| skip != Some(true)).map(|request| *request)
+}
+
+/// Options that say twice what the step waits for.
+fn twice(state_id: &str, own: &StateConfig, context: &Context<'_>) -> bool {
+    let skip = option(context.definition, state_id, Some(own), |config| config.skip_wait_until);
+    let request = option(context.definition, state_id, Some(own), |config| config.command_request.clone());
+    request.is_some() && skip == Some(true)
+}
+
 fn none(faults: Vec<Refusal>) -> Result<(), Vec<Refusal>> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
@@ -539,6 +569,7 @@ fn movement_faults(movements: &[StateMovement], context: &Context<'_>) -> Vec<Re
         }
         if let Some(config) = &to.config {
             faults.extend(option_faults(config, context));
+            faults.extend(twice(&to.state_id, config, context).then_some(Refusal::InvalidOptions));
         }
     }
     faults
@@ -582,6 +613,8 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
     let bad_local = names(local).iter().any(|name| listed.as_ref().is_some_and(|listed| !listed.contains(name)));
     let bad_global = names(global).iter().any(|name| !is_mapped(name, context));
     let mut faults = vec![Refusal::InvalidOptions; usize::from(bad_local || bad_global)];
+    let waits_for = config.command_request.iter().flat_map(|request| request_faults(request, context));
+    faults.extend(waits_for.map(|_| Refusal::InvalidOptions));
     if let Some(recovery) = &config.state_failure_recovery_options {
         let to = &recovery.state_failure_proceed_state_id;
         if to.as_ref().is_some_and(|to| !context.definition.states.contains_key(to)) {
@@ -589,6 +622,8 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
         }
         if let Some(config) = &recovery.state_failure_proceed_state_config {
             faults.extend(option_faults(config, context));
+            let twice = to.as_ref().is_some_and(|to| twice(to, config, context));
+            faults.extend(twice.then_some(Refusal::InvalidOptions));
         }
     }
     faults

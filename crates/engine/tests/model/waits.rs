@@ -98,18 +98,7 @@ impl Model {
         };
         if satisfied {
             self.complete_due_timers(seq, context);
-            let call = Call {
-                not_before: context.now,
-                failures: Vec::new(),
-                unregistered: None,
-                repeats: 0,
-                same_requests: 0,
-                applied: 0,
-                merged: 0,
-                stands: false,
-                resolved: Vec::new(),
-            };
-            self.state_mut(seq).place = Place::Call(Api::Execute, call);
+            self.state_mut(seq).place = Place::Call(Api::Execute, Call::new(context.now));
         }
     }
 
@@ -118,8 +107,19 @@ impl Model {
         (0..self.received.len()).filter(|at| self.received[*at].taken == Some((seq, command))).collect()
     }
 
-    /// The open timers of a state: position, id, and when each fires.
+    /// When a static wait begins that has not begun.
+    pub fn begins_at(&self, seq: StateSeq) -> Option<Timestamp> {
+        match self.state(seq) {
+            Some(State { place: Place::ToBegin(at), ended: None, .. }) => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// The open timers of a state: position, id, and when each fires. A wait that has not begun has one.
     pub fn timers(&self, seq: StateSeq) -> Vec<(u32, Option<String>, Timestamp)> {
+        if let Some(at) = self.begins_at(seq) {
+            return vec![(STATE_BEGINS, None, at)];
+        }
         let Some(wait) = self.waiting(seq) else { return Vec::new() };
         (0..wait.status.len())
             .filter(|at| wait.status[*at] == CommandStatus::Waiting)
