@@ -45,7 +45,7 @@ COMMENT ON COLUMN xdb.processes.started_at IS 'When the execution was started.';
 COMMENT ON COLUMN xdb.processes.timeout_at IS 'When the execution times out; null = never.';
 COMMENT ON COLUMN xdb.processes.closed_at IS 'When the execution closed; null while it runs.';
 COMMENT ON COLUMN xdb.processes.reason IS 'Why the execution failed or was stopped.';
-COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended. A guard that waits is no thread.';
 COMMENT ON COLUMN xdb.processes.result IS 'The output, if there is exactly one; otherwise null.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
 COMMENT ON COLUMN xdb.processes.paused IS 'Whether the process or its type is paused.';

@@ -100,7 +100,8 @@ CREATE TABLE xdb.process_execution (
     pause_mode text,
     paused_until timestamptz,
     pause_reason text,
-    priority smallint NOT NULL DEFAULT 0
+    priority smallint NOT NULL DEFAULT 0,
+    waiting_guards int
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -126,7 +127,8 @@ COMMENT ON COLUMN xdb.process_execution.reason IS 'Why the execution failed or w
 COMMENT ON COLUMN xdb.process_execution.next_event IS 'Number of the next event, from 1.';
 COMMENT ON COLUMN xdb.process_execution.next_state IS 'Number (seq) of the next step, from 1.';
 COMMENT ON COLUMN xdb.process_execution.next_message IS 'Number of the next message that is received, from 1.';
-COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended. A guard that waits is no thread.';
+COMMENT ON COLUMN xdb.process_execution.waiting_guards IS 'How many guards wait. NULL: none.';
 COMMENT ON COLUMN xdb.process_execution.queued_messages IS 'Messages in its local queues, without those in the inbox, which the engine has not received yet.';
 COMMENT ON COLUMN xdb.process_execution.queued_bytes IS 'Bytes of the payloads of these messages, as text.';
 COMMENT ON COLUMN xdb.process_execution.timers IS 'Timers that its steps wait for.';

@@ -1,10 +1,11 @@
-//! Decides about commands. A decision may begin static waits, whose queues the command does not name. Then this file
-//! loads what the decision lacks, and the command is decided again.
+//! Decides about commands. A decision may begin static waits, and start or end guards and what they guard. The command
+//! names neither them nor their queues. So this file loads what a decision lacks, and decides again.
 //!
 //! Limitations: what a command names itself is loaded before, by its driver.
 
 use super::loaded::Loaded;
 use super::queue::{self, QueueDemand};
+use super::state::{self, one_live};
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use std::collections::BTreeMap;
@@ -16,6 +17,9 @@ type Executions = BTreeMap<ExecutionId, Loaded>;
 /// What a decision depends on that is not loaded.
 pub struct Lack {
     id: ExecutionId,
+    steps: Option<Unloaded>,
+    /// One more step has not sufficed: all of them are loaded.
+    one_is_too_few: bool,
     /// Queues, each with the most messages to load.
     queues: BTreeMap<String, usize>,
 }
@@ -29,15 +33,18 @@ pub fn decide(
     offered: &[GlobalMessage],
     mut load: impl FnMut(&mut Executions, Lack) -> Result<()>,
 ) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+    let mut one_is_too_few = false;
     loop {
         let Some(entry) = executions.get(&id) else { return Ok(Err(Rejection::Stale)) };
         let decided = entry.decide_with(command, now, jitter, offered);
         let Ok(events) = &decided else { return Ok(decided) };
-        let queues = entry.lacking_queues(events);
-        if queues.is_empty() {
+        let (steps, queues) = (entry.lacking_steps(events), entry.lacking_queues(events));
+        if steps.is_none() && queues.is_empty() {
             return Ok(decided);
         }
-        load(executions, Lack { id, queues })?;
+        let lack = Lack { id, one_is_too_few, steps, queues };
+        one_is_too_few |= matches!(lack.steps, Some(Unloaded::OneOf(_)));
+        load(executions, lack)?;
     }
 }
 
@@ -58,7 +65,21 @@ pub fn decide_with_tables(
 
 impl Lack {
     pub fn load(self, spi: &Spi, executions: &mut Executions, command: &Command) -> Result<()> {
-        let Self { id, queues } = self;
+        let Self { id, one_is_too_few, steps, queues } = self;
+        if let (Some(steps), Some(entry)) = (steps, executions.get(&id)) {
+            let keys = match &steps {
+                Unloaded::Every => state::live(spi, id, None)?,
+                Unloaded::OneOf(ids) if !one_is_too_few => {
+                    let known = entry.before.states.keys().copied().collect::<Vec<_>>();
+                    one_live(spi, id, ids.iter().cloned().collect(), &known)?
+                }
+                Unloaded::Of(ids) | Unloaded::OneOf(ids) => state::live_of(spi, id, ids.iter().cloned().collect())?,
+            };
+            state::states_without_inputs(spi, executions, &keys)?;
+            if let Some(entry) = executions.get_mut(&id) {
+                entry.have_loaded(steps, one_is_too_few || keys.is_empty());
+            }
+        }
         queue::queues(spi, executions, &QueueDemand::from([(id, queues)]))?;
         executions.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))
     }

@@ -55,6 +55,7 @@ table! {
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
             priority: i8,
+            waiting_guards: Option<u32>,
         }
         other {
             type_id: TypeId,
@@ -81,6 +82,9 @@ table! {
 /// Columns of a pause. A statement of their own writes them, and seldom.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
+/// Columns of guards. A statement of their own writes them, and seldom.
+const GUARDS: &[&str] = &["execution_id", "waiting_guards"];
+
 /// Further columns that a step does not change.
 const KEPT: &[&str] = &[
     "shard",
@@ -103,7 +107,7 @@ const KEPT: &[&str] = &[
 /// Columns that the update of a step leaves out.
 fn unused(is_retained: bool) -> Vec<&'static str> {
     let purge_at: &[_] = if is_retained { &[] } else { &["purge_at"] };
-    [&PAUSE[1..], KEPT, purge_at].concat()
+    [&PAUSE[1..], &GUARDS[1..], KEPT, purge_at].concat()
 }
 
 record! {
@@ -153,6 +157,7 @@ statements! {
     UPDATE = update("", &unused(false));
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &unused(true));
     PUT_PAUSE = update_but::<Process>(&names_but::<Process>(PAUSE));
+    PUT_GUARDS = update_but::<Process>(&names_but::<Process>(GUARDS));
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
@@ -228,6 +233,7 @@ impl<'a> Process<'a> {
             paused_until,
             pause_reason,
             priority: execution.priority,
+            waiting_guards: Some(execution.waiting_guards).filter(|guards| *guards > 0),
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -282,6 +288,12 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
 pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
     let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
     run_but(spi, &PUT_PAUSE, &rows, &names_but::<Process>(PAUSE)).map(drop)
+}
+
+/// Writes how many guards of these executions wait.
+pub(super) fn write_guards(spi: &Spi, changed: &[&Execution]) -> Result<()> {
+    let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
+    run_but(spi, &PUT_GUARDS, &rows, &names_but::<Process>(GUARDS)).map(drop)
 }
 
 fn update_with<'a>(spi: &Spi, is_retained: bool, changed: &[&'a Loaded]) -> Result<u64> {
@@ -372,6 +384,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     execution.pause = pauses::read(row)?;
     execution.priority = row.get("priority")?;
+    execution.waiting_guards = row.get::<Option<u32>>("waiting_guards")?.unwrap_or(0);
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

@@ -36,6 +36,8 @@ pub struct Loaded {
     pub heads: BTreeMap<String, QueueHead>,
     /// Whether steps that an answer aborts were not loaded, because they are too large.
     pub lacks_aborted: bool,
+    /// The states whose live steps are all loaded, as far as decisions about guards have asked.
+    whole: BTreeSet<String>,
 }
 
 /// What is loaded of a queue.
@@ -133,6 +135,7 @@ impl Loaded {
             acting_as: None,
             heads: BTreeMap::new(),
             lacks_aborted: false,
+            whole: BTreeSet::new(),
         }
     }
 
@@ -190,8 +193,25 @@ impl Loaded {
 
     /// Whether the execution had live states that were not loaded.
     pub fn has_other_threads(&self) -> bool {
-        let known = self.before.states.values().filter(|state| state.status().is_live());
-        self.before.live_threads as usize > known.count()
+        self.before.loaded_threads_and_guards() != (self.before.live_threads, self.before.waiting_guards)
+    }
+
+    /// Live steps that these events depend on, and that are not loaded.
+    pub(super) fn lacking_steps(&self, events: &[Event]) -> Option<Unloaded> {
+        let definition = self.meta.process_type.as_deref().map(|process_type| &process_type.definition)?;
+        match self.before.exists() && self.has_other_threads() {
+            true => self.execution.unloaded(events, definition, &self.whole),
+            false => None,
+        }
+    }
+
+    /// Records that these steps are loaded. `all`: there are no others of these states.
+    pub(super) fn have_loaded(&mut self, steps: Unloaded, all: bool) {
+        match steps {
+            Unloaded::Of(ids) => self.whole.extend(ids),
+            Unloaded::OneOf(ids) if all => self.whole.extend(ids),
+            Unloaded::OneOf(_) | Unloaded::Every => {}
+        }
     }
 
     /// Applies events. Payloads of messages in answers are converted to the text that the table stores. So the same

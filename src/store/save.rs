@@ -130,6 +130,8 @@ struct BatchChanges<'a> {
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
+    /// Executions whose guards have begun or ended to wait.
+    guarded: Vec<&'a Execution>,
     /// Executions whose pause has ended.
     resumed: Vec<ExecutionId>,
 }
@@ -232,6 +234,9 @@ impl<'a> BatchChanges<'a> {
                 self.collect_pause(loaded);
             }
         }
+        if before.exists() && before.waiting_guards != execution.waiting_guards {
+            self.guarded.push(execution);
+        }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
         if let HistoryPolicy::KeepLast(keep) = meta.history
@@ -306,6 +311,7 @@ impl<'a> BatchChanges<'a> {
         let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
+        execution::write_guards(spi, &self.guarded)?;
         self.closed.delete_leftovers(spi, now)?;
         self.wake_waiters();
         for (worker, call, (id, seq)) in &self.pulled {

@@ -85,7 +85,15 @@ statements! {
     /// The live steps of these states, and these steps. Null: all live steps.
     LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL \
         AND ($2::text[] IS NULL OR state_id = ANY ($2) OR state_id || '-' || number = ANY ($2)) ORDER BY seq"
-        => fn live(id: ExecutionId, names: Option<Vec<String>>) -> Vec<StateKey>;
+        => pub(super) fn live(id: ExecutionId, names: Option<Vec<String>>) -> Vec<StateKey>;
+    /// The live steps of these states.
+    LIVE_OF = "SELECT execution_id, seq FROM xdb.state_execution \
+        WHERE execution_id = $1 AND ended_at IS NULL AND state_id = ANY ($2) ORDER BY seq"
+        => pub(super) fn live_of(id: ExecutionId, state_ids: Vec<String>) -> Vec<StateKey>;
+    /// One more live step of these states, if there is one.
+    ONE_LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL \
+        AND state_id = ANY ($2) AND seq <> ALL ($3) LIMIT 1"
+        => pub(super) fn one_live(id: ExecutionId, state_ids: Vec<String>, except: &[StateSeq]) -> Vec<StateKey>;
     /// Deletes states that ended in events which are no longer kept.
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
         => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();

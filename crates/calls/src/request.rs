@@ -140,6 +140,7 @@ impl<'a> OutgoingCall<'a> {
             timeout: self.timeout,
             shard: *shard,
             recovery: self.state().and_then(|state| state.recovery.as_ref()),
+            guards: self.state().and_then(guarded),
         }
     }
 
@@ -149,6 +150,11 @@ impl<'a> OutgoingCall<'a> {
         request.bytes = request.body().payload_bytes();
         if request.bytes > most { Err(refusal::request_too_large(request.bytes, most)) } else { Ok(request) }
     }
+}
+
+/// The step that a guard guarded when its wait ended.
+fn guarded(guard: &StateExecution) -> Option<&StateExecutionId> {
+    if let Phase::Execute { results: Some(wait), .. } = &guard.phase { wait.guards.as_ref() } else { None }
 }
 
 /// The results of the wait, for `execute`.

@@ -32,6 +32,7 @@ impl Execution {
                 recovery,
                 skip_wait_until,
                 static_wait,
+                guard,
                 not_before,
             } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };
@@ -52,6 +53,8 @@ impl Execution {
                             commands: Vec::new(),
                             combinations: Vec::new(),
                             begins_at: Some(*not_before),
+                            guard: *guard,
+                            guards: None,
                         }),
                         (false, true) => Phase::Execute { call, results: None },
                         (false, false) => Phase::WaitUntil(call),
@@ -74,6 +77,7 @@ impl Execution {
                 });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
+                let guard = self.states.get(seq).is_some_and(|state| state.is_waiting_guard());
                 let begins = self.states.get(seq).and_then(|state| state.begins_at()).is_some();
                 self.timers = self.timers.saturating_sub(u32::from(begins));
                 self.timers += commands.iter().filter(|command| command.kind.fire_at().is_some()).count() as u32;
@@ -85,6 +89,8 @@ impl Execution {
                         commands: commands.clone(),
                         combinations: combinations.clone(),
                         begins_at: None,
+                        guard,
+                        guards: None,
                     });
                 });
             }
@@ -101,14 +107,18 @@ impl Execution {
                     command.status = CommandStatus::Skipped;
                 }
             }
-            Event::WaitCompleted { seq } => {
+            Event::WaitCompleted { seq, guards } => {
+                if self.states.get(seq).is_some_and(|state| state.is_waiting_guard()) {
+                    self.waiting_guards = self.waiting_guards.saturating_sub(1);
+                    self.live_threads += 1;
+                }
                 let left = self.states.get(seq).map_or(0, |state| state.open_timers().count());
                 self.timers = self.timers.saturating_sub(left as u32);
                 self.with_state(*seq, |state| {
                     if let Phase::Waiting(wait) = &state.phase {
                         state.phase = Phase::Execute {
                             call: CallState { not_before: at, ..CallState::default() },
-                            results: Some(wait.clone()),
+                            results: Some(Wait { guards: guards.clone(), ..wait.clone() }),
                         };
                     }
                 });
@@ -185,7 +195,10 @@ impl Execution {
     fn start_state(&mut self, state: StateExecution) {
         self.next_state = self.next_state.max(state.seq.0 + 1);
         self.state_numbers.insert(state.id.state_id.clone(), state.id.number);
-        self.live_threads += 1;
+        match state.is_waiting_guard() {
+            true => self.waiting_guards += 1,
+            false => self.live_threads += 1,
+        }
         self.states.insert(state.seq, Arc::new(state));
     }
 
@@ -203,7 +216,7 @@ impl Execution {
         self.reason = reason;
         self.closed_at = Some(at);
         self.pause = None;
-        self.live_threads = 0;
+        (self.live_threads, self.waiting_guards) = (0, 0);
         (self.queued, self.timers) = (QueuedTotal::default(), 0);
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {
@@ -212,7 +225,10 @@ impl Execution {
     }
 
     fn abort_state(&mut self, seq: StateSeq, at: Timestamp) {
-        self.live_threads = self.live_threads.saturating_sub(1);
+        match self.states.get(&seq).is_some_and(|state| state.is_waiting_guard()) {
+            true => self.waiting_guards = self.waiting_guards.saturating_sub(1),
+            false => self.live_threads = self.live_threads.saturating_sub(1),
+        }
         let Some(state) = self.states.get_mut(&seq) else { return };
         self.timers = self.timers.saturating_sub(state.open_timers().count() as u32);
         let state = Arc::make_mut(state);

@@ -105,7 +105,7 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
 pub(crate) struct Draft<'a> {
     pub(crate) execution: Execution,
     pub(crate) context: Context<'a>,
-    events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     /// The state that free messages of global queues are offered to.
     offered_to: Option<StateSeq>,
 }
@@ -151,6 +151,7 @@ impl Draft<'_> {
             Command::Stop { stop_type: StopType::Fail, reason } => self.close(ProcessStatus::Failed, reason.clone()),
             Command::Fail { reason } => self.close(ProcessStatus::Failed, Some(reason.clone())),
         }
+        self.trigger_guards();
         Ok(())
     }
 
@@ -183,11 +184,14 @@ impl Draft<'_> {
             };
             self.check_movements(std::slice::from_ref(&movement))?;
             self.start_state(&movement, None);
+            self.start_guards(&definition.guards, begins_at);
         } else if start.input.is_some() {
             return Err(Rejection::UnusedInput);
         } else if start.starting_state_config.is_some() {
             let what = "the process type has no starting state";
             return Err(Rejection::InvalidOptions(what.to_owned()));
+        } else {
+            self.start_guards(&definition.guards, begins_at);
         }
         Ok(())
     }
@@ -409,6 +413,7 @@ impl Draft<'_> {
         let failed_id = state.id.clone();
         let input = state.input.clone();
         self.emit(Event::StateFailed { seq, api, attempt, failure: failure.clone() });
+        self.end_guards_of(seq);
         let proceed = match options.policy {
             FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
             FailurePolicy::FailProcess | FailurePolicy::RaiseIncident => None,
@@ -431,7 +436,7 @@ impl Draft<'_> {
     fn follow(&mut self, seq: Option<StateSeq>, decision: &Decision, warnings: &[String]) {
         let decision = match decision {
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
-                if queues.iter().all(|queue| self.execution.queue_is_empty(queue)) {
+                if queues.iter().all(|queue| self.execution.queue_is_empty(queue) && !self.is_held_by_guard(queue)) {
                     &Decision::Close { close_type: *close_type, output: output.clone() }
                 } else {
                     &Decision::NextStates(otherwise.clone())
@@ -473,6 +478,7 @@ impl Draft<'_> {
     fn complete_state(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>, warnings: &[String]) {
         if let Some(seq) = seq {
             self.emit(Event::StateCompleted { seq, close_type, warnings: warnings.to_vec() });
+            self.end_guards_of(seq);
         }
     }
 
@@ -499,6 +505,7 @@ impl Draft<'_> {
         let definition = self.context.definition;
         let config = definition.options_of(&movement.state_id, movement.config.as_deref());
         let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
+        let guard = wait.is_some() && self.starts_as_guard(&movement.state_id);
         let seq = StateSeq(self.execution.next_state);
         let (now, not_before) = (self.context.now, movement.begin.not_before(self.context.now));
         self.emit(Event::StateStarted {
@@ -509,8 +516,11 @@ impl Draft<'_> {
             recovery,
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
             static_wait: wait.is_some(),
+            guard,
             not_before,
         });
+        // Guards begin to wait before what they guard, so messages serve them first.
+        self.start_guards(definition.guards_of(&movement.state_id), not_before);
         if let Some(request) = wait.filter(|_| not_before <= now) {
             self.begin_wait(seq, request, now, &[]);
         }
@@ -586,13 +596,15 @@ impl Draft<'_> {
     pub(crate) fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
+            // The wait of a guard ends at the end of the command.
+            && !wait.guard
         {
             self.complete_due_timers(seq);
-            self.emit(Event::WaitCompleted { seq });
+            self.emit(Event::WaitCompleted { seq, guards: None });
         }
     }
 
-    fn complete_due_timers(&mut self, seq: StateSeq) {
+    pub(crate) fn complete_due_timers(&mut self, seq: StateSeq) {
         let open = self.execution.states.get(&seq).into_iter().flat_map(|state| state.open_commands());
         let due: Vec<_> = open.filter(|(_, command)| self.is_due(command)).map(|(position, _)| position).collect();
         for command in due {
@@ -744,6 +756,8 @@ impl Draft<'_> {
                 return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
             timers += definition.static_wait(state_id, config.as_deref()).map_or(0, CommandRequest::most_timers);
+            let guards = definition.guards_of(state_id).iter().filter_map(|guard| definition.static_wait(guard, None));
+            timers += guards.map(CommandRequest::timers).sum::<usize>();
         }
         self.check_timers(timers)
     }

@@ -41,6 +41,9 @@ pub struct Definition {
     /// Treat an answer with an unknown key as a failed attempt.
     #[serde(skip_serializing_if = "is_default")]
     pub strict_answers: bool,
+    /// The guards that wait while a process runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<String>,
     /// Priority of processes whose start gives none: see [`Execution::priority`](crate::Execution::priority).
     #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,

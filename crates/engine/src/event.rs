@@ -32,6 +32,9 @@ pub enum Event {
         /// The options say what the state waits for. The wait begins at `not_before`.
         #[serde(default, skip_serializing_if = "is_default")]
         static_wait: bool,
+        /// The step waits beside what it guards, and is no thread.
+        #[serde(default, skip_serializing_if = "is_default")]
+        guard: bool,
         not_before: Timestamp,
     },
     /// Another start was merged into this execution, whose first call had not begun.
@@ -77,9 +80,12 @@ pub enum Event {
         seq: StateSeq,
         command: u32,
     },
-    /// The wait is over, and `execute` is called next.
+    /// The wait is over, and `execute` is called next. A guard is a thread from now on.
     WaitCompleted {
         seq: StateSeq,
+        /// A step that the guard guards. None: it guards the process, or is no guard.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guards: Option<StateExecutionId>,
     },
     /// `execute` was answered: the thread went on or ended.
     StateCompleted {

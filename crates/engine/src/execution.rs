@@ -45,9 +45,12 @@ pub struct Execution {
     pub next_message: u64,
     /// The last number used, for each state id.
     pub state_numbers: BTreeMap<String, u32>,
-    /// Threads that have not ended.
+    /// Threads that have not ended. A guard that waits is no thread.
     #[serde(skip)]
     pub live_threads: u32,
+    /// Guards that wait.
+    #[serde(skip)]
+    pub waiting_guards: u32,
     /// Messages that were received and not yet consumed.
     #[serde(skip)]
     pub queued: QueuedTotal,
@@ -96,6 +99,7 @@ impl Execution {
             next_message: 1,
             state_numbers: BTreeMap::new(),
             live_threads: 0,
+            waiting_guards: 0,
             queued: QueuedTotal::default(),
             timers: 0,
             completing: false,
@@ -125,10 +129,16 @@ impl Execution {
 
     /// Counts threads, messages and timers. The execution must be loaded as a whole.
     pub fn recount(&mut self) {
-        let live = self.states.values().filter(|state| state.status().is_live());
-        self.live_threads = live.count() as u32;
+        (self.live_threads, self.waiting_guards) = self.loaded_threads_and_guards();
         self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;
         self.queued = QueuedTotal::of(self.queues.values().flatten());
+    }
+
+    /// How many threads are loaded, and how many guards that wait.
+    pub fn loaded_threads_and_guards(&self) -> (u32, u32) {
+        let live = || self.states.values().filter(|state| state.status().is_live());
+        let guards = live().filter(|state| state.is_waiting_guard()).count();
+        ((live().count() - guards) as u32, guards as u32)
     }
 
     /// The loaded waiting states, longest waiting first.
@@ -307,6 +317,11 @@ impl StateExecution {
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         });
         self.begins_at().map(|at| (STATE_BEGINS, at)).into_iter().chain(commands)
+    }
+
+    /// Whether the step is a guard that waits.
+    pub fn is_waiting_guard(&self) -> bool {
+        matches!(&self.phase, Phase::Waiting(wait) if wait.guard)
     }
 
     /// When the static wait begins, if it has not begun.
@@ -503,6 +518,12 @@ pub struct Wait {
     /// When a static wait begins, and gets its commands. None: the wait has begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins_at: Option<Timestamp>,
+    /// The wait of a guard.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guard: bool,
+    /// A step that the guard guarded when its wait ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guards: Option<StateExecutionId>,
 }
 
 /// The command number of the timer that begins a static wait. No command of a wait has it.

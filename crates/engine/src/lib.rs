@@ -70,6 +70,7 @@
 //! | `decide.rs`, `global_queues.rs` | which events follow from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `guards.rs` | guards: states that wait beside others, and may end them |
 //! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `merge.rs` | how a start is merged into another one |
@@ -84,6 +85,7 @@ mod definition;
 mod event;
 mod execution;
 mod global_queues;
+mod guards;
 mod json;
 mod merge;
 mod options;
@@ -100,6 +102,7 @@ pub use definition::*;
 pub use event::*;
 pub use execution::*;
 pub use global_queues::*;
+pub use guards::{MOST_GUARDS, Unloaded};
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;

@@ -146,6 +146,12 @@ pub struct StateConfig {
     /// What the state waits for, in place of a call of `waitUntil`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_request: Option<Box<CommandRequest>>,
+    /// The guards that wait while a step of the state lives. Only registered states have guards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guards: Option<Vec<String>>,
+    /// Whether the state, as a guard, ends what it guards when its wait ends. Only registered states have this option.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupting: Option<bool>,
     /// Functions of the database that are handlers instead of a worker: schema and name, quoted as in SQL. Only
     /// registered states have them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,6 +221,8 @@ impl StateConfig {
             wait_until_load_local_attributes,
             execute_load_local_attributes,
             command_request,
+            guards,
+            interrupting,
             wait_until_function,
             execute_function,
         )

@@ -153,6 +153,7 @@ impl Replay {
                 id: ExecutionId::default(),
                 next_event: 0,
                 live_threads: 0,
+                waiting_guards: 0,
                 queued: QueuedTotal::default(),
                 timers: 0,
                 message_ids: BTreeSet::new(),

@@ -26,7 +26,8 @@ const STATE_CONFIG: &[&str] = &[
     "executeLoadLocalAttributes",
     "commandRequest",
 ];
-const FUNCTIONS: [&str; 2] = ["waitUntilFunction", "executeFunction"];
+/// Keys that only the options of a registered state have.
+const REGISTERED: [&str; 4] = ["waitUntilFunction", "executeFunction", "guards", "interrupting"];
 const RETRY_POLICY: &[&str] = &[
     "initialIntervalSeconds",
     "backoffCoefficient",
@@ -46,14 +47,20 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Parsed<State
 pub(crate) fn registered_state_config(text: &str) -> Parsed<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
-    let [wait_until, execute] = FUNCTIONS;
-    let (wait_until_function, execute_function) = (object.optional(wait_until, name)?, object.optional(execute, name)?);
-    object.finish(StateConfig { wait_until_function, execute_function, ..options })
+    let [wait_until, execute, guards, interrupting] = REGISTERED;
+    let registered = StateConfig {
+        wait_until_function: object.optional(wait_until, name)?,
+        execute_function: object.optional(execute, name)?,
+        guards: object.optional(guards, |text| list(text, name))?,
+        interrupting: object.optional(interrupting, boolean)?,
+        ..options
+    };
+    object.finish(registered)
 }
 
 fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Parsed<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
-    if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
+    if let Some(function) = REGISTERED.into_iter().find(|key| object.has_any(&[*key])) {
         return Err(Fault::new("is only allowed for the states of a definition").at(function));
     }
     let options = options(&mut object, unknown, levels_left)?;
@@ -78,6 +85,8 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
         wait_until_load_local_attributes: object.optional("waitUntilLoadLocalAttributes", load)?,
         execute_load_local_attributes: object.optional("executeLoadLocalAttributes", load)?,
         command_request: object.optional("commandRequest", |text| command_request(text, unknown))?.map(Box::new),
+        guards: None,
+        interrupting: None,
         wait_until_function: None,
         execute_function: None,
     })

@@ -114,6 +114,8 @@ pub struct CallContext<'a> {
     pub shard: Option<i16>,
     /// The failed step, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
+    /// A step that this state guarded, if it is a guard.
+    pub guards: Option<&'a StateExecutionId>,
 }
 
 impl CallContext<'_> {
@@ -277,6 +279,9 @@ impl Writer {
                 body.field("recoverFromStateExecutionId", state_execution_id);
                 body.field("recoverFromApi", api);
                 body.field("recoverFromError", RecoveredError { status: *status, error_type, detail });
+            }
+            if let Some(guards) = context.guards {
+                body.field("guards", guards);
             }
         });
     }

@@ -24,7 +24,9 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
     is.same("priority", execution.priority, priority);
     is.same("graceful completion", execution.completing, model.completing);
-    is.same("live threads", execution.live_threads as usize, model.live().len());
+    is.same("live threads", execution.live_threads as usize, model.threads());
+    let guards = model.live().len() - model.threads();
+    is.same("guards that wait", execution.waiting_guards as usize, guards);
     let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();
     is.same("timers", execution.timers as usize, timers);
     is.same("next state", execution.next_state as usize, model.states.len() + 1);
@@ -137,6 +139,9 @@ fn compare_wait(is: &mut Differences, model: &Model, seq: StateSeq, wait: Option
         (None, None) => return,
         (wait, expected) => return is.0.push(format!("command results: {wait:?}, the model has {expected:?}")),
     };
+    let state = model.state(seq).expect("it is one of the model's");
+    is.same("guard", wait.guard, state.guard);
+    is.same("what it guards", &wait.guards, &state.guards);
     is.same("begin of the wait", wait.since, expected.since);
     is.same("waiting type", wait.waiting_type, expected.request.waiting_type);
     is.same("combinations", &wait.combinations, &expected.request.combinations);

@@ -72,6 +72,10 @@ pub struct State {
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub place: Place,
+    /// The step has started as a guard.
+    pub guard: bool,
+    /// What the guard guarded when its wait ended.
+    pub guards: Option<StateExecutionId>,
     /// The wait, also after it is over.
     pub wait: Option<Waiting>,
     pub ended: Option<(StateStatus, Timestamp)>,
@@ -198,6 +202,17 @@ impl Model {
 
     pub fn live(&self) -> Vec<StateSeq> {
         self.seqs().into_iter().filter(|seq| self.state(*seq).is_some_and(|state| state.ended.is_none())).collect()
+    }
+
+    /// Whether the step is a guard that waits.
+    pub fn waits_as_guard(&self, seq: StateSeq) -> bool {
+        let state = self.state(seq);
+        state.is_some_and(|state| state.guard && state.ended.is_none() && !matches!(state.place, Place::Call(..)))
+    }
+
+    /// The threads that have not ended: live steps, except guards that wait.
+    pub fn threads(&self) -> usize {
+        self.live().into_iter().filter(|seq| !self.waits_as_guard(*seq)).count()
     }
 
     /// The call of this API, if the state is at it and it has no incident.

@@ -179,6 +179,7 @@ fn state_id() -> impl Strategy<Value = String> {
     prop_oneof![
         60 => prop::sample::select(&["A", "B", "C"][..]),
         3 => Just("D"),
+        4 => prop::sample::select(&["N", "R", "P"][..]),
         1 => Just("Nowhere"),
     ]
     .prop_map(str::to_owned)
@@ -382,6 +383,27 @@ fn config() -> impl Strategy<Value = StateConfig> {
         .prop_map(|(config, recovery)| StateConfig { state_failure_recovery_options: recovery, ..config })
 }
 
+/// Options of a guard: it waits for any of its commands.
+fn guard() -> impl Strategy<Value = StateConfig> {
+    let commands = vec(prop_oneof![1 => requested(), 1 => requested_messages()], 1..3);
+    (commands, option::of(any::<bool>())).prop_map(|(mut commands, interrupting)| {
+        commands.sort_by_key(|command| match command.kind {
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => 0,
+            RequestedKind::LocalQueue { .. } => 1,
+            RequestedKind::GlobalQueue { .. } => 2,
+        });
+        let request = CommandRequest { waiting_type: WaitingType::Any, commands, combinations: Vec::new() };
+        StateConfig { command_request: Some(Box::new(request)), interrupting, ..StateConfig::default() }
+    })
+}
+
+fn requested_messages() -> impl Strategy<Value = RequestedCommand> {
+    queue().prop_map(|queue| RequestedCommand {
+        command_id: None,
+        kind: RequestedKind::LocalQueue { queue, at_least: 1, at_most: 1 },
+    })
+}
+
 fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
     let begin = prop_oneof![
         8 => Just(Begin::AtOnce),
@@ -525,6 +547,13 @@ fn op() -> impl Strategy<Value = Op> {
 /// When all runs begin.
 pub const T0: i64 = 1_000 * SECOND;
 
+/// Which guards a state lists.
+fn guards_of() -> impl Strategy<Value = Option<Vec<String>>> {
+    let lists = [None, None, Some(vec!["N"]), Some(vec!["R"]), Some(vec!["N", "R"]), Some(vec!["P"])];
+    prop::sample::select(lists.to_vec())
+        .prop_map(|guards: Option<Vec<&str>>| guards.map(|guards| guards.into_iter().map(str::to_owned).collect()))
+}
+
 fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     let listed = |names: &'static [&'static str]| {
         option::of(Just(names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>()))
@@ -532,6 +561,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     let one = (
         prop_oneof![24 => Just(Some("A".to_owned())), 1 => Just(None)],
         (config(), config(), config(), config(), any::<bool>()),
+        (guard(), guard(), guard(), guards_of(), guards_of(), any::<bool>()),
         listed(&["x", "y"]),
         listed(&["p", "q"]),
         listed(&["G", "H"]),
@@ -541,14 +571,17 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
         .prop_map(
             |(
                 starting_state,
-                (a, b, c, d, has_d),
+                (mut a, mut b, c, d, has_d),
+                (n, r, p, of_a, of_b, of_process),
                 local_attributes,
                 local_queues,
                 global_queues,
                 timeout_seconds,
                 priority,
             )| {
-                let mut states = BTreeMap::from([("A".to_owned(), a), ("B".to_owned(), b), ("C".to_owned(), c)]);
+                (a.guards, b.guards) = (of_a, of_b);
+                let states = [("A", a), ("B", b), ("C", c), ("N", n), ("R", r), ("P", p)];
+                let mut states = BTreeMap::from(states.map(|(name, state)| (name.to_owned(), state)));
                 if has_d {
                     states.insert("D".to_owned(), d);
                 }
@@ -565,6 +598,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     retention_seconds: None,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
+                    guards: if of_process { vec!["P".to_owned()] } else { Vec::new() },
                     priority,
                 }
             },

@@ -9,6 +9,7 @@ impl Model {
     pub fn step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut after = self.clone();
         after.try_step(command, context)?;
+        after.trigger_guards(&without_messages(context));
         *self = after;
         Ok(())
     }
@@ -40,7 +41,7 @@ impl Model {
                 faults.extend(effect_faults(&answer.effects, context));
                 none(faults)?;
                 self.effects(Some(*seq), &answer.effects, context);
-                self.end(*seq, StateStatus::Completed, context);
+                self.end_step(*seq, StateStatus::Completed, context);
                 self.decide(Some(*seq), &answer.decision, context);
             }
             Command::CallFailed(failed) => {
@@ -210,6 +211,7 @@ impl Model {
             let config = start.starting_state_config.clone();
             self.start_state(state_id, start.input.clone(), config, None, begin, context);
         }
+        self.start_guards(&context.definition.guards, begin, context);
         Ok(())
     }
 
@@ -248,23 +250,107 @@ impl Model {
         let skip = option(context.definition, state_id, config.as_deref(), |config| config.skip_wait_until);
         let wait = static_wait(state_id, config.as_deref(), context);
         let api = if skip == Some(true) { Api::Execute } else { Api::WaitUntil };
-        let number = 1 + self.states.iter().filter(|state| state.state_id == state_id).count() as u32;
-        self.states.push(State {
+        let guard = wait.is_some() && self.starts_as_guard(state_id, context);
+        let place = match wait {
+            Some(_) => Place::ToBegin(not_before),
+            None => Place::Call(api, Call::new(not_before)),
+        };
+        let started_at = context.now;
+        let state = State {
             state_id: state_id.to_owned(),
-            number,
+            number: 0,
             input,
             config,
             recovery,
-            started_at: context.now,
-            place: match wait {
-                Some(_) => Place::ToBegin(not_before),
-                None => Place::Call(api, Call::new(not_before)),
-            },
+            started_at,
+            place,
+            guard,
+            guards: None,
             wait: None,
             ended: None,
-        });
+        };
+        let seq = self.push(state);
+        self.start_guards(&guards_of(state_id, context), not_before, context);
         if let Some(request) = wait.filter(|_| not_before <= context.now) {
-            self.begin_wait(StateSeq(self.states.len() as u32), &request, &without_messages(context));
+            self.begin_wait(seq, &request, &without_messages(context));
+        }
+    }
+
+    fn push(&mut self, state: State) -> StateSeq {
+        let number = 1 + self.states.iter().filter(|other| other.state_id == state.state_id).count() as u32;
+        self.states.push(State { number, ..state });
+        StateSeq(self.states.len() as u32)
+    }
+
+    /// The first live step that a guard guards.
+    fn guarded(&self, guard: &str, context: &Context<'_>) -> Vec<StateSeq> {
+        let lists = |seq: &StateSeq| guards_of(&self.id(*seq).state_id, context).iter().any(|other| other == guard);
+        self.live().into_iter().filter(lists).collect()
+    }
+
+    fn starts_as_guard(&self, state_id: &str, context: &Context<'_>) -> bool {
+        context.definition.guards.iter().any(|guard| guard == state_id) || !self.guarded(state_id, context).is_empty()
+    }
+
+    fn start_guards(&mut self, guards: &[String], from: Timestamp, context: &Context<'_>) {
+        for guard in guards {
+            let waits = self.live().into_iter().any(|seq| self.waits_as_guard(seq) && self.id(seq).state_id == *guard);
+            let Some(request) = static_wait(guard, None, context).filter(|_| !waits) else { continue };
+            let state = State {
+                state_id: guard.clone(),
+                number: 0,
+                input: None,
+                config: None,
+                recovery: None,
+                started_at: context.now,
+                place: Place::ToBegin(context.now),
+                guard: true,
+                guards: None,
+                wait: None,
+                ended: None,
+            };
+            let seq = self.push(state);
+            self.begin_wait_from(seq, &request, from, &without_messages(context));
+        }
+    }
+
+    /// Ends a step, and the guards that guard nothing any more.
+    fn end_step(&mut self, seq: StateSeq, status: StateStatus, context: &Context<'_>) {
+        self.end(seq, status, context);
+        for guard in guards_of(&self.id(seq).state_id, context) {
+            if !self.starts_as_guard(&guard, context) {
+                let of = |seq: &StateSeq| self.waits_as_guard(*seq) && self.id(*seq).state_id == guard;
+                let waiting: Vec<StateSeq> = self.live().into_iter().filter(of).collect();
+                waiting.into_iter().for_each(|seq| self.abort(seq, context));
+            }
+        }
+    }
+
+    /// Ends the waits of guards, longest waiting first.
+    fn trigger_guards(&mut self, context: &Context<'_>) {
+        self.serve_all(context);
+        loop {
+            let satisfied =
+                |seq: &StateSeq| self.waits_as_guard(*seq) && self.waiting(*seq).is_some() && self.is_satisfied(*seq);
+            let first = self.live().into_iter().filter(satisfied).min_by_key(|seq| self.waiting(*seq).map(|w| w.turn));
+            let Some(seq) = first else { return };
+            let guard = self.id(seq).state_id;
+            let of_process = context.definition.guards.contains(&guard);
+            let guarded = self.guarded(&guard, context);
+            self.complete_due_timers(seq, context);
+            let guards = guarded.first().filter(|_| !of_process).map(|seq| self.id(*seq));
+            let state = self.state_mut(seq);
+            (state.place, state.guards) = (Place::Call(Api::Execute, Call::new(context.now)), guards);
+            if context.definition.states.get(&guard).is_some_and(|state| state.interrupting == Some(false)) {
+                continue;
+            }
+            let ended = if of_process { self.live() } else { guarded };
+            for ended in ended.into_iter().filter(|ended| *ended != seq) {
+                if self.live().contains(&ended) {
+                    self.abort(ended, context);
+                }
+            }
+            self.serve_all(context);
         }
     }
 
@@ -285,7 +371,10 @@ impl Model {
             Decision::NextStates(movements) => self.go_to(movements, context),
             Decision::Close { close_type, output } => self.close_thread(seq, *close_type, output, context),
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
-                if queues.iter().all(|queue| self.in_queue(queue).is_empty()) {
+                let by_guard = |taken: Option<(StateSeq, u32)>| taken.is_some_and(|(by, _)| self.waits_as_guard(by));
+                let held = self.received.iter().filter(|message| by_guard(message.taken));
+                let held: Vec<_> = held.map(|message| message.queue.clone()).collect();
+                if queues.iter().all(|queue| self.in_queue(queue).is_empty() && !held.contains(queue)) {
                     self.close_thread(seq, *close_type, output, context);
                 } else {
                     self.go_to(otherwise, context);
@@ -326,7 +415,7 @@ impl Model {
     }
 
     fn complete_if_last(&mut self, context: &Context<'_>) {
-        if self.completing && self.live().is_empty() {
+        if self.completing && self.threads() == 0 {
             self.close(ProcessStatus::Completed, None, context);
         }
     }
@@ -405,7 +494,7 @@ impl Model {
             self.call_mut(*seq).stands = true;
             return;
         }
-        self.end(*seq, StateStatus::Failed, context);
+        self.end_step(*seq, StateStatus::Failed, context);
         let to = recovery.filter(|recovery| recovery.policy == FailurePolicy::ProceedToConfiguredState).and_then(
             |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
         );
@@ -442,7 +531,7 @@ impl Model {
                 Some(AbortStates::All) => true,
                 Some(AbortStates::Named(names)) => names.contains(&id.state_id) || names.contains(&id.to_string()),
             };
-            if meant {
+            if meant && self.live().contains(&seq) {
                 self.abort(seq, context);
             }
         }
@@ -451,7 +540,7 @@ impl Model {
 
     /// Ends a step whose messages go back to their places.
     fn abort(&mut self, seq: StateSeq, context: &Context<'_>) {
-        self.end(seq, StateStatus::Aborted, context);
+        self.end_step(seq, StateStatus::Aborted, context);
         let back = |by: Option<(StateSeq, u32)>| by.is_some_and(|(by, _)| by == seq);
         self.received.iter_mut().filter(|message| back(message.taken)).for_each(|message| message.taken = None);
         self.taken_globally.retain(|(by, ..)| *by != seq);
@@ -488,6 +577,10 @@ fn pause(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
 /// Messages of global queues are offered to the state of the command alone.
 fn without_messages<'a>(context: &Context<'a>) -> Context<'a> {
     Context { global_messages: &[], ..*context }
+}
+
+fn guards_of(state_id: &str, context: &Context<'_>) -> Vec<String> {
+    context.definition.states.get(state_id).and_then(|state| state.guards.clone()).unwrap_or_default()
 }
 
 /// What a step waits for without a handler: one that skips the wait waits for nothing.
