@@ -101,7 +101,8 @@ CREATE TABLE xdb.process_execution (
     paused_until timestamptz,
     pause_reason text,
     priority smallint NOT NULL DEFAULT 0,
-    waiting_guards int
+    waiting_guards int,
+    compensation jsonb
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -129,6 +130,7 @@ COMMENT ON COLUMN xdb.process_execution.next_state IS 'Number (seq) of the next 
 COMMENT ON COLUMN xdb.process_execution.next_message IS 'Number of the next message that is received, from 1.';
 COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended. A guard that waits is no thread.';
 COMMENT ON COLUMN xdb.process_execution.waiting_guards IS 'How many guards wait. NULL: none.';
+COMMENT ON COLUMN xdb.process_execution.compensation IS 'The steps that a compensation would undo, and how far it has come. NULL: none.';
 COMMENT ON COLUMN xdb.process_execution.queued_messages IS 'Messages in its local queues, without those in the inbox, which the engine has not received yet.';
 COMMENT ON COLUMN xdb.process_execution.queued_bytes IS 'Bytes of the payloads of these messages, as text.';
 COMMENT ON COLUMN xdb.process_execution.timers IS 'Timers that its steps wait for.';

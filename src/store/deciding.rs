@@ -68,6 +68,7 @@ impl Lack {
         let Self { id, one_is_too_few, steps, queues } = self;
         if let (Some(steps), Some(entry)) = (steps, executions.get(&id)) {
             let keys = match &steps {
+                Unloaded::Ended(seq) => vec![(id, *seq)],
                 Unloaded::Every => state::live(spi, id, None)?,
                 Unloaded::OneOf(ids) if !one_is_too_few => {
                     let known = entry.before.states.keys().copied().collect::<Vec<_>>();
@@ -75,7 +76,11 @@ impl Lack {
                 }
                 Unloaded::Of(ids) | Unloaded::OneOf(ids) => state::live_of(spi, id, ids.iter().cloned().collect())?,
             };
-            state::states_without_inputs(spi, executions, &keys)?;
+            match steps {
+                // They end, except those that are loaded.
+                Unloaded::Every => state::states_without_inputs(spi, executions, &keys)?,
+                _ => state::states(spi, executions, &keys)?,
+            }
             if let Some(entry) = executions.get_mut(&id) {
                 entry.have_loaded(steps, one_is_too_few || keys.is_empty());
             }

@@ -56,6 +56,7 @@ table! {
             pause_reason: Option<&'a str>,
             priority: i8,
             waiting_guards: Option<u32>,
+            compensation: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -82,8 +83,8 @@ table! {
 /// Columns of a pause. A statement of their own writes them, and seldom.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
-/// Columns of guards. A statement of their own writes them, and seldom.
-const GUARDS: &[&str] = &["execution_id", "waiting_guards"];
+/// Columns of guards and compensation. A statement of their own writes them, and seldom.
+const GUARDS: &[&str] = &["execution_id", "waiting_guards", "compensation"];
 
 /// Further columns that a step does not change.
 const KEPT: &[&str] = &[
@@ -234,6 +235,10 @@ impl<'a> Process<'a> {
             pause_reason,
             priority: execution.priority,
             waiting_guards: Some(execution.waiting_guards).filter(|guards| *guards > 0),
+            compensation: match &execution.compensation {
+                none if *none == Compensation::default() => None,
+                some => Some(Jsonb(to_json(some)?.into())),
+            },
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -290,7 +295,7 @@ pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
     run_but(spi, &PUT_PAUSE, &rows, &names_but::<Process>(PAUSE)).map(drop)
 }
 
-/// Writes how many guards of these executions wait.
+/// Writes how many guards of these executions wait, and their compensations.
 pub(super) fn write_guards(spi: &Spi, changed: &[&Execution]) -> Result<()> {
     let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
     run_but(spi, &PUT_GUARDS, &rows, &names_but::<Process>(GUARDS)).map(drop)
@@ -385,6 +390,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.pause = pauses::read(row)?;
     execution.priority = row.get("priority")?;
     execution.waiting_guards = row.get::<Option<u32>>("waiting_guards")?.unwrap_or(0);
+    execution.compensation = row.get::<Option<&str>>("compensation")?.map_or(Ok(Compensation::default()), from_json)?;
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

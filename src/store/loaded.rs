@@ -199,7 +199,8 @@ impl Loaded {
     /// Live steps that these events depend on, and that are not loaded.
     pub(super) fn lacking_steps(&self, events: &[Event]) -> Option<Unloaded> {
         let definition = self.meta.process_type.as_deref().map(|process_type| &process_type.definition)?;
-        match self.before.exists() && self.has_other_threads() {
+        let is_partial = self.has_other_threads() || !self.execution.compensation.noted.is_empty();
+        match self.before.exists() && is_partial {
             true => self.execution.unloaded(events, definition, &self.whole),
             false => None,
         }
@@ -210,7 +211,7 @@ impl Loaded {
         match steps {
             Unloaded::Of(ids) => self.whole.extend(ids),
             Unloaded::OneOf(ids) if all => self.whole.extend(ids),
-            Unloaded::OneOf(_) | Unloaded::Every => {}
+            Unloaded::OneOf(_) | Unloaded::Every | Unloaded::Ended(_) => {}
         }
     }
 

@@ -148,7 +148,7 @@ statements! {
             'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
             FROM xdb.process_type t WHERE t.type_id = p.type_id AND t.pause_mode IS NOT NULL AND p.status = 'RUNNING'), \
-        'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'compensating', p.compensation -> 'begun', 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
                 'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \

@@ -130,7 +130,7 @@ struct BatchChanges<'a> {
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
-    /// Executions whose guards have begun or ended to wait.
+    /// Executions whose guards have begun or ended to wait, or whose compensation has changed.
     guarded: Vec<&'a Execution>,
     /// Executions whose pause has ended.
     resumed: Vec<ExecutionId>,
@@ -234,7 +234,9 @@ impl<'a> BatchChanges<'a> {
                 self.collect_pause(loaded);
             }
         }
-        if before.exists() && before.waiting_guards != execution.waiting_guards {
+        let has_changed =
+            (before.waiting_guards, &before.compensation) != (execution.waiting_guards, &execution.compensation);
+        if before.exists() && has_changed {
             self.guarded.push(execution);
         }
         self.global.collect(loaded, closes, calls.now);

@@ -141,6 +141,7 @@ impl<'a> OutgoingCall<'a> {
             shard: *shard,
             recovery: self.state().and_then(|state| state.recovery.as_ref()),
             guards: self.state().and_then(guarded),
+            compensates: self.state().and(execution.compensation.of.as_ref()),
         }
     }
 

@@ -33,8 +33,13 @@ impl Execution {
                 skip_wait_until,
                 static_wait,
                 guard,
+                compensates,
                 not_before,
             } => {
+                if compensates.is_some() {
+                    self.compensation.noted.pop();
+                    self.compensation.of.clone_from(compensates);
+                }
                 let call = CallState { not_before: *not_before, ..CallState::default() };
                 self.timers += u32::from(*static_wait);
                 self.start_state(StateExecution {
@@ -188,6 +193,11 @@ impl Execution {
                 self.pause = Some(Pause { mode: *mode, until: *until, reason: reason.clone() });
             }
             Event::ProcessResumed {} => self.pause = None,
+            Event::CompensationAdded { seq, of, state_id } => {
+                let noted = NotedStep { seq: *seq, of: of.clone(), state_id: state_id.clone() };
+                self.compensation.noted.push(noted);
+            }
+            Event::CompensationStarted { .. } => self.compensation.begun = true,
             Event::ProcessClosed { status, reason } => self.close(*status, reason.clone(), at),
         }
     }
@@ -216,6 +226,7 @@ impl Execution {
         self.reason = reason;
         self.closed_at = Some(at);
         self.pause = None;
+        self.compensation = Compensation::default();
         (self.live_threads, self.waiting_guards) = (0, 0);
         (self.queued, self.timers) = (QueuedTotal::default(), 0);
         self.queues.clear();

@@ -265,6 +265,7 @@ impl Draft<'_> {
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
         let aborted = self.steps_to_abort(&answer.effects, Some(seq))?;
+        self.check_noted(seq, &answer.decision)?;
         self.check_threads(answer.decision.most_next_states(), 1 + aborted.len())?;
         self.fold_attempts(seq, Api::Execute);
         self.apply_effects(Publisher::State, &answer.effects);
@@ -416,7 +417,7 @@ impl Draft<'_> {
         self.end_guards_of(seq);
         let proceed = match options.policy {
             FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
-            FailurePolicy::FailProcess | FailurePolicy::RaiseIncident => None,
+            FailurePolicy::FailProcess | FailurePolicy::RaiseIncident | FailurePolicy::Compensate => None,
         };
         // A state that the current registration does not list can't be proceeded to.
         match proceed.filter(|state_id| self.context.definition.states.contains_key(state_id)) {
@@ -428,6 +429,9 @@ impl Draft<'_> {
             }
             None => {
                 let reason = format!("step {failed_id} failed at attempt {attempt}: {}", failure.detail);
+                if options.policy == FailurePolicy::Compensate {
+                    return self.compensate(reason);
+                }
                 self.close(ProcessStatus::Failed, Some(reason));
             }
         }
@@ -447,6 +451,7 @@ impl Draft<'_> {
         match decision {
             Decision::NextStates(movements) => {
                 self.complete_state(seq, None, warnings);
+                self.note_for_compensation(seq, None);
                 for movement in movements {
                     self.start_state(movement, None);
                 }
@@ -457,9 +462,12 @@ impl Draft<'_> {
                     self.emit(Event::ResultGiven { seq, output: output.clone() });
                 }
                 self.complete_state(seq, Some(*close_type), warnings);
+                self.note_for_compensation(seq, Some(*close_type));
                 match close_type {
+                    CloseType::Compensate => self.compensate("the worker decided to compensate the process".to_owned()),
+                    // Inside of a compensation, only the thread ends.
                     CloseType::GracefulComplete => {
-                        if !self.execution.completing {
+                        if !self.execution.completing && !self.execution.compensation.begun {
                             self.emit(Event::CompletionRequested {});
                         }
                         self.complete_if_last();
@@ -483,7 +491,9 @@ impl Draft<'_> {
     }
 
     pub(crate) fn complete_if_last(&mut self) {
-        if self.execution.completing && self.execution.live_threads == 0 {
+        if self.execution.compensation.begun && self.execution.live_threads == 0 {
+            self.compensate_next();
+        } else if self.execution.completing && self.execution.live_threads == 0 {
             self.close(ProcessStatus::Completed, None);
         }
     }
@@ -491,7 +501,7 @@ impl Draft<'_> {
     /// Aborted calls keep their last failure. So unrecorded attempts are folded first, in the order of the states. For
     /// replay to agree, an execution that may close is loaded with each state that has failed more than
     /// [`RECORDED_ATTEMPTS`] times.
-    fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
+    pub(crate) fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
         let states: Vec<_> = self.execution.states.keys().copied().collect();
         for seq in states {
             self.fold_attempts(seq, Api::WaitUntil);
@@ -501,6 +511,16 @@ impl Draft<'_> {
     }
 
     pub(crate) fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
+        self.start_step(movement, recovery, None);
+    }
+
+    /// Starts a step. `compensates`: the step that it undoes.
+    pub(crate) fn start_step(
+        &mut self,
+        movement: &StateMovement,
+        recovery: Option<Recovery>,
+        compensates: Option<StateExecutionId>,
+    ) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let definition = self.context.definition;
         let config = definition.options_of(&movement.state_id, movement.config.as_deref());
@@ -517,6 +537,7 @@ impl Draft<'_> {
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
             static_wait: wait.is_some(),
             guard,
+            compensates,
             not_before,
         });
         // Guards begin to wait before what they guard, so messages serve them first.

@@ -174,6 +174,10 @@ impl Definition {
             self.check_local_loading(key, loading.as_ref())?;
         }
         self.check_queues(options)?;
+        if let Some(state_id) = options.compensation_state_id.as_ref().filter(|id| !self.states.contains_key(*id)) {
+            let what = format!("{state_id:?} is not listed in states; known are {}", self.listed_states());
+            return Err(UnknownName { at: "compensationStateId".to_owned(), what });
+        }
         let Some(recovery) = &options.state_failure_recovery_options else { return Ok(()) };
         let fault = |fault: UnknownName| fault.under("stateFailureRecoveryOptions");
         if let Some(state_id) = &recovery.state_failure_proceed_state_id

@@ -35,6 +35,9 @@ pub enum Event {
         /// The step waits beside what it guards, and is no thread.
         #[serde(default, skip_serializing_if = "is_default")]
         guard: bool,
+        /// The step that this one undoes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compensates: Option<StateExecutionId>,
         not_before: Timestamp,
     },
     /// Another start was merged into this execution, whose first call had not begun.
@@ -203,6 +206,18 @@ pub enum Event {
         reason: Option<String>,
     },
     ProcessResumed {},
+    /// A step has completed, and a compensation undoes it by this state, with the step's input.
+    CompensationAdded {
+        seq: StateSeq,
+        /// The step.
+        of: StateExecutionId,
+        state_id: String,
+    },
+    /// The completed steps are undone, the latest first. Then the process fails.
+    CompensationStarted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     ProcessClosed {
         status: ProcessStatus,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -291,6 +306,7 @@ names! { Event {
     ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
     WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
     StateFailed, StateAborted, LocalAttributesWritten, GlobalAttributesWritten, MessagesReceived, GlobalMessagesPublished,
-    RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed, CommandRejected,
+    RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, CompensationAdded,
+    CompensationStarted, ProcessClosed, CommandRejected,
     Snapshot,
 } }

@@ -69,6 +69,9 @@ pub struct Execution {
     pub results: Vec<ProcessResult>,
     /// The current pause.
     pub pause: Option<Pause>,
+    /// What a compensation undoes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compensation: Compensation,
     /// Orders the due calls of one owner to one worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
 }
@@ -109,6 +112,7 @@ impl Execution {
             local_attributes: BTreeMap::new(),
             results: Vec::new(),
             pause: None,
+            compensation: Compensation::default(),
             priority: 0,
         }
     }
@@ -183,6 +187,30 @@ impl Pause {
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
+}
+
+/// The completed steps that a compensation undoes, and how far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compensation {
+    /// In the order of their completion. The last one is undone first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub noted: Vec<NotedStep>,
+    /// The compensation has begun.
+    #[serde(skip_serializing_if = "is_default")]
+    pub begun: bool,
+    /// The step that is being undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<StateExecutionId>,
+}
+
+/// A completed step, and the state that undoes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotedStep {
+    pub seq: StateSeq,
+    pub of: StateExecutionId,
+    pub state_id: String,
 }
 
 /// Counts the messages in all local queues of an execution.

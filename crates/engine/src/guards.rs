@@ -96,6 +96,7 @@ impl Draft<'_> {
                 skip_wait_until: false,
                 static_wait: true,
                 guard: true,
+                compensates: None,
                 not_before: self.context.now,
             });
             self.begin_wait(seq, request, from, &[]);
@@ -164,14 +165,26 @@ pub enum Unloaded {
     Of(BTreeSet<String>),
     /// One more step of any of these states, if there is one.
     OneOf(BTreeSet<String>),
+    /// This step, which has completed and is undone.
+    Ended(StateSeq),
 }
 
 impl Execution {
     /// What has to be loaded before these events count as the decision. `self` is the execution before them, loaded in
     /// part. `whole` has the states whose live steps are all loaded.
     pub fn unloaded(&self, events: &[Event], definition: &Definition, whole: &BTreeSet<String>) -> Option<Unloaded> {
+        let undone = events.iter().find_map(|event| match event {
+            Event::StateStarted { compensates: Some(_), .. } => self.compensation.noted.last(),
+            _ => None,
+        });
+        if let Some(noted) = undone.filter(|noted| !self.states.contains_key(&noted.seq)) {
+            return Some(Unloaded::Ended(noted.seq));
+        }
         if self.loaded_threads_and_guards() == (self.live_threads, self.waiting_guards) {
             return None;
+        }
+        if events.iter().any(|event| matches!(event, Event::CompensationStarted { .. })) {
+            return Some(Unloaded::Every);
         }
         let guards_of = |state_id: &str| if self.waiting_guards > 0 { definition.guards_of(state_id) } else { &[] };
         let mut ids: BTreeMap<StateSeq, (&str, bool)> = BTreeMap::new();

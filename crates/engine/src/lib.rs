@@ -70,6 +70,7 @@
 //! | `decide.rs`, `global_queues.rs` | which events follow from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `compensation.rs` | undoes what completed steps did |
 //! | `guards.rs` | guards: states that wait beside others, and may end them |
 //! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
@@ -80,6 +81,7 @@
 mod abort;
 mod apply;
 mod command;
+mod compensation;
 mod decide;
 mod definition;
 mod event;
@@ -97,6 +99,7 @@ mod wait;
 
 pub use apply::FIRST_STATE;
 pub use command::*;
+pub use compensation::MOST_COMPENSATIONS;
 pub use decide::{Context, Quotas, decide};
 pub use definition::*;
 pub use event::*;

@@ -42,6 +42,8 @@ words! {
         ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
         /// The state stays at its call until an operator requests a retry.
         RaiseIncident = "RAISE_INCIDENT",
+        /// What the completed steps did is undone, and then the process fails.
+        Compensate = "COMPENSATE_PROCESS",
     }
 }
 
@@ -152,6 +154,9 @@ pub struct StateConfig {
     /// Whether the state, as a guard, ends what it guards when its wait ends. Only registered states have this option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupting: Option<bool>,
+    /// The state that undoes what a completed step of this state did. Only registered states have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compensation_state_id: Option<String>,
     /// Functions of the database that are handlers instead of a worker: schema and name, quoted as in SQL. Only
     /// registered states have them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -223,6 +228,7 @@ impl StateConfig {
             command_request,
             guards,
             interrupting,
+            compensation_state_id,
             wait_until_function,
             execute_function,
         )

@@ -277,6 +277,7 @@ words! {
         GracefulComplete = "GRACEFUL_COMPLETE_PROCESS",
         ForceComplete = "FORCE_COMPLETE_PROCESS",
         ForceFail = "FORCE_FAIL_PROCESS",
+        Compensate = "COMPENSATE_PROCESS",
         DeadEnd = "DEAD_END",
     }
 }

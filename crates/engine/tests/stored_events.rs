@@ -46,6 +46,8 @@ proptest! {
                 recovery: None,
                 skip_wait_until: false,
                 static_wait: true,
+                guard: true,
+                compensates: Some(StateExecutionId { state_id: text.clone(), number: 2 }),
                 not_before: Timestamp(-1),
             },
             Event::StartMerged { input: Some(number.clone()), without_input: false, not_before: Timestamp(5), timeout_at: Some(Timestamp(-7)) },
@@ -57,6 +59,8 @@ proptest! {
             },
             Event::ResultGiven { seq: None, output: Json::null() },
             Event::CompletionRequested {},
+            Event::CompensationAdded { seq: StateSeq(3), of: StateExecutionId { state_id: text.clone(), number: 1 }, state_id: text.clone() },
+            Event::CompensationStarted { reason: Some(text.clone()) },
             Event::ProcessClosed { status: ProcessStatus::Failed, reason: Some(text.clone()) },
         ] {
             let (name, details) = event.to_parts();

@@ -27,7 +27,7 @@ const STATE_CONFIG: &[&str] = &[
     "commandRequest",
 ];
 /// Keys that only the options of a registered state have.
-const REGISTERED: [&str; 4] = ["waitUntilFunction", "executeFunction", "guards", "interrupting"];
+const REGISTERED: [&str; 5] = ["waitUntilFunction", "executeFunction", "guards", "interrupting", "compensationStateId"];
 const RETRY_POLICY: &[&str] = &[
     "initialIntervalSeconds",
     "backoffCoefficient",
@@ -47,12 +47,13 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Parsed<State
 pub(crate) fn registered_state_config(text: &str) -> Parsed<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
-    let [wait_until, execute, guards, interrupting] = REGISTERED;
+    let [wait_until, execute, guards, interrupting, compensation] = REGISTERED;
     let registered = StateConfig {
         wait_until_function: object.optional(wait_until, name)?,
         execute_function: object.optional(execute, name)?,
         guards: object.optional(guards, |text| list(text, name))?,
         interrupting: object.optional(interrupting, boolean)?,
+        compensation_state_id: object.optional(compensation, name)?,
         ..options
     };
     object.finish(registered)
@@ -87,6 +88,7 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
         command_request: object.optional("commandRequest", |text| command_request(text, unknown))?.map(Box::new),
         guards: None,
         interrupting: None,
+        compensation_state_id: None,
         wait_until_function: None,
         execute_function: None,
     })

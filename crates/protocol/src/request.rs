@@ -116,6 +116,8 @@ pub struct CallContext<'a> {
     pub recovery: Option<&'a Recovery>,
     /// A step that this state guarded, if it is a guard.
     pub guards: Option<&'a StateExecutionId>,
+    /// The step that is being undone.
+    pub compensates: Option<&'a StateExecutionId>,
 }
 
 impl CallContext<'_> {
@@ -282,6 +284,9 @@ impl Writer {
             }
             if let Some(guards) = context.guards {
                 body.field("guards", guards);
+            }
+            if let Some(compensates) = context.compensates {
+                body.field("compensates", compensates);
             }
         });
     }

@@ -21,6 +21,12 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
         Some(Closed { reason: None, .. }) => {}
     }
     is.same("pause", &execution.pause, &model.pause);
+    let noted = model.noted.iter().map(|(seq, state_id)| (*seq, model.id(*seq), state_id.clone()));
+    let noted_here =
+        execution.compensation.noted.iter().map(|noted| (noted.seq, noted.of.clone(), noted.state_id.clone()));
+    is.same("noted steps", noted_here.collect::<Vec<_>>(), noted.collect());
+    is.same("compensation", execution.compensation.begun, model.compensating);
+    is.same("undone step", &execution.compensation.of, &model.undoes);
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
     is.same("priority", execution.priority, priority);
     is.same("graceful completion", execution.completing, model.completing);

@@ -35,6 +35,11 @@ pub struct Model {
     pub global_writes: Vec<(String, Json)>,
     pub global_publishes: Vec<PublishedGlobally>,
     pub pause: Option<Pause>,
+    /// Completed steps that a compensation undoes, each with the state that does so.
+    pub noted: Vec<(StateSeq, String)>,
+    pub compensating: bool,
+    /// The step that is being undone.
+    pub undoes: Option<StateExecutionId>,
     waits_begun: u64,
 }
 

@@ -373,6 +373,7 @@ fn config() -> impl Strategy<Value = StateConfig> {
         1 => Just(FailurePolicy::FailProcess),
         2 => Just(FailurePolicy::ProceedToConfiguredState),
         2 => Just(FailurePolicy::RaiseIncident),
+        1 => Just(FailurePolicy::Compensate),
     ];
     let recovery = (policy, state_id(), option::of(one())).prop_map(|(policy, to, config)| FailureRecovery {
         policy,
@@ -423,11 +424,13 @@ fn decision() -> impl Strategy<Value = Decision> {
             graceful => Just(CloseType::GracefulComplete),
             force => Just(CloseType::ForceComplete),
             force => Just(CloseType::ForceFail),
+            force => Just(CloseType::Compensate),
         ]
     };
     let conditional = (close_type(1, 30, 10), vec(queue(), 0..3), option::of(json()), movements()).prop_map(
         |(close_type, queues, output, otherwise)| {
-            let close_type = if close_type == CloseType::ForceFail { CloseType::ForceComplete } else { close_type };
+            let fails = matches!(close_type, CloseType::ForceFail | CloseType::Compensate);
+            let close_type = if fails { CloseType::ForceComplete } else { close_type };
             Decision::ConditionalClose { close_type, queues, output, otherwise }
         },
     );
@@ -547,6 +550,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// When all runs begin.
 pub const T0: i64 = 1_000 * SECOND;
 
+/// The state that undoes another one.
+fn undone_by() -> impl Strategy<Value = Option<String>> {
+    prop::sample::select(vec![None, Some("B"), Some("C")]).prop_map(|state_id| state_id.map(str::to_owned))
+}
+
 /// Which guards a state lists.
 fn guards_of() -> impl Strategy<Value = Option<Vec<String>>> {
     let lists = [None, None, Some(vec!["N"]), Some(vec!["R"]), Some(vec!["N", "R"]), Some(vec!["P"])];
@@ -560,8 +568,8 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     };
     let one = (
         prop_oneof![24 => Just(Some("A".to_owned())), 1 => Just(None)],
-        (config(), config(), config(), config(), any::<bool>()),
-        (guard(), guard(), guard(), guards_of(), guards_of(), any::<bool>()),
+        (config().boxed(), config().boxed(), config().boxed(), config().boxed(), any::<bool>()),
+        (guard(), guard(), guard(), guards_of(), guards_of(), any::<bool>(), undone_by(), undone_by()).boxed(),
         listed(&["x", "y"]),
         listed(&["p", "q"]),
         listed(&["G", "H"]),
@@ -572,7 +580,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
             |(
                 starting_state,
                 (mut a, mut b, c, d, has_d),
-                (n, r, p, of_a, of_b, of_process),
+                (n, r, p, of_a, of_b, of_process, undo_a, undo_b),
                 local_attributes,
                 local_queues,
                 global_queues,
@@ -580,6 +588,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                 priority,
             )| {
                 (a.guards, b.guards) = (of_a, of_b);
+                (a.compensation_state_id, b.compensation_state_id) = (undo_a, undo_b);
                 let states = [("A", a), ("B", b), ("C", c), ("N", n), ("R", r), ("P", p)];
                 let mut states = BTreeMap::from(states.map(|(name, state)| (name.to_owned(), state)));
                 if has_d {
@@ -603,7 +612,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                 }
             },
         );
-    (one, config(), any::<bool>(), any::<bool>()).prop_map(|(first, other, lists, keeps_c)| {
+    (one.boxed(), config().boxed(), any::<bool>(), any::<bool>()).prop_map(|(first, other, lists, keeps_c)| {
         let mut second = first.clone();
         second.states.insert("A".to_owned(), other);
         if !keeps_c {
@@ -657,6 +666,8 @@ fn start() -> impl Strategy<Value = Start> {
 
 /// A run of at most this number of steps.
 pub fn plan(steps: usize) -> impl Strategy<Value = Plan> {
-    (definitions(), option::weighted(0.1, op()), start(), vec(op(), 1..steps))
+    // Boxed, because the values are large and would not fit into the stack of a test's thread.
+    let op = op().boxed();
+    (definitions().boxed(), option::weighted(0.1, op.clone()), start().boxed(), vec(op, 1..steps))
         .prop_map(|(definitions, before, start, ops)| Plan { definitions, before, start, ops })
 }

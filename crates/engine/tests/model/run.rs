@@ -401,6 +401,7 @@ impl Run {
             let mut missing: Vec<_> = live.filter(|state| !part.states.contains_key(&state.seq)).cloned().collect();
             match lacks {
                 Unloaded::Every => {}
+                Unloaded::Ended(seq) => missing = self.execution.states.get(&seq).cloned().into_iter().collect(),
                 Unloaded::OneOf(ids) if !asked => {
                     missing.retain(|state| ids.contains(&state.id.state_id));
                     missing.truncate(1);

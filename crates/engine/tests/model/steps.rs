@@ -363,12 +363,17 @@ impl Model {
             self.end(seq, StateStatus::Aborted, context);
         }
         self.pause = None;
+        (self.noted, self.compensating, self.undoes) = (Vec::new(), false, None);
         self.closed = Some(Closed { status, at: context.now, reason });
     }
 
     fn decide(&mut self, seq: Option<StateSeq>, decision: &Decision, context: &Context<'_>) {
         match decision {
-            Decision::NextStates(movements) => self.go_to(movements, context),
+            Decision::NextStates(movements) => {
+                self.note(seq, context);
+                self.go_to(movements, context);
+                self.complete_if_last(context);
+            }
             Decision::Close { close_type, output } => self.close_thread(seq, *close_type, output, context),
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
                 let by_guard = |taken: Option<(StateSeq, u32)>| taken.is_some_and(|(by, _)| self.waits_as_guard(by));
@@ -377,6 +382,7 @@ impl Model {
                 if queues.iter().all(|queue| self.in_queue(queue).is_empty() && !held.contains(queue)) {
                     self.close_thread(seq, *close_type, output, context);
                 } else {
+                    self.note(seq, context);
                     self.go_to(otherwise, context);
                 }
             }
@@ -408,13 +414,48 @@ impl Model {
         match close_type {
             CloseType::ForceComplete => return self.close(ProcessStatus::Completed, None, context),
             CloseType::ForceFail => return self.close(ProcessStatus::Failed, None, context),
-            CloseType::GracefulComplete => self.completing = true,
-            CloseType::DeadEnd => {}
+            CloseType::Compensate => return self.compensate(context),
+            CloseType::GracefulComplete => {
+                self.note(seq, context);
+                self.completing |= !self.compensating;
+            }
+            CloseType::DeadEnd => self.note(seq, context),
+        }
+        self.complete_if_last(context);
+    }
+
+    /// Notes a completed step, if a state undoes it.
+    fn note(&mut self, seq: Option<StateSeq>, context: &Context<'_>) {
+        let Some(seq) = seq.filter(|_| !self.compensating) else { return };
+        let options = context.definition.states.get(&self.id(seq).state_id);
+        let by = options.and_then(|options| options.compensation_state_id.clone());
+        self.noted.extend(by.map(|state_id| (seq, state_id)));
+    }
+
+    fn compensate(&mut self, context: &Context<'_>) {
+        if !self.compensating {
+            self.compensating = true;
+            for seq in self.live() {
+                if self.live().contains(&seq) {
+                    self.abort(seq, context);
+                }
+            }
         }
         self.complete_if_last(context);
     }
 
     fn complete_if_last(&mut self, context: &Context<'_>) {
+        if self.compensating && self.threads() == 0 {
+            match self.noted.pop() {
+                Some((seq, state_id)) => {
+                    self.undoes = Some(self.id(seq));
+                    let input = self.state(seq).expect("it has completed").input.clone();
+                    self.start_state(&state_id, input, None, None, context.now, context);
+                }
+                None => self.close(ProcessStatus::Failed, Some(Some("compensated".to_owned())), context),
+            }
+            return;
+        }
         if self.completing && self.threads() == 0 {
             self.close(ProcessStatus::Completed, None, context);
         }
@@ -495,6 +536,9 @@ impl Model {
             return;
         }
         self.end_step(*seq, StateStatus::Failed, context);
+        if recovery.as_ref().is_some_and(|recovery| recovery.policy == FailurePolicy::Compensate) {
+            return self.compensate(context);
+        }
         let to = recovery.filter(|recovery| recovery.policy == FailurePolicy::ProceedToConfiguredState).and_then(
             |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
         );
