@@ -46,7 +46,7 @@ COMMENT ON COLUMN xdb.processes.started_at IS 'When the execution was started.';
 COMMENT ON COLUMN xdb.processes.timeout_at IS 'When the execution times out; null = never.';
 COMMENT ON COLUMN xdb.processes.closed_at IS 'When the execution closed; null while it runs.';
 COMMENT ON COLUMN xdb.processes.reason IS 'Why the execution failed or was stopped.';
-COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended. A guard that waits is no thread.';
 COMMENT ON COLUMN xdb.processes.result IS 'The output, if there is exactly one; otherwise null.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
 COMMENT ON COLUMN xdb.processes.paused IS 'Whether the process or its type is paused.';
@@ -173,7 +173,7 @@ COMMENT ON COLUMN xdb.timers.process_id IS 'Process that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution that the timer belongs to.';
 COMMENT ON COLUMN xdb.timers.state_execution_id IS 'Step that waits for the timer; null for a timer of the process.';
 COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command; null = none.';
-COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause), PARENT_CLOSED (the end of a process after that of its parent) or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause), PARENT_CLOSED (the end of a process after that of its parent), STATE_BEGINS (of a static wait) or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When the timer fires.';
 
 CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS

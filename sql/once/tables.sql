@@ -108,7 +108,9 @@ CREATE TABLE xdb.process_execution (
     priority smallint NOT NULL DEFAULT 0,
     parent_id uuid,
     started_by jsonb,
-    has_children boolean NOT NULL DEFAULT false
+    has_children boolean NOT NULL DEFAULT false,
+    waiting_guards int,
+    compensation jsonb
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -136,7 +138,9 @@ COMMENT ON COLUMN xdb.process_execution.reason IS 'Why the execution failed or w
 COMMENT ON COLUMN xdb.process_execution.next_event IS 'Number of the next event, from 1.';
 COMMENT ON COLUMN xdb.process_execution.next_state IS 'Number (seq) of the next step, from 1.';
 COMMENT ON COLUMN xdb.process_execution.next_message IS 'Number of the next message that is received, from 1.';
-COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended. A guard that waits is no thread.';
+COMMENT ON COLUMN xdb.process_execution.waiting_guards IS 'How many guards wait. NULL: none.';
+COMMENT ON COLUMN xdb.process_execution.compensation IS 'The steps that a compensation would undo, and how far it has come. NULL: none.';
 COMMENT ON COLUMN xdb.process_execution.queued_messages IS 'Messages in its local queues, without those in the inbox, which the engine has not received yet.';
 COMMENT ON COLUMN xdb.process_execution.queued_bytes IS 'Bytes of the payloads of these messages, as text.';
 COMMENT ON COLUMN xdb.process_execution.timers IS 'Timers that its steps wait for.';
@@ -279,7 +283,7 @@ COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution that the timer be
 COMMENT ON COLUMN xdb.timer.seq IS 'Step that waits for the timer; 0 = a timer of the process.';
 COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the wait of the step, from 0. With seq 0: 0 = the timeout of the process, 1 = the end of its pause, 2 = its end after the close of its parent.';
 COMMENT ON COLUMN xdb.timer.shard IS 'As in process_execution.';
-COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME, PARENT_CLOSED or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME, PARENT_CLOSED, STATE_BEGINS or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timer.fire_at IS 'The timer fires at this time or later, never earlier.';
 COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. In the index, the timers of each owner have a range of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');

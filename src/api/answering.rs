@@ -21,7 +21,7 @@ use crate::store::attribute::{self, Size};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
-use crate::store::{inbox, queue, save, state};
+use crate::store::{deciding, inbox, queue, save, state};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -125,8 +125,11 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
     type Later = Infallible;
 
     fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
-        let now = self.now;
-        Ok(self.entry()?.decide(command, now, random()))
+        let Self { caller, id, now, ref mut loaded, .. } = *self;
+        // A change of the role is costly, and seldom needed.
+        deciding::decide(loaded, id, command, (now, random()), &[], |loaded, lack| {
+            caller.on_system_tables(|spi, _| lack.load(spi, loaded, command))
+        })
     }
 
     fn is_strict(&self) -> bool {
@@ -231,9 +234,7 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
         let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
         queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.receive(spi, arrivals, now)?;
-        }
+        inbox::receive(spi, loaded, id, arrivals, now)?;
         inbox::delete_arrivals(spi, &keys)?;
         if left.is_empty() {
             break;

@@ -11,7 +11,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{attribute, crashes, queue, state};
+use crate::store::{attribute, crashes, deciding, queue, state};
 use crate::{calls, clock, error};
 use std::ffi::CStr;
 use xdb_engine::*;
@@ -194,10 +194,9 @@ pub(super) fn decide(
         return Err(rejected(Rejection::NotRunning(status)));
     }
     let (besides, command) = prepare(spi, loaded, id, now)?;
-    let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
-    let events = entry.decide(&command, now, 0.5).map_err(rejected)?;
+    let events = deciding::decide_with_tables(spi, loaded, id, &command, (now, 0.5), &[])?.map_err(rejected)?;
     let count = besides + events.len();
-    entry.apply(events, now)?;
+    loaded.get_mut(&id).ok_or_else(unknown)?.apply(events, now)?;
     Ok(count)
 }
 

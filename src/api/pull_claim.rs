@@ -29,7 +29,7 @@ use crate::store::loaded::{self, Loaded};
 use crate::store::parked::{self, OfPausedTypes};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, executions_of, locks, state};
+use crate::store::{StateKey, deciding, executions_of, locks, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -553,8 +553,7 @@ impl Driver for Failing<'_> {
     type Later = Infallible;
 
     fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
-        let entry = self.loaded.get(&self.id);
-        Ok(entry.map_or(Err(Rejection::Stale), |entry| entry.decide(command, self.now, random())))
+        deciding::decide_with_tables(self.spi, self.loaded, self.id, command, (self.now, random()), &[])
     }
 
     fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {

@@ -61,6 +61,8 @@ table! {
             started_by: Option<Jsonb<'a>>,
             /// An answer has started others. A statement of its own writes it, and seldom.
             has_children: bool,
+            waiting_guards: Option<u32>,
+            compensation: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -87,6 +89,9 @@ table! {
 /// Columns of a pause. A statement of their own writes them, and seldom.
 const PAUSE: &[&str] = &["execution_id", "pause_mode", "paused_until", "pause_reason"];
 
+/// Columns of guards and compensation. A statement of their own writes them, and seldom.
+const GUARDS: &[&str] = &["execution_id", "waiting_guards", "compensation"];
+
 /// Further columns that a step does not change.
 const KEPT: &[&str] = &[
     "shard",
@@ -112,7 +117,7 @@ const KEPT: &[&str] = &[
 /// Columns that the update of a step leaves out.
 fn unused(is_retained: bool) -> Vec<&'static str> {
     let purge_at: &[_] = if is_retained { &[] } else { &["purge_at"] };
-    [&PAUSE[1..], KEPT, purge_at].concat()
+    [&PAUSE[1..], &GUARDS[1..], KEPT, purge_at].concat()
 }
 
 record! {
@@ -164,6 +169,7 @@ statements! {
     HAVE_CHILDREN = "UPDATE xdb.process_execution SET has_children = true WHERE execution_id = ANY ($1)"
         => fn have_children(ids: &[ExecutionId]) -> ();
     PUT_PAUSE = update_but::<Process>(&names_but::<Process>(PAUSE));
+    PUT_GUARDS = update_but::<Process>(&names_but::<Process>(GUARDS));
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
@@ -242,6 +248,11 @@ impl<'a> Process<'a> {
             parent_id: execution.parent.as_ref().map(|parent| parent.process_execution_id),
             started_by: execution.parent.as_ref().map(to_json).transpose()?.map(|parent| Jsonb(parent.into())),
             has_children: execution.has_children,
+            waiting_guards: Some(execution.waiting_guards).filter(|guards| *guards > 0),
+            compensation: match &execution.compensation {
+                none if *none == Compensation::default() => None,
+                some => Some(Jsonb(to_json(some)?.into())),
+            },
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -298,6 +309,12 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
 pub(super) fn write_pauses(spi: &Spi, changed: &[&Execution]) -> Result<()> {
     let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
     run_but(spi, &PUT_PAUSE, &rows, &names_but::<Process>(PAUSE)).map(drop)
+}
+
+/// Writes how many guards of these executions wait, and their compensations.
+pub(super) fn write_guards(spi: &Spi, changed: &[&Execution]) -> Result<()> {
+    let rows = changed.iter().map(|execution| Process::of(execution, 0)).collect::<Result<Vec<_>>>()?;
+    run_but(spi, &PUT_GUARDS, &rows, &names_but::<Process>(GUARDS)).map(drop)
 }
 
 fn update_with<'a>(spi: &Spi, is_retained: bool, changed: &[&'a Loaded]) -> Result<u64> {
@@ -390,6 +407,8 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.priority = row.get("priority")?;
     execution.parent = row.get::<Option<&str>>("started_by")?.map(from_json).transpose()?;
     execution.has_children = row.get("has_children")?;
+    execution.waiting_guards = row.get::<Option<u32>>("waiting_guards")?.unwrap_or(0);
+    execution.compensation = row.get::<Option<&str>>("compensation")?.map_or(Ok(Compensation::default()), from_json)?;
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

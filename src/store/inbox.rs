@@ -1,6 +1,7 @@
 //! Messages that were published and not yet received, and the message ids that queues have seen. The tables `inbox` and
 //! `message_key`.
 
+use super::deciding;
 use super::lines::{firsts_of, read_first};
 use super::loaded::Loaded;
 use super::table::{
@@ -224,27 +225,31 @@ pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)]) -> Result<Arrivals
 /// The most bytes of messages in one event.
 const ARRIVED_BYTES_PER_EVENT: usize = 4 * 1024 * 1024;
 
-impl Loaded {
-    /// Receives messages from clients, in events of limited size. A closed execution receives none.
-    pub fn receive(&mut self, spi: &Spi, arrivals: Vec<Arrival>, now: Timestamp) -> Result<()> {
-        let mut arrivals = arrivals.into_iter().peekable();
-        while arrivals.peek().is_some() {
-            let mut bytes = 0;
-            let mut publishes = Vec::new();
-            while let Some(arrival) =
-                arrivals.next_if(|next| publishes.is_empty() || bytes + next.bytes() <= ARRIVED_BYTES_PER_EVENT)
-            {
-                bytes += arrival.bytes();
-                publishes.push(arrival.publish);
-            }
-            let command = Command::MessagesArrived(publishes);
-            self.prepare(spi, &command)?;
-            if let Ok(events) = self.decide(&command, now, 0.0) {
-                self.apply(events, now)?;
-            }
+/// Receives messages from clients, in events of limited size. A closed execution receives none.
+pub fn receive(
+    spi: &Spi,
+    executions: &mut BTreeMap<ExecutionId, Loaded>,
+    id: ExecutionId,
+    arrivals: Vec<Arrival>,
+    now: Timestamp,
+) -> Result<()> {
+    let mut arrivals = arrivals.into_iter().peekable();
+    while arrivals.peek().is_some() {
+        let mut bytes = 0;
+        let mut publishes = Vec::new();
+        while let Some(arrival) =
+            arrivals.next_if(|next| publishes.is_empty() || bytes + next.bytes() <= ARRIVED_BYTES_PER_EVENT)
+        {
+            bytes += arrival.bytes();
+            publishes.push(arrival.publish);
         }
-        Ok(())
+        let command = Command::MessagesArrived(publishes);
+        let decided = deciding::decide_with_tables(spi, executions, id, &command, (now, 0.0), &[])?;
+        if let (Ok(events), Some(entry)) = (decided, executions.get_mut(&id)) {
+            entry.apply(events, now)?;
+        }
     }
+    Ok(())
 }
 
 /// Whether the inbox has messages that the transaction's own snapshot does not show: in this queue of the execution, or

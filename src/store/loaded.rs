@@ -41,6 +41,8 @@ pub struct Loaded {
     pub heads: BTreeMap<String, QueueHead>,
     /// Whether steps that an answer aborts were not loaded, because they are too large.
     pub lacks_aborted: bool,
+    /// The states whose live steps are all loaded, as far as decisions about guards have asked.
+    whole: BTreeSet<String>,
 }
 
 /// What is loaded of a queue.
@@ -48,6 +50,8 @@ pub struct Loaded {
 pub struct QueueHead {
     /// How many of the oldest messages are loaded for decisions that inspect the queue, or all of its messages.
     pub(super) inspected: usize,
+    /// How many messages were asked for. Fewer are loaded if the table had no more.
+    pub(super) asked: usize,
     pub(super) unread: Option<Unread>,
 }
 
@@ -136,6 +140,7 @@ impl Loaded {
             acting_as: None,
             heads: BTreeMap::new(),
             lacks_aborted: false,
+            whole: BTreeSet::new(),
         }
     }
 
@@ -195,8 +200,26 @@ impl Loaded {
 
     /// Whether the execution had live states that were not loaded.
     pub fn has_other_threads(&self) -> bool {
-        let known = self.before.states.values().filter(|state| state.status().is_live());
-        self.before.live_threads as usize > known.count()
+        self.before.loaded_threads_and_guards() != (self.before.live_threads, self.before.waiting_guards)
+    }
+
+    /// Live steps that these events depend on, and that are not loaded.
+    pub(super) fn lacking_steps(&self, events: &[Event]) -> Option<Unloaded> {
+        let definition = self.meta.process_type.as_deref().map(|process_type| &process_type.definition)?;
+        let is_partial = self.has_other_threads() || !self.execution.compensation.noted.is_empty();
+        match self.before.exists() && is_partial {
+            true => self.execution.unloaded(events, definition, &self.whole),
+            false => None,
+        }
+    }
+
+    /// Records that these steps are loaded. `all`: there are no others of these states.
+    pub(super) fn have_loaded(&mut self, steps: Unloaded, all: bool) {
+        match steps {
+            Unloaded::Of(ids) => self.whole.extend(ids),
+            Unloaded::OneOf(ids) if all => self.whole.extend(ids),
+            Unloaded::OneOf(_) | Unloaded::Every | Unloaded::Ended(_) => {}
+        }
     }
 
     /// The steps that were aborted while the process went on.
@@ -239,6 +262,45 @@ impl Loaded {
             || self.filled(command).all(|queue| self.heads.contains_key(queue))
                 && closes_if_empty.iter().all(seen)
                 && self.due(command).is_empty()
+    }
+
+    /// Local queues of waits that these events begin, and of messages that go back, as far as they are not loaded: each
+    /// with the most messages to load.
+    pub(super) fn lacking_queues(&self, events: &[Event]) -> BTreeMap<String, usize> {
+        if !self.before.exists() {
+            // It is started in this transaction. So its queues are in memory.
+            return BTreeMap::new();
+        }
+        let mut wanted: BTreeMap<&str, usize> = BTreeMap::new();
+        for event in events {
+            match event {
+                Event::WaitStarted { commands, .. } => {
+                    let queues = commands.iter().filter_map(|command| command.kind.queue()).filter(|of| !of.is_global);
+                    for queue in queues {
+                        *wanted.entry(queue.name).or_default() += taken_at_once(queue.at_least, queue.at_most) as usize;
+                    }
+                }
+                Event::StateAborted { seq, .. } => {
+                    let state = self.execution.states.get(seq);
+                    for message in state.into_iter().flat_map(|state| state.taken_messages()) {
+                        wanted.entry(&message.queue).or_default();
+                    }
+                }
+                _ => {}
+            }
+        }
+        let lacking = wanted.into_iter().filter_map(|(queue, wanted)| {
+            let Some(head) = self.heads.get(queue) else { return Some((queue.to_owned(), wanted)) };
+            let (read, now) = (self.before.queues.get(queue), self.execution.queues.get(queue));
+            // Messages that went back may belong behind messages that are not loaded, so they don't count.
+            let here = |message: &&Arc<Message>| {
+                now.is_some_and(|now| now.binary_search_by_key(&message.number, |message| message.number).is_ok())
+            };
+            let left = read.map_or(0, |read| read.iter().filter(here).count());
+            let has_more = read.map_or(0, VecDeque::len) >= head.asked;
+            (left < wanted && has_more).then(|| (queue.to_owned(), head.inspected + wanted - left))
+        });
+        lacking.collect()
     }
 
     /// The queue of each message that the command publishes, or that goes back when the command aborts a step.

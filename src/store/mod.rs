@@ -24,6 +24,7 @@
 //! | [`children`] | `process_execution`, `inbox`, `timer` | starts children, and what follows when parent or child closes |
 //! | [`attribute`] | `local_attribute` | local attributes |
 //! | [`history`] | `history_event` | replays and cuts histories |
+//! | [`deciding`] | | decides about commands, and loads what decisions turn out to need |
 //! | [`correlated`] | `correlated_start` | finds the start that another one may be merged into, and writes merges |
 //! | [`process`] | `latest_execution`, `rpc_answer` | finds, locks and describes processes for the SQL functions |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | reads registrations, and keeps them in memory |
@@ -67,6 +68,7 @@ pub mod children;
 pub mod claim;
 pub mod correlated;
 pub mod crashes;
+pub mod deciding;
 pub mod engine;
 pub mod execution;
 pub mod global_queue;

@@ -162,7 +162,7 @@ statements! {
             FROM (SELECT q.process_id, q.execution_id, q.process_type FROM xdb.process_execution q \
                 WHERE q.parent_id = p.execution_id AND q.status = 'RUNNING' AND {VISIBLE_Q} \
                 ORDER BY q.started_at, q.execution_id LIMIT 100) AS c) END, \
-        'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'compensating', p.compensation -> 'begun', 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
                 'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \

@@ -179,7 +179,8 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         if entry.before.queued.messages > 0 {
             to_read.push(ToRead::new(*id, queue, 0, inspected.saturating_add(taken)));
         }
-        entry.heads.insert((*queue).to_owned(), QueueHead { inspected: *inspected, unread });
+        let asked = inspected.saturating_add(taken);
+        entry.heads.insert((*queue).to_owned(), QueueHead { inspected: *inspected, asked, unread });
     }
     for ((id, queue), messages) in read(spi, to_read)? {
         if let Some(entry) = loaded.get_mut(&id) {
@@ -230,6 +231,7 @@ fn read_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &
             let Some(head) = head else { continue };
             let more = *inspected - head.inspected;
             head.inspected = *inspected;
+            head.asked = head.asked.saturating_add(more);
             if let Some(unread) = &mut head.unread {
                 unread.count = unread.count.saturating_sub(more);
             }
@@ -277,7 +279,9 @@ impl Loaded {
     pub fn prepare(&mut self, spi: &Spi, command: &Command) -> Result<()> {
         let due: Vec<_> = self.due(command).into_iter().map(str::to_owned).collect();
         for queue in due {
-            let Some(unread) = self.heads.get_mut(&queue).and_then(|head| head.unread.take()) else { continue };
+            let Some(head) = self.heads.get_mut(&queue) else { continue };
+            let Some(unread) = head.unread.take() else { continue };
+            head.asked = head.asked.saturating_add(unread.waiting.wanted);
             let last = self.before.queues.get(&queue).and_then(VecDeque::back).map_or(0, |message| message.number);
             let wanted = ToRead::new(self.before.id, &queue, last, unread.waiting.wanted);
             for (_, messages) in read(spi, vec![wanted])? {

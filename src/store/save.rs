@@ -136,6 +136,8 @@ struct BatchChanges<'a> {
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
+    /// Executions whose guards have begun or ended to wait, or whose compensation has changed.
+    guarded: Vec<&'a Execution>,
     /// Executions whose pause has ended.
     resumed: Vec<ExecutionId>,
 }
@@ -242,6 +244,11 @@ impl<'a> BatchChanges<'a> {
                 self.collect_pause(loaded);
             }
         }
+        let has_changed =
+            (before.waiting_guards, &before.compensation) != (execution.waiting_guards, &execution.compensation);
+        if before.exists() && has_changed {
+            self.guarded.push(execution);
+        }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
         if let HistoryPolicy::KeepLast(keep) = meta.history
@@ -317,6 +324,7 @@ impl<'a> BatchChanges<'a> {
         let rows = &self.rows;
         execution::write(spi, &self.updated)?;
         execution::write_pauses(spi, &self.paused)?;
+        execution::write_guards(spi, &self.guarded)?;
         self.closed.delete_leftovers(spi, now)?;
         let stopped = self.closed.family.follow(spi, now)?;
         self.wake_waiters();

@@ -83,11 +83,19 @@ statements! {
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
             AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
     LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL ORDER BY seq"
-        => fn live(id: ExecutionId) -> Vec<StateKey>;
+        => pub(super) fn live(id: ExecutionId) -> Vec<StateKey>;
     /// The live steps whose states, or that themselves, are among the names. All states are listed beside the names.
     LIVE_NAMED = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND state_id = ANY ($2) \
         AND (state_id = ANY ($3) OR state_id || '-' || number = ANY ($3)) AND ended_at IS NULL ORDER BY seq"
         => fn live_named(id: ExecutionId, states: Vec<String>, names: Vec<String>) -> Vec<StateKey>;
+    /// The live steps of these states.
+    LIVE_OF = "SELECT execution_id, seq FROM xdb.state_execution \
+        WHERE execution_id = $1 AND ended_at IS NULL AND state_id = ANY ($2) ORDER BY seq"
+        => pub(super) fn live_of(id: ExecutionId, state_ids: Vec<String>) -> Vec<StateKey>;
+    /// One more live step of these states, if there is one.
+    ONE_LIVE = "SELECT execution_id, seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL \
+        AND state_id = ANY ($2) AND seq <> ALL ($3) LIMIT 1"
+        => pub(super) fn one_live(id: ExecutionId, state_ids: Vec<String>, except: &[StateSeq]) -> Vec<StateKey>;
     /// Deletes states that ended in events which are no longer kept.
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)"
         => pub(super) fn forget(id: ExecutionId, ended: &[StateSeq]) -> ();

@@ -6,7 +6,7 @@ use super::table::{Record, batch, delete, insert, record, run, statements, table
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
-use xdb_engine::{ExecutionId, StateSeq, Timestamp};
+use xdb_engine::{ExecutionId, STATE_BEGINS, StateSeq, Timestamp};
 use xdb_sched::room::Owner;
 
 /// The kinds of timers, as they are stored.
@@ -14,6 +14,7 @@ const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
 const TIMER_COMMAND: &str = "TIMER_COMMAND";
 const PROCESS_RESUME: &str = "PROCESS_RESUME";
 pub(super) const PARENT_CLOSED: &str = "PARENT_CLOSED";
+const BEGIN_OF_WAIT: &str = "STATE_BEGINS";
 
 /// The command number of the timer that ends a pause. Like all timers of a process, it has the sequence 0.
 pub const OF_PAUSE: u32 = 1;
@@ -22,8 +23,8 @@ pub const OF_PAUSE: u32 = 1;
 pub const OF_PARENT: u32 = 2;
 
 table! {
-    /// A timer of a command. With `seq` 0: a process timeout, the end of a pause, or the end of a process whose parent
-    /// has closed.
+    /// A timer of a command, or of the begin of a static wait. With `seq` 0: a process timeout, the end of a pause, or
+    /// the end of a process whose parent has closed.
     pub struct Timer<'a> in "timer" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
@@ -80,7 +81,8 @@ impl Timer<'static> {
         owner: pg_sys::Oid,
         fire_at: Timestamp,
     ) -> Self {
-        Self { execution_id, seq, command, shard, kind: TIMER_COMMAND, fire_at, owner }
+        let kind = if command == STATE_BEGINS { BEGIN_OF_WAIT } else { TIMER_COMMAND };
+        Self { execution_id, seq, command, shard, kind, fire_at, owner }
     }
 
     pub fn of_process(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {

@@ -19,7 +19,7 @@ use crate::store::children::{Starts, parents_about_to_close};
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
 use crate::store::timer::{DueTimer, OF_PARENT, OF_PAUSE};
-use crate::store::{StateKey, attribute, execution, locks, state};
+use crate::store::{StateKey, attribute, deciding, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
 use xdb_engine::*;
@@ -487,10 +487,10 @@ impl Driver for Deciding<'_, '_, '_, '_> {
     type Later = ItemOutcome;
 
     fn decide(&mut self, command: &Command) -> Result<std::result::Result<Vec<Event>, Rejection>> {
-        let (spi, now) = (self.decider.turn.spi, self.decider.decided.now);
-        let Some(loaded) = self.decider.loaded(self.id) else { return Ok(Err(Rejection::Stale)) };
-        loaded.prepare(spi, command)?;
-        Ok(loaded.decide_with(command, now, random(), self.offered.as_deref().unwrap_or_default()))
+        let Self { decider, id, offered, .. } = self;
+        let (spi, Decided { executions, now, .. }) = (decider.turn.spi, &mut decider.decided);
+        let offered = offered.as_deref().unwrap_or_default();
+        deciding::decide_with_tables(spi, executions, *id, command, (*now, random()), offered)
     }
 
     fn is_strict(&self) -> bool {

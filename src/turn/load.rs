@@ -160,9 +160,7 @@ pub fn take_in(
     }
     queue::queues(turn.spi, executions, &queues)?;
     for (id, arrivals) in new {
-        if let Some(loaded) = executions.get_mut(&id) {
-            loaded.receive(turn.spi, arrivals, now)?;
-        }
+        inbox::receive(turn.spi, executions, id, arrivals, now)?;
     }
     Ok(left)
 }

@@ -141,6 +141,8 @@ impl<'a> OutgoingCall<'a> {
             shard: *shard,
             parent: execution.parent.as_deref(),
             recovery: self.state().and_then(|state| state.recovery.as_ref()),
+            guards: self.state().and_then(guarded),
+            compensates: self.state().and(execution.compensation.of.as_ref()),
         }
     }
 
@@ -150,6 +152,11 @@ impl<'a> OutgoingCall<'a> {
         request.bytes = request.body().payload_bytes();
         if request.bytes > most { Err(refusal::request_too_large(request.bytes, most)) } else { Ok(request) }
     }
+}
+
+/// The step that a guard guarded when its wait ended.
+fn guarded(guard: &StateExecution) -> Option<&StateExecutionId> {
+    if let Phase::Execute { results: Some(wait), .. } = &guard.phase { wait.guards.as_ref() } else { None }
 }
 
 /// The results of the wait, for `execute`.

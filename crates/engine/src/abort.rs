@@ -29,9 +29,14 @@ impl Draft<'_> {
 
     pub(crate) fn abort(&mut self, steps: &[StateSeq], reason: Option<&str>) {
         for seq in steps {
+            // The end of what it guards may have ended it.
+            if !self.execution.states.get(seq).is_some_and(|state| state.status().is_live()) {
+                continue;
+            }
             self.fold_attempts(*seq, Api::WaitUntil);
             self.fold_attempts(*seq, Api::Execute);
             self.emit(Event::StateAborted { seq: *seq, reason: reason.map(str::to_owned) });
+            self.end_guards_of(*seq);
         }
     }
 

@@ -25,8 +25,24 @@ impl Execution {
                 self.priority = *priority;
                 self.parent.clone_from(started_by);
             }
-            Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
+            Event::StateStarted {
+                seq,
+                state_execution_id,
+                input,
+                config,
+                recovery,
+                skip_wait_until,
+                static_wait,
+                guard,
+                compensates,
+                not_before,
+            } => {
+                if compensates.is_some() {
+                    self.compensation.noted.pop();
+                    self.compensation.of.clone_from(compensates);
+                }
                 let call = CallState { not_before: *not_before, ..CallState::default() };
+                self.timers += u32::from(*static_wait);
                 self.start_state(StateExecution {
                     seq: *seq,
                     id: state_execution_id.clone(),
@@ -35,9 +51,19 @@ impl Execution {
                     recovery: recovery.clone(),
                     started_at: at,
                     ended_at: None,
-                    phase: match skip_wait_until {
-                        true => Phase::Execute { call, results: None },
-                        false => Phase::WaitUntil(call),
+                    phase: match (static_wait, skip_wait_until) {
+                        (true, _) => Phase::Waiting(Wait {
+                            order: number,
+                            since: at,
+                            waiting_type: WaitingType::Any,
+                            commands: Vec::new(),
+                            combinations: Vec::new(),
+                            begins_at: Some(*not_before),
+                            guard: *guard,
+                            guards: None,
+                        }),
+                        (false, true) => Phase::Execute { call, results: None },
+                        (false, false) => Phase::WaitUntil(call),
                     },
                 });
             }
@@ -57,6 +83,9 @@ impl Execution {
                 });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
+                let guard = self.states.get(seq).is_some_and(|state| state.is_waiting_guard());
+                let begins = self.states.get(seq).and_then(|state| state.begins_at()).is_some();
+                self.timers = self.timers.saturating_sub(u32::from(begins));
                 self.timers += commands.iter().filter(|command| command.kind.fire_at().is_some()).count() as u32;
                 self.with_state(*seq, |state| {
                     state.phase = Phase::Waiting(Wait {
@@ -65,6 +94,9 @@ impl Execution {
                         waiting_type: *waiting_type,
                         commands: commands.clone(),
                         combinations: combinations.clone(),
+                        begins_at: None,
+                        guard,
+                        guards: None,
                     });
                 });
             }
@@ -81,14 +113,18 @@ impl Execution {
                     command.status = CommandStatus::Skipped;
                 }
             }
-            Event::WaitCompleted { seq } => {
+            Event::WaitCompleted { seq, guards } => {
+                if self.states.get(seq).is_some_and(|state| state.is_waiting_guard()) {
+                    self.waiting_guards = self.waiting_guards.saturating_sub(1);
+                    self.live_threads += 1;
+                }
                 let left = self.states.get(seq).map_or(0, |state| state.open_timers().count());
                 self.timers = self.timers.saturating_sub(left as u32);
                 self.with_state(*seq, |state| {
                     if let Phase::Waiting(wait) = &state.phase {
                         state.phase = Phase::Execute {
                             call: CallState { not_before: at, ..CallState::default() },
-                            results: Some(wait.clone()),
+                            results: Some(Wait { guards: guards.clone(), ..wait.clone() }),
                         };
                     }
                 });
@@ -159,6 +195,11 @@ impl Execution {
                 self.pause = Some(Pause { mode: *mode, until: *until, reason: reason.clone() });
             }
             Event::ProcessResumed {} => self.pause = None,
+            Event::CompensationAdded { seq, of, state_id } => {
+                let noted = NotedStep { seq: *seq, of: of.clone(), state_id: state_id.clone() };
+                self.compensation.noted.push(noted);
+            }
+            Event::CompensationStarted { .. } => self.compensation.begun = true,
             Event::ProcessClosed { status, reason } => self.close(*status, reason.clone(), at),
         }
     }
@@ -166,7 +207,10 @@ impl Execution {
     fn start_state(&mut self, state: StateExecution) {
         self.next_state = self.next_state.max(state.seq.0 + 1);
         self.state_numbers.insert(state.id.state_id.clone(), state.id.number);
-        self.live_threads += 1;
+        match state.is_waiting_guard() {
+            true => self.waiting_guards += 1,
+            false => self.live_threads += 1,
+        }
         self.states.insert(state.seq, Arc::new(state));
     }
 
@@ -184,7 +228,8 @@ impl Execution {
         self.reason = reason;
         self.closed_at = Some(at);
         self.pause = None;
-        self.live_threads = 0;
+        self.compensation = Compensation::default();
+        (self.live_threads, self.waiting_guards) = (0, 0);
         (self.queued, self.timers) = (QueuedTotal::default(), 0);
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {
@@ -193,7 +238,10 @@ impl Execution {
     }
 
     fn abort_state(&mut self, seq: StateSeq, at: Timestamp) {
-        self.live_threads = self.live_threads.saturating_sub(1);
+        match self.states.get(&seq).is_some_and(|state| state.is_waiting_guard()) {
+            true => self.waiting_guards = self.waiting_guards.saturating_sub(1),
+            false => self.live_threads = self.live_threads.saturating_sub(1),
+        }
         let Some(state) = self.states.get_mut(&seq) else { return };
         self.timers = self.timers.saturating_sub(state.open_timers().count() as u32);
         let state = Arc::make_mut(state);

@@ -1,8 +1,9 @@
 //! Everything that an execution can be asked to do: commands, and the answers that they carry.
 
+use crate::static_wait::StoredRequest;
 use crate::types::names;
 use crate::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What happened, or what a caller asks for: the input of [`decide`](crate::decide()).
@@ -338,7 +339,8 @@ impl RpcAnswer {
 }
 
 /// What a state waits for. Commands are in the order of the request: timers, local queues, global queues.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StoredRequest", into = "StoredRequest")]
 pub struct CommandRequest {
     pub waiting_type: WaitingType,
     /// In the order of the request: timers, local queues, global queues.

@@ -60,7 +60,7 @@ impl Quotas {
 
     /// The limits that no setting changes. Queues are not limited.
     pub const FIXED: Self = Self {
-        commands: 1000,
+        commands: MOST_COMMANDS,
         threads: 20_000,
         retry_interval: Duration(100_000),
         call_timeout: Duration(3_600_000_000),
@@ -107,7 +107,7 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
 pub(crate) struct Draft<'a> {
     pub(crate) execution: Execution,
     pub(crate) context: Context<'a>,
-    events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     /// The state that free messages of global queues are offered to.
     offered_to: Option<StateSeq>,
 }
@@ -153,6 +153,7 @@ impl Draft<'_> {
             Command::Stop { stop_type: StopType::Fail, reason } => self.close(ProcessStatus::Failed, reason.clone()),
             Command::Fail { reason } => self.close(ProcessStatus::Failed, Some(reason.clone())),
         }
+        self.trigger_guards();
         Ok(())
     }
 
@@ -186,11 +187,14 @@ impl Draft<'_> {
             };
             self.check_movements(std::slice::from_ref(&movement))?;
             self.start_state(&movement, None);
+            self.start_guards(&definition.guards, begins_at);
         } else if start.input.is_some() {
             return Err(Rejection::UnusedInput);
         } else if start.starting_state_config.is_some() {
             let what = "the process type has no starting state";
             return Err(Rejection::InvalidOptions(what.to_owned()));
+        } else {
+            self.start_guards(&definition.guards, begins_at);
         }
         Ok(())
     }
@@ -213,7 +217,7 @@ impl Draft<'_> {
             let what = format!("the wait has {commands} commands; the limit is {most}");
             return Err(Rejection::OverQuota(what));
         }
-        self.check_timers(&answer.request)?;
+        self.check_timers(answer.request.timers())?;
         for command in &answer.request.commands {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
@@ -223,11 +227,16 @@ impl Draft<'_> {
         }
         self.fold_attempts(seq, Api::WaitUntil);
         self.apply_effects(Publisher::State, &answer.effects);
-        let now = self.context.now;
-        let commands = answer.request.commands.iter().map(|command| WaitCommand {
+        self.begin_wait(seq, &answer.request, self.context.now, &answer.effects.warnings);
+        Ok(())
+    }
+
+    /// Begins the wait of a step. Delays of timers count from `from`.
+    pub(crate) fn begin_wait(&mut self, seq: StateSeq, request: &CommandRequest, from: Timestamp, warnings: &[String]) {
+        let commands = request.commands.iter().map(|command| WaitCommand {
             command_id: command.command_id.clone(),
             kind: match &command.kind {
-                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay },
+                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: from + *delay },
                 RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at },
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
@@ -245,14 +254,13 @@ impl Draft<'_> {
         });
         self.emit(Event::WaitStarted {
             seq,
-            waiting_type: answer.request.waiting_type,
+            waiting_type: request.waiting_type,
             commands: commands.collect(),
-            combinations: answer.request.combinations.clone(),
-            warnings: answer.effects.warnings.clone(),
+            combinations: request.combinations.clone(),
+            warnings: warnings.to_vec(),
         });
         self.complete_due_timers(seq);
         self.serve_waiting_states();
-        Ok(())
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
@@ -260,6 +268,7 @@ impl Draft<'_> {
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
         let aborted = self.steps_to_abort(&answer.effects, Some(seq))?;
+        self.check_noted(seq, &answer.decision)?;
         self.check_threads(answer.decision.most_next_states(), 1 + aborted.len())?;
         self.fold_attempts(seq, Api::Execute);
         self.apply_effects(Publisher::State, &answer.effects);
@@ -294,6 +303,9 @@ impl Draft<'_> {
     /// One due timer fires all due timers of its state. So one decision and one copy of the state suffice for many
     /// timers.
     fn timer_fired(&mut self, seq: StateSeq, position: u32) -> Result<(), Rejection> {
+        if position == STATE_BEGINS {
+            return self.static_wait_begins(seq);
+        }
         let command = match self.execution.states.get(&seq).map(|state| &state.phase) {
             Some(Phase::Waiting(wait)) => wait.commands.get(position as usize),
             _ => None,
@@ -405,9 +417,10 @@ impl Draft<'_> {
         let failed_id = state.id.clone();
         let input = state.input.clone();
         self.emit(Event::StateFailed { seq, api, attempt, failure: failure.clone() });
+        self.end_guards_of(seq);
         let proceed = match options.policy {
             FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
-            FailurePolicy::FailProcess | FailurePolicy::RaiseIncident => None,
+            FailurePolicy::FailProcess | FailurePolicy::RaiseIncident | FailurePolicy::Compensate => None,
         };
         // A state that the current registration does not list can't be proceeded to.
         match proceed.filter(|state_id| self.context.definition.states.contains_key(state_id)) {
@@ -419,6 +432,9 @@ impl Draft<'_> {
             }
             None => {
                 let reason = format!("step {failed_id} failed at attempt {attempt}: {}", failure.detail);
+                if options.policy == FailurePolicy::Compensate {
+                    return self.compensate(reason);
+                }
                 self.close(ProcessStatus::Failed, Some(reason));
             }
         }
@@ -427,7 +443,7 @@ impl Draft<'_> {
     fn follow(&mut self, seq: Option<StateSeq>, decision: &Decision, warnings: &[String]) {
         let decision = match decision {
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
-                if queues.iter().all(|queue| self.execution.queue_is_empty(queue)) {
+                if queues.iter().all(|queue| self.execution.queue_is_empty(queue) && !self.is_held_by_guard(queue)) {
                     &Decision::Close { close_type: *close_type, output: output.clone() }
                 } else {
                     &Decision::NextStates(otherwise.clone())
@@ -438,6 +454,7 @@ impl Draft<'_> {
         match decision {
             Decision::NextStates(movements) => {
                 self.complete_state(seq, None, warnings);
+                self.note_for_compensation(seq, None);
                 for movement in movements {
                     self.start_state(movement, None);
                 }
@@ -448,9 +465,12 @@ impl Draft<'_> {
                     self.emit(Event::ResultGiven { seq, output: output.clone() });
                 }
                 self.complete_state(seq, Some(*close_type), warnings);
+                self.note_for_compensation(seq, Some(*close_type));
                 match close_type {
+                    CloseType::Compensate => self.compensate("the worker decided to compensate the process".to_owned()),
+                    // Inside of a compensation, only the thread ends.
                     CloseType::GracefulComplete => {
-                        if !self.execution.completing {
+                        if !self.execution.completing && !self.execution.compensation.begun {
                             self.emit(Event::CompletionRequested {});
                         }
                         self.complete_if_last();
@@ -469,11 +489,14 @@ impl Draft<'_> {
     fn complete_state(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>, warnings: &[String]) {
         if let Some(seq) = seq {
             self.emit(Event::StateCompleted { seq, close_type, warnings: warnings.to_vec() });
+            self.end_guards_of(seq);
         }
     }
 
     pub(crate) fn complete_if_last(&mut self) {
-        if self.execution.completing && self.execution.live_threads == 0 {
+        if self.execution.compensation.begun && self.execution.live_threads == 0 {
+            self.compensate_next();
+        } else if self.execution.completing && self.execution.live_threads == 0 {
             self.close(ProcessStatus::Completed, None);
         }
     }
@@ -481,7 +504,7 @@ impl Draft<'_> {
     /// Aborted calls keep their last failure. So unrecorded attempts are folded first, in the order of the states. For
     /// replay to agree, an execution that may close is loaded with each state that has failed more than
     /// [`RECORDED_ATTEMPTS`] times.
-    fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
+    pub(crate) fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
         let states: Vec<_> = self.execution.states.keys().copied().collect();
         for seq in states {
             self.fold_attempts(seq, Api::WaitUntil);
@@ -491,17 +514,40 @@ impl Draft<'_> {
     }
 
     pub(crate) fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
+        self.start_step(movement, recovery, None);
+    }
+
+    /// Starts a step. `compensates`: the step that it undoes.
+    pub(crate) fn start_step(
+        &mut self,
+        movement: &StateMovement,
+        recovery: Option<Recovery>,
+        compensates: Option<StateExecutionId>,
+    ) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
-        let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
+        let definition = self.context.definition;
+        let config = definition.options_of(&movement.state_id, movement.config.as_deref());
+        let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
+        let guard = wait.is_some() && self.starts_as_guard(&movement.state_id);
+        let seq = StateSeq(self.execution.next_state);
+        let (now, not_before) = (self.context.now, movement.begin.not_before(self.context.now));
         self.emit(Event::StateStarted {
-            seq: StateSeq(self.execution.next_state),
+            seq,
             state_execution_id: StateExecutionId { state_id: movement.state_id.clone(), number },
             input: movement.input.clone(),
             config: movement.config.clone(),
             recovery,
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
-            not_before: movement.begin.not_before(self.context.now),
+            static_wait: wait.is_some(),
+            guard,
+            compensates,
+            not_before,
         });
+        // Guards begin to wait before what they guard, so messages serve them first.
+        self.start_guards(definition.guards_of(&movement.state_id), not_before);
+        if let Some(request) = wait.filter(|_| not_before <= now) {
+            self.begin_wait(seq, request, now, &[]);
+        }
     }
 
     /// The options of a step: its own over the registered ones.
@@ -575,13 +621,15 @@ impl Draft<'_> {
     pub(crate) fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
+            // The wait of a guard ends at the end of the command.
+            && !wait.guard
         {
             self.complete_due_timers(seq);
-            self.emit(Event::WaitCompleted { seq });
+            self.emit(Event::WaitCompleted { seq, guards: None });
         }
     }
 
-    fn complete_due_timers(&mut self, seq: StateSeq) {
+    pub(crate) fn complete_due_timers(&mut self, seq: StateSeq) {
         let open = self.execution.states.get(&seq).into_iter().flat_map(|state| state.open_commands());
         let due: Vec<_> = open.filter(|(_, command)| self.is_due(command)).map(|(position, _)| position).collect();
         for command in due {
@@ -706,8 +754,7 @@ impl Draft<'_> {
     }
 
     /// Checks the limit on timers.
-    fn check_timers(&self, request: &CommandRequest) -> Result<(), Rejection> {
-        let new = request.commands.iter().filter(|command| command.is_timer()).count();
+    pub(crate) fn check_timers(&self, new: usize) -> Result<(), Rejection> {
         let most = self.context.quotas.threads;
         let after = self.execution.timers as usize + new;
         if new > 0 && after > most {
@@ -722,21 +769,27 @@ impl Draft<'_> {
             return Err(Rejection::InvalidAnswer("a decision names no next state".to_owned()));
         }
         let definition = self.context.definition;
+        let mut timers = 0;
         for StateMovement { state_id, config, .. } in movements {
             if !definition.states.contains_key(state_id) {
                 return Err(Rejection::UnknownState { name: state_id.clone(), known: definition.listed_states() });
             }
-            if let Some(options) = config
-                && let Err(UnknownName { at, what }) = definition.check_options(options, self.context.mapping)
-            {
+            let checked = config.as_deref().map_or(Ok(()), |options| {
+                let checked = definition.check_options(options, self.context.mapping);
+                checked.and_then(|()| definition.check_static_wait(state_id, Some(options)))
+            });
+            if let Err(UnknownName { at, what }) = checked {
                 return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));
             }
             let limit = self.context.quotas.call_timeout;
             if let Some(longer) = config.as_ref().and_then(|options| options.longer_call(limit)) {
                 return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
+            timers += definition.static_wait(state_id, config.as_deref()).map_or(0, CommandRequest::most_timers);
+            let guards = definition.guards_of(state_id).iter().filter_map(|guard| definition.static_wait(guard, None));
+            timers += guards.map(CommandRequest::timers).sum::<usize>();
         }
-        Ok(())
+        self.check_timers(timers)
     }
 
     fn pause(&mut self, pause: &Pause) {

@@ -41,6 +41,9 @@ pub struct Definition {
     /// Treat an answer with an unknown key as a failed attempt.
     #[serde(skip_serializing_if = "is_default")]
     pub strict_answers: bool,
+    /// The guards that wait while a process runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<String>,
     /// Priority of processes whose start gives none: see [`Execution::priority`](crate::Execution::priority).
     #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,
@@ -118,9 +121,9 @@ impl Definition {
     pub fn needs_worker(&self) -> Option<String> {
         let lacks = |(id, state): (&String, &StateConfig)| match (&state.execute_function, &state.wait_until_function) {
             (None, _) => Some(format!("state {id:?} has no executeFunction")),
-            (_, None) if !state.skip_wait_until.unwrap_or(false) => {
-                Some(format!("state {id:?} has neither waitUntilFunction nor \"skipWaitUntil\": true"))
-            }
+            (_, None) if !state.skip_wait_until.unwrap_or(false) && state.command_request.is_none() => Some(format!(
+                "state {id:?} has neither waitUntilFunction nor commandRequest nor \"skipWaitUntil\": true"
+            )),
             _ => None,
         };
         let rpc = || self.rpcs.iter().flatten().find(|(_, rpc)| rpc.function.is_none());
@@ -170,6 +173,11 @@ impl Definition {
         ] {
             self.check_local_loading(key, loading.as_ref())?;
         }
+        self.check_queues(options)?;
+        if let Some(state_id) = options.compensation_state_id.as_ref().filter(|id| !self.states.contains_key(*id)) {
+            let what = format!("{state_id:?} is not listed in states; known are {}", self.listed_states());
+            return Err(UnknownName { at: "compensationStateId".to_owned(), what });
+        }
         let Some(recovery) = &options.state_failure_recovery_options else { return Ok(()) };
         let fault = |fault: UnknownName| fault.under("stateFailureRecoveryOptions");
         if let Some(state_id) = &recovery.state_failure_proceed_state_id
@@ -178,12 +186,11 @@ impl Definition {
             let what = format!("{state_id:?} is not listed in states; known are {}", self.listed_states());
             return Err(fault(UnknownName { at: "stateFailureProceedStateId".to_owned(), what }));
         }
-        match &recovery.state_failure_proceed_state_config {
-            Some(options) => self
-                .check_options(options, mapping)
-                .map_err(|unknown| fault(unknown.under("stateFailureProceedStateConfig"))),
-            None => Ok(()),
-        }
+        let Some(options) = &recovery.state_failure_proceed_state_config else { return Ok(()) };
+        let to = recovery.state_failure_proceed_state_id.as_deref();
+        self.check_options(options, mapping)
+            .and_then(|()| to.map_or(Ok(()), |state_id| self.check_static_wait(state_id, Some(options))))
+            .map_err(|unknown| fault(unknown.under("stateFailureProceedStateConfig")))
     }
 
     /// Checks the local attributes in a loading policy; `key` is the place of the policy.

@@ -32,6 +32,15 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         recovery: Option<Recovery>,
         skip_wait_until: bool,
+        /// The options say what the state waits for. The wait begins at `not_before`.
+        #[serde(default, skip_serializing_if = "is_default")]
+        static_wait: bool,
+        /// The step waits beside what it guards, and is no thread.
+        #[serde(default, skip_serializing_if = "is_default")]
+        guard: bool,
+        /// The step that this one undoes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compensates: Option<StateExecutionId>,
         not_before: Timestamp,
     },
     /// Another start was merged into this execution, whose first call had not begun.
@@ -47,7 +56,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
     },
-    /// `waitUntil` was answered: the state waits.
+    /// `waitUntil` was answered, or a static wait has begun: the state waits.
     WaitStarted {
         seq: StateSeq,
         waiting_type: WaitingType,
@@ -77,9 +86,12 @@ pub enum Event {
         seq: StateSeq,
         command: u32,
     },
-    /// The wait is over, and `execute` is called next.
+    /// The wait is over, and `execute` is called next. A guard is a thread from now on.
     WaitCompleted {
         seq: StateSeq,
+        /// A step that the guard guards. None: it guards the process, or is no guard.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guards: Option<StateExecutionId>,
     },
     /// `execute` was answered: the thread went on or ended.
     StateCompleted {
@@ -201,6 +213,18 @@ pub enum Event {
         reason: Option<String>,
     },
     ProcessResumed {},
+    /// A step has completed, and a compensation undoes it by this state, with the step's input.
+    CompensationAdded {
+        seq: StateSeq,
+        /// The step.
+        of: StateExecutionId,
+        state_id: String,
+    },
+    /// The completed steps are undone, the latest first. Then the process fails.
+    CompensationStarted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     ProcessClosed {
         status: ProcessStatus,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -289,6 +313,6 @@ names! { Event {
     ProcessStarted, StateStarted, StartMerged, WaitStarted, CommandCompleted, GlobalMessagesTaken, TimerSkipped,
     WaitCompleted, StateCompleted, AttemptFailed, AttemptsFolded, CallRepeated, RetryRequested, IncidentRaised,
     StateFailed, StateAborted, LocalAttributesWritten, GlobalAttributesWritten, ChildrenStarted, MessagesReceived,
-    GlobalMessagesPublished, RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed, ProcessClosed,
-    CommandRejected, Snapshot,
+    GlobalMessagesPublished, RpcApplied, CompletionRequested, ResultGiven, ProcessPaused, ProcessResumed,
+    CompensationAdded, CompensationStarted, ProcessClosed, CommandRejected, Snapshot,
 } }

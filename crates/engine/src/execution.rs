@@ -45,9 +45,12 @@ pub struct Execution {
     pub next_message: u64,
     /// The last number used, for each state id.
     pub state_numbers: BTreeMap<String, u32>,
-    /// Threads that have not ended.
+    /// Threads that have not ended. A guard that waits is no thread.
     #[serde(skip)]
     pub live_threads: u32,
+    /// Guards that wait.
+    #[serde(skip)]
+    pub waiting_guards: u32,
     /// Messages that were received and not yet consumed.
     #[serde(skip)]
     pub queued: QueuedTotal,
@@ -66,6 +69,9 @@ pub struct Execution {
     pub results: Vec<ProcessResult>,
     /// The current pause.
     pub pause: Option<Pause>,
+    /// What a compensation undoes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compensation: Compensation,
     /// Orders the due calls of one owner to one worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
     /// The process whose answer started this one.
@@ -102,6 +108,7 @@ impl Execution {
             next_message: 1,
             state_numbers: BTreeMap::new(),
             live_threads: 0,
+            waiting_guards: 0,
             queued: QueuedTotal::default(),
             timers: 0,
             completing: false,
@@ -111,6 +118,7 @@ impl Execution {
             local_attributes: BTreeMap::new(),
             results: Vec::new(),
             pause: None,
+            compensation: Compensation::default(),
             priority: 0,
             parent: None,
             has_children: false,
@@ -139,10 +147,16 @@ impl Execution {
 
     /// Counts threads, messages and timers. The execution must be loaded as a whole.
     pub fn recount(&mut self) {
-        let live = self.states.values().filter(|state| state.status().is_live());
-        self.live_threads = live.count() as u32;
+        (self.live_threads, self.waiting_guards) = self.loaded_threads_and_guards();
         self.timers = self.states.values().flat_map(|state| state.open_timers()).count() as u32;
         self.queued = QueuedTotal::of(self.queues.values().flatten());
+    }
+
+    /// How many threads are loaded, and how many guards that wait.
+    pub fn loaded_threads_and_guards(&self) -> (u32, u32) {
+        let live = || self.states.values().filter(|state| state.status().is_live());
+        let guards = live().filter(|state| state.is_waiting_guard()).count();
+        ((live().count() - guards) as u32, guards as u32)
     }
 
     /// The loaded waiting states, longest waiting first.
@@ -187,6 +201,30 @@ impl Pause {
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
+}
+
+/// The completed steps that a compensation undoes, and how far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compensation {
+    /// In the order of their completion. The last one is undone first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub noted: Vec<NotedStep>,
+    /// The compensation has begun.
+    #[serde(skip_serializing_if = "is_default")]
+    pub begun: bool,
+    /// The step that is being undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<StateExecutionId>,
+}
+
+/// A completed step, and the state that undoes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotedStep {
+    pub seq: StateSeq,
+    pub of: StateExecutionId,
+    pub state_id: String,
 }
 
 /// Counts the messages in all local queues of an execution.
@@ -314,12 +352,23 @@ impl StateExecution {
         })
     }
 
-    /// Open timer commands: position and due time.
+    /// Open timer commands, with position and due time. A static wait that has not begun has one, [`STATE_BEGINS`].
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
-        self.open_commands().filter_map(|(position, command)| match command.kind {
+        let commands = self.open_commands().filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
-        })
+        });
+        self.begins_at().map(|at| (STATE_BEGINS, at)).into_iter().chain(commands)
+    }
+
+    /// Whether the step is a guard that waits.
+    pub fn is_waiting_guard(&self) -> bool {
+        matches!(&self.phase, Phase::Waiting(wait) if wait.guard)
+    }
+
+    /// When the static wait begins, if it has not begun.
+    pub fn begins_at(&self) -> Option<Timestamp> {
+        if let Phase::Waiting(wait) = &self.phase { wait.begins_at } else { None }
     }
 
     /// The call that the state is at, including a call with an incident.
@@ -508,7 +557,19 @@ pub struct Wait {
     /// Positions in `commands`, for `AnyCombination`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub combinations: Vec<Vec<u32>>,
+    /// When a static wait begins, and gets its commands. None: the wait has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins_at: Option<Timestamp>,
+    /// The wait of a guard.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guard: bool,
+    /// A step that the guard guarded when its wait ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guards: Option<StateExecutionId>,
 }
+
+/// The command number of the timer that begins a static wait. No command of a wait has it.
+pub const STATE_BEGINS: u32 = i32::MAX as u32;
 
 /// One command of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -68,8 +68,8 @@ impl StateExecution {
 impl Draft<'_> {
     /// Offers the free messages of the context to a waiting state.
     pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
-        match self.execution.states.get(&seq).map(|state| state.status()) {
-            Some(StateStatus::Waiting) => {
+        match self.execution.states.get(&seq) {
+            Some(state) if state.status() == StateStatus::Waiting && state.begins_at().is_none() => {
                 self.take_global_messages(seq);
                 self.end_wait_if_satisfied(seq);
                 Ok(())

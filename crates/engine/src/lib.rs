@@ -38,6 +38,8 @@
 //!      from each of the three:        ProcessClosed ──────────────────────────▶ ABORTED
 //! ```
 //!
+//! A state with a static wait starts in `WAITING`, and its commands come with `WaitStarted`.
+//!
 //! In `WAIT_UNTIL` and `EXECUTE` the handler is called, and called again after a failed attempt. In `WAITING` the step
 //! is only a row. A wait that can end at once ends in the same decision. The effects of an answer (attributes,
 //! messages) have events of their own, before the event that ends the call.
@@ -68,6 +70,9 @@
 //! | `decide.rs`, `global_queues.rs` | which events follow from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `compensation.rs` | undoes what completed steps did |
+//! | `guards.rs` | guards: states that wait beside others, and may end them |
+//! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `children.rs`, `family.rs` | processes that an answer starts, and their parent |
 //! | `merge.rs` | how a start is merged into another one |
@@ -78,29 +83,34 @@ mod abort;
 mod apply;
 mod children;
 mod command;
+mod compensation;
 mod decide;
 mod definition;
 mod event;
 mod execution;
 mod family;
 mod global_queues;
+mod guards;
 mod json;
 mod merge;
 mod options;
 mod replay;
 mod retry;
+mod static_wait;
 mod types;
 mod wait;
 
 pub use apply::FIRST_STATE;
 pub use children::NewChildren;
 pub use command::*;
+pub use compensation::MOST_COMPENSATIONS;
 pub use decide::{Context, Quotas, decide};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;
 pub use family::*;
 pub use global_queues::*;
+pub use guards::{MOST_GUARDS, Unloaded};
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
@@ -108,4 +118,5 @@ pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
+pub use static_wait::MOST_COMMANDS;
 pub use types::*;

@@ -2,7 +2,7 @@
 //! checked here.
 
 use crate::words;
-use crate::{Api, Duration};
+use crate::{Api, CommandRequest, Duration};
 use serde::{Deserialize, Serialize};
 
 /// How failed calls are retried. Absent fields have the defaults of [`RetryPolicy::default`].
@@ -42,6 +42,8 @@ words! {
         ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
         /// The state stays at its call until an operator requests a retry.
         RaiseIncident = "RAISE_INCIDENT",
+        /// What the completed steps did is undone, and then the process fails.
+        Compensate = "COMPENSATE_PROCESS",
     }
 }
 
@@ -143,6 +145,18 @@ pub struct StateConfig {
     pub wait_until_load_local_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_load_local_attributes: Option<Loading>,
+    /// What the state waits for, in place of a call of `waitUntil`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_request: Option<Box<CommandRequest>>,
+    /// The guards that wait while a step of the state lives. Only registered states have guards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guards: Option<Vec<String>>,
+    /// Whether the state, as a guard, ends what it guards when its wait ends. Only registered states have this option.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupting: Option<bool>,
+    /// The state that undoes what a completed step of this state did. Only registered states have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compensation_state_id: Option<String>,
     /// Functions of the database that are handlers instead of a worker: schema and name, quoted as in SQL. Only
     /// registered states have them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,6 +225,10 @@ impl StateConfig {
             execute_load_global_attributes,
             wait_until_load_local_attributes,
             execute_load_local_attributes,
+            command_request,
+            guards,
+            interrupting,
+            compensation_state_id,
             wait_until_function,
             execute_function,
         )

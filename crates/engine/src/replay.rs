@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Replaces the events of an execution up to its number. It holds the running execution at that event. Of the ended
-/// states, it holds only the one that failed last.
+/// states, it holds only the one that failed last, and those that a compensation would undo.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
@@ -135,11 +135,11 @@ impl Replay {
             _ => None,
         };
         let last_failed = execution.states.values().filter_map(failed_at).max().map(|(_, seq)| seq);
-        let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) = execution
-            .states
-            .clone()
-            .into_iter()
-            .partition(|(seq, state)| state.status().is_live() || Some(*seq) == last_failed);
+        let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            execution.states.clone().into_iter().partition(|(seq, state)| {
+                let is_noted = || execution.compensation.noted.iter().any(|noted| noted.seq == *seq);
+                state.status().is_live() || Some(*seq) == last_failed || is_noted()
+            });
         let mut message_ids = self.earlier_message_ids;
         for (queue, id) in &execution.message_ids {
             message_ids.add(queue, id);
@@ -153,6 +153,7 @@ impl Replay {
                 id: ExecutionId::default(),
                 next_event: 0,
                 live_threads: 0,
+                waiting_guards: 0,
                 queued: QueuedTotal::default(),
                 timers: 0,
                 message_ids: BTreeSet::new(),

@@ -40,6 +40,23 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
     }
 
+    /// The moment that [`Timestamp::iso8601`] has written so.
+    pub(crate) fn of_iso8601(text: &str) -> Option<Self> {
+        let (year, rest) = text.strip_suffix('Z')?.split_at_checked(text.rfind('T')?.checked_sub(6)?)?;
+        let mut numbers = rest.split(['-', 'T', ':', '.']).skip(1).map(|digits| digits.parse::<i64>().ok());
+        let mut number = || numbers.next().flatten();
+        let (month, day, hour, minute, second, micros) =
+            (number()?, number()?, number()?, number()?, number()?, number()?);
+        // Days from civil: the inverse of the algorithm above.
+        let year = year.parse::<i64>().ok()? - i64::from(month <= 2);
+        let era = year.div_euclid(400);
+        let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+        let year_of_era = year.rem_euclid(400);
+        let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+        let seconds = days.checked_mul(86_400)?.checked_add(hour * 3600 + minute * 60 + second)?;
+        Some(Self(seconds.checked_mul(1_000_000)?.checked_add(micros)?))
+    }
+
     /// The moment that is earlier by this duration.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by.0))
@@ -283,6 +300,7 @@ words! {
         GracefulComplete = "GRACEFUL_COMPLETE_PROCESS",
         ForceComplete = "FORCE_COMPLETE_PROCESS",
         ForceFail = "FORCE_FAIL_PROCESS",
+        Compensate = "COMPENSATE_PROCESS",
         DeadEnd = "DEAD_END",
     }
 }

@@ -79,7 +79,8 @@ fn the_runs_get_everywhere() {
         MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow MoveState MergeStart Pause Resume PauseEnds Stop Fail ProcessStarted \
         StateStarted StartMerged WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
         AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed StateAborted LocalAttributesWritten \
-        GlobalAttributesWritten ChildrenStarted MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven ProcessPaused ProcessResumed";
+        GlobalAttributesWritten ChildrenStarted MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven ProcessPaused ProcessResumed \
+        CompensationAdded CompensationStarted";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));
     let refusals = "NotRunning Stale InvalidAnswer InvalidOptions UnusedInput UnknownState UnknownQueue \
         UnknownGlobalQueue UnknownLocalAttribute UnknownGlobalAttribute UnknownFunction NoTimer";

@@ -7,6 +7,22 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use xdb_engine::*;
 
+/// A request with commands of all kinds.
+fn static_request(text: &str, seconds: f64) -> CommandRequest {
+    let kinds = [
+        RequestedKind::TimerAfter(Duration::from_seconds(seconds)),
+        RequestedKind::TimerAt(Timestamp((seconds * 1e11) as i64 - 40_000_000_000_000_000)),
+        RequestedKind::LocalQueue { queue: text.to_owned(), at_least: 1, at_most: 7 },
+        RequestedKind::GlobalQueue { queue: text.to_owned(), key: Some(text.to_owned()), at_least: 2, at_most: 2 },
+    ];
+    let command = |(at, kind)| RequestedCommand { command_id: Some(format!("{text}{at}")), kind };
+    CommandRequest {
+        waiting_type: WaitingType::AnyCombination,
+        commands: kinds.into_iter().enumerate().map(command).collect(),
+        combinations: vec![vec![0, 3], vec![2]],
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -14,7 +30,12 @@ proptest! {
     fn texts_of_any_kind_survive_in_events(text in any::<String>(), number in "-?[1-9][0-9]{0,40}\\.[0-9]{0,20}0", seconds in 0.0f64..1e6) {
         let text_json = json(&serde_json::to_string(&text).unwrap());
         let number = json(&number);
-        let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
+        let request = static_request(&text, seconds);
+        let config = StateConfig {
+            execute_api_timeout_seconds: Some(seconds),
+            command_request: Some(Box::new(request)),
+            ..attempts(3)
+        };
         for event in [
             Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None, priority: 0, started_by: None },
             Event::StateStarted {
@@ -24,6 +45,9 @@ proptest! {
                 config: Some(Box::new(config)),
                 recovery: None,
                 skip_wait_until: false,
+                static_wait: true,
+                guard: true,
+                compensates: Some(StateExecutionId { state_id: text.clone(), number: 2 }),
                 not_before: Timestamp(-1),
             },
             Event::StartMerged { input: Some(number.clone()), without_input: false, not_before: Timestamp(5), timeout_at: Some(Timestamp(-7)) },
@@ -55,6 +79,8 @@ proptest! {
             },
             Event::ResultGiven { seq: None, output: Json::null() },
             Event::CompletionRequested {},
+            Event::CompensationAdded { seq: StateSeq(3), of: StateExecutionId { state_id: text.clone(), number: 1 }, state_id: text.clone() },
+            Event::CompensationStarted { reason: Some(text.clone()) },
             Event::ProcessClosed { status: ProcessStatus::Failed, reason: Some(text.clone()) },
         ] {
             let (name, details) = event.to_parts();

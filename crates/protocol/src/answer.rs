@@ -64,7 +64,8 @@ impl<'r> AnswerReader<'r> {
 pub fn decode_wait_until(body: &[u8], limits: &AnswerLimits) -> Result<WaitUntilAnswer, String> {
     let ((request, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("commandRequest"))?;
-        let request = object.required("commandRequest", |text| command_request(text, reader))?;
+        let request =
+            object.required("commandRequest", |text| command_request(text, UnknownKeys::Noted(reader.unknown)))?;
         Ok((request, effects(&mut object, reader)?))
     })?;
     Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
@@ -393,13 +394,17 @@ fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Parsed<GlobalPublis
     })
 }
 
-fn command_request(text: &str, reader: AnswerReader<'_>) -> Parsed<CommandRequest> {
-    let mut object = reader
-        .object(text, &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"])?;
+const COMMAND_REQUEST: &[&str] =
+    &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"];
+const GLOBAL_QUEUE_COMMAND: &[&str] = &["commandId", "queueName", "key", "count", "atLeast", "atMost"];
+
+/// Reads what a state waits for.
+pub(crate) fn command_request(text: &str, unknown: UnknownKeys<'_>) -> Parsed<CommandRequest> {
+    let mut object = Object::read(text, unknown)?.knowing(COMMAND_REQUEST);
     let waiting_type = object.required_word("waitingType", WaitingType::WORDS, WaitingType::parse)?;
-    let mut commands = object.list_of("timerCommands", |text| timer_command(text, reader))?;
-    commands.extend(object.list_of("localQueueCommands", |text| local_queue_command(text, reader))?);
-    commands.extend(object.list_of("globalQueueCommands", |text| global_queue_command(text, reader))?);
+    let mut commands = object.list_of("timerCommands", |text| timer_command(text, unknown))?;
+    commands.extend(object.list_of("localQueueCommands", |text| local_queue_command(text, unknown))?);
+    commands.extend(object.list_of("globalQueueCommands", |text| global_queue_command(text, unknown))?);
     let mut combinations = Vec::new();
     match waiting_type {
         WaitingType::Empty if !commands.is_empty() => {
@@ -418,7 +423,7 @@ fn command_request(text: &str, reader: AnswerReader<'_>) -> Parsed<CommandReques
             }
         }
     }
-    Ok(CommandRequest { waiting_type, commands, combinations })
+    object.finish(CommandRequest { waiting_type, commands, combinations })
 }
 
 fn positions_by_id(commands: &[RequestedCommand]) -> Parsed<BTreeMap<&str, u32>> {
@@ -452,8 +457,8 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Parsed<Vec<u32>> 
     Ok(unique.into_iter().collect())
 }
 
-fn timer_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
-    let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt"])?;
+fn timer_command(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RequestedCommand> {
+    let mut object = Object::read(text, unknown)?.knowing(&["commandId", "delayInSeconds", "fireAt"]);
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
     let fire_at = object.optional("fireAt", moment)?;
@@ -463,7 +468,7 @@ fn timer_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedComman
         (None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt")),
         (Some(_), Some(_)) => return Err(Fault::new("has both delayInSeconds and fireAt")),
     };
-    Ok(RequestedCommand { command_id, kind })
+    object.finish(RequestedCommand { command_id, kind })
 }
 
 fn moment(text: &str) -> Parsed<Timestamp> {
@@ -479,21 +484,21 @@ pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
     i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| "is too far away".to_owned())
 }
 
-fn local_queue_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
-    let mut object = reader.object(text, &["commandId", "queueName", "count", "atLeast", "atMost"])?;
+fn local_queue_command(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RequestedCommand> {
+    let mut object = Object::read(text, unknown)?.knowing(&["commandId", "queueName", "count", "atLeast", "atMost"]);
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let (at_least, at_most) = bounds(&mut object)?;
-    Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
+    object.finish(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
 }
 
-fn global_queue_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
-    let mut object = reader.object(text, &["commandId", "queueName", "key", "count", "atLeast", "atMost"])?;
+fn global_queue_command(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RequestedCommand> {
+    let mut object = Object::read(text, unknown)?.knowing(GLOBAL_QUEUE_COMMAND);
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let key = object.optional("key", name)?;
     let (at_least, at_most) = bounds(&mut object)?;
-    Ok(RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } })
+    object.finish(RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } })
 }
 
 /// The minimum and maximum of messages that a queue command takes.

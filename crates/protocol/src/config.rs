@@ -1,5 +1,6 @@
 //! Reads state options, in definitions, start options and state movements.
 
+use crate::answer::command_request;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word, wrong_number,
 };
@@ -23,8 +24,10 @@ const STATE_CONFIG: &[&str] = &[
     "executeLoadGlobalAttributes",
     "waitUntilLoadLocalAttributes",
     "executeLoadLocalAttributes",
+    "commandRequest",
 ];
-const FUNCTIONS: [&str; 2] = ["waitUntilFunction", "executeFunction"];
+/// Keys that only the options of a registered state have.
+const REGISTERED: [&str; 5] = ["waitUntilFunction", "executeFunction", "guards", "interrupting", "compensationStateId"];
 const RETRY_POLICY: &[&str] = &[
     "initialIntervalSeconds",
     "backoffCoefficient",
@@ -44,14 +47,21 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Parsed<State
 pub(crate) fn registered_state_config(text: &str) -> Parsed<StateConfig> {
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
-    let [wait_until, execute] = FUNCTIONS;
-    let (wait_until_function, execute_function) = (object.optional(wait_until, name)?, object.optional(execute, name)?);
-    object.finish(StateConfig { wait_until_function, execute_function, ..options })
+    let [wait_until, execute, guards, interrupting, compensation] = REGISTERED;
+    let registered = StateConfig {
+        wait_until_function: object.optional(wait_until, name)?,
+        execute_function: object.optional(execute, name)?,
+        guards: object.optional(guards, |text| list(text, name))?,
+        interrupting: object.optional(interrupting, boolean)?,
+        compensation_state_id: object.optional(compensation, name)?,
+        ..options
+    };
+    object.finish(registered)
 }
 
 fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Parsed<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
-    if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
+    if let Some(function) = REGISTERED.into_iter().find(|key| object.has_any(&[*key])) {
         return Err(Fault::new("is only allowed for the states of a definition").at(function));
     }
     let options = options(&mut object, unknown, levels_left)?;
@@ -75,6 +85,10 @@ fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize
         execute_load_global_attributes: object.optional("executeLoadGlobalAttributes", load)?,
         wait_until_load_local_attributes: object.optional("waitUntilLoadLocalAttributes", load)?,
         execute_load_local_attributes: object.optional("executeLoadLocalAttributes", load)?,
+        command_request: object.optional("commandRequest", |text| command_request(text, unknown))?.map(Box::new),
+        guards: None,
+        interrupting: None,
+        compensation_state_id: None,
         wait_until_function: None,
         execute_function: None,
     })

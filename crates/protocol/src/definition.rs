@@ -135,6 +135,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
         retention_seconds: object.optional("retentionSeconds", retention)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
+        guards: object.list_of("guards", name)?,
         priority: object.optional("priority", priority)?.unwrap_or_default(),
     };
     object.finish(definition)
@@ -309,8 +310,11 @@ fn check_references(definition: &Definition) -> Parsed<()> {
     refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;
     for (state_id, config) in &definition.states {
         let checked = definition.check_options(config, &definition.global_attributes);
+        let checked = checked.and_then(|()| definition.check_static_wait(state_id, None));
+        let checked = checked.and_then(|()| definition.check_guards(definition.guards_of(state_id)));
         checked.map_err(|fault| unknown(fault).at(state_id).at("states"))?;
     }
+    definition.check_guards(&definition.guards).map_err(unknown)?;
     for (rpc_name, config) in definition.rpcs.iter().flatten() {
         let (global, local) = (config.load_global_attributes.as_ref(), config.load_local_attributes.as_ref());
         check_global_loading(&definition.global_attributes, "loadGlobalAttributes", global)

@@ -116,6 +116,10 @@ pub struct CallContext<'a> {
     pub parent: Option<&'a StartedBy>,
     /// The failed step, if this state recovers from one.
     pub recovery: Option<&'a Recovery>,
+    /// A step that this state guarded, if it is a guard.
+    pub guards: Option<&'a StateExecutionId>,
+    /// The step that is being undone.
+    pub compensates: Option<&'a StateExecutionId>,
 }
 
 impl CallContext<'_> {
@@ -291,6 +295,12 @@ impl Writer {
                 body.field("recoverFromStateExecutionId", state_execution_id);
                 body.field("recoverFromApi", api);
                 body.field("recoverFromError", RecoveredError { status: *status, error_type, detail });
+            }
+            if let Some(guards) = context.guards {
+                body.field("guards", guards);
+            }
+            if let Some(compensates) = context.compensates {
+                body.field("compensates", compensates);
             }
         });
     }

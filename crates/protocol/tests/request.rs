@@ -29,6 +29,8 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
         shard: None,
         parent: None,
         recovery: None,
+        guards: None,
+        compensates: None,
     }
 }
 

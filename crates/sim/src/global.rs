@@ -63,7 +63,7 @@ impl GlobalQueues {
                     }
                 }
             }
-            Event::WaitCompleted { seq } => self.waiting.retain(|waiting| *waiting != (id, *seq)),
+            Event::WaitCompleted { seq, .. } => self.waiting.retain(|waiting| *waiting != (id, *seq)),
             Event::StateCompleted { seq, .. } => {
                 self.messages.retain(|_, stored| stored.taken.is_none_or(|(by, _)| by != (id, *seq)));
             }

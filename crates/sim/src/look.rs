@@ -39,6 +39,7 @@ impl Simulator {
             "pause": execution.pause.as_ref().map(pause),
             "typePause": type_pause.map(pause),
             "completing": execution.completing.then_some(true),
+            "compensating": execution.compensation.begun.then_some(true),
             "liveThreads": execution.live_threads,
             "threads": live.map(|state| self.thread(run, state)).collect::<Vec<_>>(),
             "lastFailure": last.map(|(last, state)| failure(last, Some(&state.id))),

@@ -138,8 +138,15 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
     let found = [Process::of(execution, shard)?];
     let mut expected = all(&PROCESSES, &found);
     if !has_history {
-        expected.columns =
-            vec!["next_state", "live_threads", "queued_messages", "queued_bytes", "timers", "state_numbers"];
+        expected.columns = vec![
+            "next_state",
+            "live_threads",
+            "queued_messages",
+            "queued_bytes",
+            "timers",
+            "state_numbers",
+            "waiting_guards",
+        ];
     }
     Ok(expected)
 }

@@ -21,12 +21,20 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
         Some(Closed { reason: None, .. }) => {}
     }
     is.same("pause", &execution.pause, &model.pause);
+    let noted = model.noted.iter().map(|(seq, state_id)| (*seq, model.id(*seq), state_id.clone()));
+    let noted_here =
+        execution.compensation.noted.iter().map(|noted| (noted.seq, noted.of.clone(), noted.state_id.clone()));
+    is.same("noted steps", noted_here.collect::<Vec<_>>(), noted.collect());
+    is.same("compensation", execution.compensation.begun, model.compensating);
+    is.same("undone step", &execution.compensation.of, &model.undoes);
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
     is.same("priority", execution.priority, priority);
     is.same("parent", &execution.parent, &model.begun.as_ref().and_then(|begun| begun.parent.clone()));
     is.same("has children", execution.has_children, !model.children.is_empty());
     is.same("graceful completion", execution.completing, model.completing);
-    is.same("live threads", execution.live_threads as usize, model.live().len());
+    is.same("live threads", execution.live_threads as usize, model.threads());
+    let guards = model.live().len() - model.threads();
+    is.same("guards that wait", execution.waiting_guards as usize, guards);
     let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();
     is.same("timers", execution.timers as usize, timers);
     is.same("next state", execution.next_state as usize, model.states.len() + 1);
@@ -105,6 +113,10 @@ fn compare_state(is: &mut Differences, model: &Model, seq: StateSeq, state: &Sta
             compare_call(is, call, there);
             compare_wait(is, model, seq, results.as_ref(), expected.wait.as_ref());
         }
+        (Phase::Waiting(wait), Place::ToBegin(at), None) => {
+            is.same("begin of a wait", wait.begins_at, Some(*at));
+            is.same("commands of a wait that has not begun", &wait.commands, &Vec::new());
+        }
         (Phase::Waiting(wait), Place::Waiting, None) => {
             compare_wait(is, model, seq, Some(wait), expected.wait.as_ref())
         }
@@ -135,6 +147,9 @@ fn compare_wait(is: &mut Differences, model: &Model, seq: StateSeq, wait: Option
         (None, None) => return,
         (wait, expected) => return is.0.push(format!("command results: {wait:?}, the model has {expected:?}")),
     };
+    let state = model.state(seq).expect("it is one of the model's");
+    is.same("guard", wait.guard, state.guard);
+    is.same("what it guards", &wait.guards, &state.guards);
     is.same("begin of the wait", wait.since, expected.since);
     is.same("waiting type", wait.waiting_type, expected.request.waiting_type);
     is.same("combinations", &wait.combinations, &expected.request.combinations);
@@ -173,7 +188,7 @@ fn compare_order(is: &mut Differences, model: &Model, execution: &Execution) {
         .states
         .values()
         .filter_map(|state| match &state.phase {
-            Phase::Waiting(wait) => Some((wait.order, state.seq)),
+            Phase::Waiting(wait) if wait.begins_at.is_none() => Some((wait.order, state.seq)),
             _ => None,
         })
         .collect();

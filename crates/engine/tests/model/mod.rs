@@ -37,6 +37,11 @@ pub struct Model {
     /// All processes that answers have started.
     pub children: Vec<Child>,
     pub pause: Option<Pause>,
+    /// Completed steps that a compensation undoes, each with the state that does so.
+    pub noted: Vec<(StateSeq, String)>,
+    pub compensating: bool,
+    /// The step that is being undone.
+    pub undoes: Option<StateExecutionId>,
     waits_begun: u64,
 }
 
@@ -75,6 +80,10 @@ pub struct State {
     pub recovery: Option<Recovery>,
     pub started_at: Timestamp,
     pub place: Place,
+    /// The step has started as a guard.
+    pub guard: bool,
+    /// What the guard guarded when its wait ended.
+    pub guards: Option<StateExecutionId>,
     /// The wait, also after it is over.
     pub wait: Option<Waiting>,
     pub ended: Option<(StateStatus, Timestamp)>,
@@ -82,6 +91,8 @@ pub struct State {
 
 #[derive(Clone, Debug)]
 pub enum Place {
+    /// A static wait begins at this time.
+    ToBegin(Timestamp),
     Call(Api, Call),
     Waiting,
 }
@@ -107,6 +118,20 @@ pub struct Call {
 }
 
 impl Call {
+    pub fn new(not_before: Timestamp) -> Self {
+        Self {
+            not_before,
+            failures: Vec::new(),
+            unregistered: None,
+            repeats: 0,
+            same_requests: 0,
+            applied: 0,
+            merged: 0,
+            stands: false,
+            resolved: Vec::new(),
+        }
+    }
+
     /// The failures since the last resolved incident.
     pub fn since_resolved(&self) -> &[LastFailure] {
         &self.failures[self.resolved.last().copied().unwrap_or(0)..]
@@ -187,6 +212,17 @@ impl Model {
         self.seqs().into_iter().filter(|seq| self.state(*seq).is_some_and(|state| state.ended.is_none())).collect()
     }
 
+    /// Whether the step is a guard that waits.
+    pub fn waits_as_guard(&self, seq: StateSeq) -> bool {
+        let state = self.state(seq);
+        state.is_some_and(|state| state.guard && state.ended.is_none() && !matches!(state.place, Place::Call(..)))
+    }
+
+    /// The threads that have not ended: live steps, except guards that wait.
+    pub fn threads(&self) -> usize {
+        self.live().into_iter().filter(|seq| !self.waits_as_guard(*seq)).count()
+    }
+
     /// The call of this API, if the state is at it and it has no incident.
     pub fn call(&self, seq: StateSeq, api: Api) -> Option<&Call> {
         match self.state(seq) {
@@ -198,7 +234,7 @@ impl Model {
     fn call_mut(&mut self, seq: StateSeq) -> &mut Call {
         match &mut self.state_mut(seq).place {
             Place::Call(_, call) => call,
-            Place::Waiting => panic!("{seq:?} is at no call"),
+            Place::ToBegin(_) | Place::Waiting => panic!("{seq:?} is at no call"),
         }
     }
 

@@ -179,6 +179,7 @@ fn state_id() -> impl Strategy<Value = String> {
     prop_oneof![
         60 => prop::sample::select(&["A", "B", "C"][..]),
         3 => Just("D"),
+        4 => prop::sample::select(&["N", "R", "P"][..]),
         1 => Just("Nowhere"),
     ]
     .prop_map(str::to_owned)
@@ -352,6 +353,18 @@ fn request() -> impl Strategy<Value = CommandRequest> {
     )
 }
 
+/// Its stored form has names in place of positions.
+fn static_wait() -> impl Strategy<Value = CommandRequest> {
+    request().prop_map(|mut request| {
+        if request.waiting_type == WaitingType::AnyCombination {
+            for (at, command) in request.commands.iter_mut().enumerate() {
+                command.command_id = Some(format!("c{at}"));
+            }
+        }
+        request
+    })
+}
+
 fn retry_policy() -> impl Strategy<Value = RetryPolicy> {
     (
         prop::sample::select(&[0.0, 0.5, 1.0][..]),
@@ -380,15 +393,19 @@ fn loading() -> impl Strategy<Value = Option<Loading>> {
 
 fn config() -> impl Strategy<Value = StateConfig> {
     let one = || {
-        (option::of(any::<bool>()), option::of(retry_policy()), option::of(retry_policy()), loading()).prop_map(
+        let policies = (option::of(retry_policy()), option::of(retry_policy()));
+        let wait = option::weighted(0.15, static_wait().prop_map(Box::new));
+        (option::of(any::<bool>()), policies, loading(), wait).prop_map(
             |(
                 skip_wait_until,
-                wait_until_api_retry_policy,
-                execute_api_retry_policy,
+                (wait_until_api_retry_policy, execute_api_retry_policy),
                 execute_load_local_attributes,
+                command_request,
             )| {
                 StateConfig {
-                    skip_wait_until,
+                    // Mostly, options say in one way only what the state waits for.
+                    skip_wait_until: skip_wait_until.filter(|_| command_request.is_none()),
+                    command_request,
                     wait_until_api_retry_policy,
                     execute_api_retry_policy,
                     execute_load_local_attributes,
@@ -401,6 +418,7 @@ fn config() -> impl Strategy<Value = StateConfig> {
         1 => Just(FailurePolicy::FailProcess),
         2 => Just(FailurePolicy::ProceedToConfiguredState),
         2 => Just(FailurePolicy::RaiseIncident),
+        1 => Just(FailurePolicy::Compensate),
     ];
     let recovery = (policy, state_id(), option::of(one())).prop_map(|(policy, to, config)| FailureRecovery {
         policy,
@@ -409,6 +427,27 @@ fn config() -> impl Strategy<Value = StateConfig> {
     });
     (one(), option::of(recovery))
         .prop_map(|(config, recovery)| StateConfig { state_failure_recovery_options: recovery, ..config })
+}
+
+/// Options of a guard: it waits for any of its commands.
+fn guard() -> impl Strategy<Value = StateConfig> {
+    let commands = vec(prop_oneof![1 => requested(), 1 => requested_messages()], 1..3);
+    (commands, option::of(any::<bool>())).prop_map(|(mut commands, interrupting)| {
+        commands.sort_by_key(|command| match command.kind {
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => 0,
+            RequestedKind::LocalQueue { .. } => 1,
+            RequestedKind::GlobalQueue { .. } => 2,
+        });
+        let request = CommandRequest { waiting_type: WaitingType::Any, commands, combinations: Vec::new() };
+        StateConfig { command_request: Some(Box::new(request)), interrupting, ..StateConfig::default() }
+    })
+}
+
+fn requested_messages() -> impl Strategy<Value = RequestedCommand> {
+    queue().prop_map(|queue| RequestedCommand {
+        command_id: None,
+        kind: RequestedKind::LocalQueue { queue, at_least: 1, at_most: 1 },
+    })
 }
 
 fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
@@ -430,11 +469,13 @@ fn decision() -> impl Strategy<Value = Decision> {
             graceful => Just(CloseType::GracefulComplete),
             force => Just(CloseType::ForceComplete),
             force => Just(CloseType::ForceFail),
+            force => Just(CloseType::Compensate),
         ]
     };
     let conditional = (close_type(1, 30, 10), vec(queue(), 0..3), option::of(json()), movements()).prop_map(
         |(close_type, queues, output, otherwise)| {
-            let close_type = if close_type == CloseType::ForceFail { CloseType::ForceComplete } else { close_type };
+            let fails = matches!(close_type, CloseType::ForceFail | CloseType::Compensate);
+            let close_type = if fails { CloseType::ForceComplete } else { close_type };
             Decision::ConditionalClose { close_type, queues, output, otherwise }
         },
     );
@@ -554,13 +595,26 @@ fn op() -> impl Strategy<Value = Op> {
 /// When all runs begin.
 pub const T0: i64 = 1_000 * SECOND;
 
+/// The state that undoes another one.
+fn undone_by() -> impl Strategy<Value = Option<String>> {
+    prop::sample::select(vec![None, Some("B"), Some("C")]).prop_map(|state_id| state_id.map(str::to_owned))
+}
+
+/// Which guards a state lists.
+fn guards_of() -> impl Strategy<Value = Option<Vec<String>>> {
+    let lists = [None, None, Some(vec!["N"]), Some(vec!["R"]), Some(vec!["N", "R"]), Some(vec!["P"])];
+    prop::sample::select(lists.to_vec())
+        .prop_map(|guards: Option<Vec<&str>>| guards.map(|guards| guards.into_iter().map(str::to_owned).collect()))
+}
+
 fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     let listed = |names: &'static [&'static str]| {
         option::of(Just(names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>()))
     };
     let one = (
         prop_oneof![24 => Just(Some("A".to_owned())), 1 => Just(None)],
-        (config(), config(), config(), config(), any::<bool>()),
+        (config().boxed(), config().boxed(), config().boxed(), config().boxed(), any::<bool>()),
+        (guard(), guard(), guard(), guards_of(), guards_of(), any::<bool>(), undone_by(), undone_by()).boxed(),
         listed(&["x", "y"]),
         listed(&["p", "q"]),
         listed(&["G", "H"]),
@@ -570,14 +624,18 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
         .prop_map(
             |(
                 starting_state,
-                (a, b, c, d, has_d),
+                (mut a, mut b, c, d, has_d),
+                (n, r, p, of_a, of_b, of_process, undo_a, undo_b),
                 local_attributes,
                 local_queues,
                 global_queues,
                 timeout_seconds,
                 priority,
             )| {
-                let mut states = BTreeMap::from([("A".to_owned(), a), ("B".to_owned(), b), ("C".to_owned(), c)]);
+                (a.guards, b.guards) = (of_a, of_b);
+                (a.compensation_state_id, b.compensation_state_id) = (undo_a, undo_b);
+                let states = [("A", a), ("B", b), ("C", c), ("N", n), ("R", r), ("P", p)];
+                let mut states = BTreeMap::from(states.map(|(name, state)| (name.to_owned(), state)));
                 if has_d {
                     states.insert("D".to_owned(), d);
                 }
@@ -594,11 +652,12 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     retention_seconds: None,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
+                    guards: if of_process { vec!["P".to_owned()] } else { Vec::new() },
                     priority,
                 }
             },
         );
-    (one, config(), any::<bool>(), any::<bool>()).prop_map(|(first, other, lists, keeps_c)| {
+    (one.boxed(), config().boxed(), any::<bool>(), any::<bool>()).prop_map(|(first, other, lists, keeps_c)| {
         let mut second = first.clone();
         second.states.insert("A".to_owned(), other);
         if !keeps_c {
@@ -653,6 +712,8 @@ fn start() -> impl Strategy<Value = Start> {
 
 /// A run of at most this number of steps.
 pub fn plan(steps: usize) -> impl Strategy<Value = Plan> {
-    (definitions(), option::weighted(0.1, op()), start(), vec(op(), 1..steps))
+    // Boxed, because the values are large and would not fit into the stack of a test's thread.
+    let op = op().boxed();
+    (definitions().boxed(), option::weighted(0.1, op.clone()), start().boxed(), vec(op, 1..steps))
         .prop_map(|(definitions, before, start, ops)| Plan { definitions, before, start, ops })
 }

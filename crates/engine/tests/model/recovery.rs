@@ -90,7 +90,8 @@ fn from_snapshot(replay: &Replay, moment: Moment, run: &Run) -> Result<Option<(M
     });
     let failed_last = failed.max().map(|(_, seq)| seq);
     for (seq, state) in &replay.execution.states {
-        let kept = state.status().is_live() || failed_last == Some(*seq);
+        let is_noted = replay.execution.compensation.noted.iter().any(|noted| noted.seq == *seq);
+        let kept = state.status().is_live() || failed_last == Some(*seq) || is_noted;
         expect(kept != left_out.contains(seq), || format!("{seq:?} is kept or left out of a snapshot\n{run}"))?;
     }
     Ok(Some((moment, back)))

@@ -9,6 +9,7 @@ impl Model {
     pub fn step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut after = self.clone();
         after.try_step(command, context)?;
+        after.trigger_guards(&without_messages(context));
         *self = after;
         Ok(())
     }
@@ -40,7 +41,7 @@ impl Model {
                 faults.extend(effect_faults(&answer.effects, context));
                 none(faults)?;
                 self.effects(Some(*seq), &answer.effects, context);
-                self.end(*seq, StateStatus::Completed, context);
+                self.end_step(*seq, StateStatus::Completed, context);
                 self.decide(Some(*seq), &answer.decision, context);
             }
             Command::CallFailed(failed) => {
@@ -61,6 +62,20 @@ impl Model {
                     ..=10 => context.now,
                     more => context.now + pause(&policy, more - 10, context.jitter),
                 };
+            }
+            Command::TimerFired { seq, command: STATE_BEGINS } => {
+                let due = self.begins_at(*seq).is_some_and(|at| at <= context.now);
+                if !due {
+                    return Err(vec![Refusal::Stale]);
+                }
+                let State { state_id, input, config, recovery, .. } = self.state(*seq).expect("it is there").clone();
+                match static_wait(&state_id, config.as_deref(), context) {
+                    Some(request) => self.begin_wait(*seq, &request, &without_messages(context)),
+                    None => {
+                        self.abort(*seq, context);
+                        self.start_state(&state_id, input, config, recovery, context.now, context);
+                    }
+                }
             }
             Command::TimerFired { seq, command } => {
                 let due =
@@ -118,6 +133,7 @@ impl Model {
             }
             Command::SkipTimer { seq, command_id } => {
                 let mut timers = self.timers(*seq);
+                timers.retain(|(at, ..)| *at != STATE_BEGINS);
                 timers.retain(|(_, id, _)| command_id.is_none() || id == command_id);
                 timers.sort_by_key(|(at, _, fire_at)| (*fire_at, *at));
                 let Some((at, ..)) = timers.first() else { return Err(vec![Refusal::NoTimer]) };
@@ -176,6 +192,8 @@ impl Model {
         }
         if let Some(config) = &start.starting_state_config {
             faults.extend(option_faults(config, context));
+            let twice = first.as_ref().is_some_and(|state_id| twice(state_id, config, context));
+            faults.extend(twice.then_some(Refusal::InvalidOptions));
         }
         none(faults)?;
         let begin = start.start_at.filter(|at| *at > context.now).unwrap_or(context.now);
@@ -194,6 +212,7 @@ impl Model {
             let config = start.starting_state_config.clone();
             self.start_state(state_id, start.input.clone(), config, None, begin, context);
         }
+        self.start_guards(&context.definition.guards, begin, context);
         Ok(())
     }
 
@@ -230,32 +249,110 @@ impl Model {
         context: &Context<'_>,
     ) {
         let skip = option(context.definition, state_id, config.as_deref(), |config| config.skip_wait_until);
+        let wait = static_wait(state_id, config.as_deref(), context);
         let api = if skip == Some(true) { Api::Execute } else { Api::WaitUntil };
-        let number = 1 + self.states.iter().filter(|state| state.state_id == state_id).count() as u32;
-        self.states.push(State {
+        let guard = wait.is_some() && self.starts_as_guard(state_id, context);
+        let place = match wait {
+            Some(_) => Place::ToBegin(not_before),
+            None => Place::Call(api, Call::new(not_before)),
+        };
+        let started_at = context.now;
+        let state = State {
             state_id: state_id.to_owned(),
-            number,
+            number: 0,
             input,
             config,
             recovery,
-            started_at: context.now,
-            place: Place::Call(
-                api,
-                Call {
-                    not_before,
-                    failures: Vec::new(),
-                    unregistered: None,
-                    repeats: 0,
-                    same_requests: 0,
-                    applied: 0,
-                    merged: 0,
-                    stands: false,
-                    resolved: Vec::new(),
-                },
-            ),
+            started_at,
+            place,
+            guard,
+            guards: None,
             wait: None,
             ended: None,
-        });
+        };
+        let seq = self.push(state);
+        self.start_guards(&guards_of(state_id, context), not_before, context);
+        if let Some(request) = wait.filter(|_| not_before <= context.now) {
+            self.begin_wait(seq, &request, &without_messages(context));
+        }
+    }
+
+    fn push(&mut self, state: State) -> StateSeq {
+        let number = 1 + self.states.iter().filter(|other| other.state_id == state.state_id).count() as u32;
+        self.states.push(State { number, ..state });
+        StateSeq(self.states.len() as u32)
+    }
+
+    /// The first live step that a guard guards.
+    fn guarded(&self, guard: &str, context: &Context<'_>) -> Vec<StateSeq> {
+        let lists = |seq: &StateSeq| guards_of(&self.id(*seq).state_id, context).iter().any(|other| other == guard);
+        self.live().into_iter().filter(lists).collect()
+    }
+
+    fn starts_as_guard(&self, state_id: &str, context: &Context<'_>) -> bool {
+        context.definition.guards.iter().any(|guard| guard == state_id) || !self.guarded(state_id, context).is_empty()
+    }
+
+    fn start_guards(&mut self, guards: &[String], from: Timestamp, context: &Context<'_>) {
+        for guard in guards {
+            let waits = self.live().into_iter().any(|seq| self.waits_as_guard(seq) && self.id(seq).state_id == *guard);
+            let Some(request) = static_wait(guard, None, context).filter(|_| !waits) else { continue };
+            let state = State {
+                state_id: guard.clone(),
+                number: 0,
+                input: None,
+                config: None,
+                recovery: None,
+                started_at: context.now,
+                place: Place::ToBegin(context.now),
+                guard: true,
+                guards: None,
+                wait: None,
+                ended: None,
+            };
+            let seq = self.push(state);
+            self.begin_wait_from(seq, &request, from, &without_messages(context));
+        }
+    }
+
+    /// Ends a step, and the guards that guard nothing any more.
+    fn end_step(&mut self, seq: StateSeq, status: StateStatus, context: &Context<'_>) {
+        self.end(seq, status, context);
+        for guard in guards_of(&self.id(seq).state_id, context) {
+            if !self.starts_as_guard(&guard, context) {
+                let of = |seq: &StateSeq| self.waits_as_guard(*seq) && self.id(*seq).state_id == guard;
+                let waiting: Vec<StateSeq> = self.live().into_iter().filter(of).collect();
+                waiting.into_iter().for_each(|seq| self.abort(seq, context));
+            }
+        }
+    }
+
+    /// Ends the waits of guards, longest waiting first.
+    fn trigger_guards(&mut self, context: &Context<'_>) {
+        self.serve_all(context);
+        loop {
+            let satisfied =
+                |seq: &StateSeq| self.waits_as_guard(*seq) && self.waiting(*seq).is_some() && self.is_satisfied(*seq);
+            let first = self.live().into_iter().filter(satisfied).min_by_key(|seq| self.waiting(*seq).map(|w| w.turn));
+            let Some(seq) = first else { return };
+            let guard = self.id(seq).state_id;
+            let of_process = context.definition.guards.contains(&guard);
+            let guarded = self.guarded(&guard, context);
+            self.complete_due_timers(seq, context);
+            let guards = guarded.first().filter(|_| !of_process).map(|seq| self.id(*seq));
+            let state = self.state_mut(seq);
+            (state.place, state.guards) = (Place::Call(Api::Execute, Call::new(context.now)), guards);
+            if context.definition.states.get(&guard).is_some_and(|state| state.interrupting == Some(false)) {
+                continue;
+            }
+            let ended = if of_process { self.live() } else { guarded };
+            for ended in ended.into_iter().filter(|ended| *ended != seq) {
+                if self.live().contains(&ended) {
+                    self.abort(ended, context);
+                }
+            }
+            self.serve_all(context);
+        }
     }
 
     fn end(&mut self, seq: StateSeq, status: StateStatus, context: &Context<'_>) {
@@ -267,17 +364,26 @@ impl Model {
             self.end(seq, StateStatus::Aborted, context);
         }
         self.pause = None;
+        (self.noted, self.compensating, self.undoes) = (Vec::new(), false, None);
         self.closed = Some(Closed { status, at: context.now, reason });
     }
 
     fn decide(&mut self, seq: Option<StateSeq>, decision: &Decision, context: &Context<'_>) {
         match decision {
-            Decision::NextStates(movements) => self.go_to(movements, context),
+            Decision::NextStates(movements) => {
+                self.note(seq, context);
+                self.go_to(movements, context);
+                self.complete_if_last(context);
+            }
             Decision::Close { close_type, output } => self.close_thread(seq, *close_type, output, context),
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
-                if queues.iter().all(|queue| self.in_queue(queue).is_empty()) {
+                let by_guard = |taken: Option<(StateSeq, u32)>| taken.is_some_and(|(by, _)| self.waits_as_guard(by));
+                let held = self.received.iter().filter(|message| by_guard(message.taken));
+                let held: Vec<_> = held.map(|message| message.queue.clone()).collect();
+                if queues.iter().all(|queue| self.in_queue(queue).is_empty() && !held.contains(queue)) {
                     self.close_thread(seq, *close_type, output, context);
                 } else {
+                    self.note(seq, context);
                     self.go_to(otherwise, context);
                 }
             }
@@ -309,14 +415,49 @@ impl Model {
         match close_type {
             CloseType::ForceComplete => return self.close(ProcessStatus::Completed, None, context),
             CloseType::ForceFail => return self.close(ProcessStatus::Failed, None, context),
-            CloseType::GracefulComplete => self.completing = true,
-            CloseType::DeadEnd => {}
+            CloseType::Compensate => return self.compensate(context),
+            CloseType::GracefulComplete => {
+                self.note(seq, context);
+                self.completing |= !self.compensating;
+            }
+            CloseType::DeadEnd => self.note(seq, context),
+        }
+        self.complete_if_last(context);
+    }
+
+    /// Notes a completed step, if a state undoes it.
+    fn note(&mut self, seq: Option<StateSeq>, context: &Context<'_>) {
+        let Some(seq) = seq.filter(|_| !self.compensating) else { return };
+        let options = context.definition.states.get(&self.id(seq).state_id);
+        let by = options.and_then(|options| options.compensation_state_id.clone());
+        self.noted.extend(by.map(|state_id| (seq, state_id)));
+    }
+
+    fn compensate(&mut self, context: &Context<'_>) {
+        if !self.compensating {
+            self.compensating = true;
+            for seq in self.live() {
+                if self.live().contains(&seq) {
+                    self.abort(seq, context);
+                }
+            }
         }
         self.complete_if_last(context);
     }
 
     fn complete_if_last(&mut self, context: &Context<'_>) {
-        if self.completing && self.live().is_empty() {
+        if self.compensating && self.threads() == 0 {
+            match self.noted.pop() {
+                Some((seq, state_id)) => {
+                    self.undoes = Some(self.id(seq));
+                    let input = self.state(seq).expect("it has completed").input.clone();
+                    self.start_state(&state_id, input, None, None, context.now, context);
+                }
+                None => self.close(ProcessStatus::Failed, Some(Some("compensated".to_owned())), context),
+            }
+            return;
+        }
+        if self.completing && self.threads() == 0 {
             self.close(ProcessStatus::Completed, None, context);
         }
     }
@@ -395,7 +536,10 @@ impl Model {
             self.call_mut(*seq).stands = true;
             return;
         }
-        self.end(*seq, StateStatus::Failed, context);
+        self.end_step(*seq, StateStatus::Failed, context);
+        if recovery.as_ref().is_some_and(|recovery| recovery.policy == FailurePolicy::Compensate) {
+            return self.compensate(context);
+        }
         let to = recovery.filter(|recovery| recovery.policy == FailurePolicy::ProceedToConfiguredState).and_then(
             |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
         );
@@ -437,7 +581,7 @@ impl Model {
                 Some(AbortStates::All) => true,
                 Some(AbortStates::Named(names)) => names.contains(&id.state_id) || names.contains(&id.to_string()),
             };
-            if meant {
+            if meant && self.live().contains(&seq) {
                 self.abort(seq, context);
             }
         }
@@ -446,7 +590,7 @@ impl Model {
 
     /// Ends a step whose messages go back to their places.
     fn abort(&mut self, seq: StateSeq, context: &Context<'_>) {
-        self.end(seq, StateStatus::Aborted, context);
+        self.end_step(seq, StateStatus::Aborted, context);
         let back = |by: Option<(StateSeq, u32)>| by.is_some_and(|(by, _)| by == seq);
         self.received.iter_mut().filter(|message| back(message.taken)).for_each(|message| message.taken = None);
         self.taken_globally.retain(|(by, ..)| *by != seq);
@@ -478,6 +622,29 @@ fn pause(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
         seconds = (seconds * policy.backoff_coefficient).min(policy.maximum_interval_seconds);
     }
     Duration::from_seconds(seconds.min(policy.maximum_interval_seconds) * (0.9 + 0.2 * jitter))
+}
+
+/// Messages of global queues are offered to the state of the command alone.
+fn without_messages<'a>(context: &Context<'a>) -> Context<'a> {
+    Context { global_messages: &[], ..*context }
+}
+
+fn guards_of(state_id: &str, context: &Context<'_>) -> Vec<String> {
+    context.definition.states.get(state_id).and_then(|state| state.guards.clone()).unwrap_or_default()
+}
+
+/// What a step waits for without a handler: one that skips the wait waits for nothing.
+fn static_wait(state_id: &str, own: Option<&StateConfig>, context: &Context<'_>) -> Option<CommandRequest> {
+    let skip = option(context.definition, state_id, own, |config| config.skip_wait_until);
+    let request = option(context.definition, state_id, own, |config| config.command_request.clone());
+    request.filter(|_| skip != Some(true)).map(|request| *request)
+}
+
+/// Options that say twice what the step waits for.
+fn twice(state_id: &str, own: &StateConfig, context: &Context<'_>) -> bool {
+    let skip = option(context.definition, state_id, Some(own), |config| config.skip_wait_until);
+    let request = option(context.definition, state_id, Some(own), |config| config.command_request.clone());
+    request.is_some() && skip == Some(true)
 }
 
 fn none(faults: Vec<Refusal>) -> Result<(), Vec<Refusal>> {
@@ -547,6 +714,7 @@ fn movement_faults(movements: &[StateMovement], context: &Context<'_>) -> Vec<Re
         }
         if let Some(config) = &to.config {
             faults.extend(option_faults(config, context));
+            faults.extend(twice(&to.state_id, config, context).then_some(Refusal::InvalidOptions));
         }
     }
     faults
@@ -590,6 +758,8 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
     let bad_local = names(local).iter().any(|name| listed.as_ref().is_some_and(|listed| !listed.contains(name)));
     let bad_global = names(global).iter().any(|name| !is_mapped(name, context));
     let mut faults = vec![Refusal::InvalidOptions; usize::from(bad_local || bad_global)];
+    let waits_for = config.command_request.iter().flat_map(|request| request_faults(request, context));
+    faults.extend(waits_for.map(|_| Refusal::InvalidOptions));
     if let Some(recovery) = &config.state_failure_recovery_options {
         let to = &recovery.state_failure_proceed_state_id;
         if to.as_ref().is_some_and(|to| !context.definition.states.contains_key(to)) {
@@ -597,6 +767,8 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
         }
         if let Some(config) = &recovery.state_failure_proceed_state_config {
             faults.extend(option_faults(config, context));
+            let twice = to.as_ref().is_some_and(|to| twice(to, config, context));
+            faults.extend(twice.then_some(Refusal::InvalidOptions));
         }
     }
     faults

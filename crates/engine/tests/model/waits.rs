@@ -4,9 +4,20 @@ use super::*;
 
 impl Model {
     pub(super) fn begin_wait(&mut self, seq: StateSeq, request: &CommandRequest, context: &Context<'_>) {
+        self.begin_wait_from(seq, request, context.now, context);
+    }
+
+    /// The delays of the timers count from `from`.
+    pub(super) fn begin_wait_from(
+        &mut self,
+        seq: StateSeq,
+        request: &CommandRequest,
+        from: Timestamp,
+        context: &Context<'_>,
+    ) {
         self.waits_begun += 1;
         let fire_at = request.commands.iter().map(|command| match command.kind {
-            RequestedKind::TimerAfter(delay) => Some(context.now + delay),
+            RequestedKind::TimerAfter(delay) => Some(from + delay),
             RequestedKind::TimerAt(at) => Some(at),
             _ => None,
         });
@@ -21,7 +32,16 @@ impl Model {
         state.place = Place::Waiting;
         state.wait = Some(wait);
         self.complete_due_timers(seq, context);
-        self.serve(seq, context);
+        for waiting in self.waiting_in_order() {
+            let others = Context { global_messages: &[], ..*context };
+            self.serve(waiting, if waiting == seq { context } else { &others });
+        }
+    }
+
+    fn waiting_in_order(&self) -> Vec<StateSeq> {
+        let mut waiting: Vec<StateSeq> = self.seqs().into_iter().filter(|seq| self.waiting(*seq).is_some()).collect();
+        waiting.sort_by_key(|seq| self.waiting(*seq).map(|wait| wait.turn));
+        waiting
     }
 
     pub(super) fn complete_due_timers(&mut self, seq: StateSeq, context: &Context<'_>) {
@@ -34,9 +54,7 @@ impl Model {
 
     /// Serves all waiting states from local queues, longest waiting first.
     pub(super) fn serve_all(&mut self, context: &Context<'_>) {
-        let mut waiting: Vec<StateSeq> = self.seqs().into_iter().filter(|seq| self.waiting(*seq).is_some()).collect();
-        waiting.sort_by_key(|seq| self.waiting(*seq).map(|wait| wait.turn));
-        for seq in waiting {
+        for seq in self.waiting_in_order() {
             self.serve(seq, &Context { global_messages: &[], ..*context });
         }
     }
@@ -86,30 +104,26 @@ impl Model {
     }
 
     pub(super) fn go_on_if_satisfied(&mut self, seq: StateSeq, context: &Context<'_>) {
+        if self.waits_as_guard(seq) {
+            // At the end of the command.
+            return;
+        }
+        if self.is_satisfied(seq) {
+            self.complete_due_timers(seq, context);
+            self.state_mut(seq).place = Place::Call(Api::Execute, Call::new(context.now));
+        }
+    }
+
+    pub(super) fn is_satisfied(&self, seq: StateSeq) -> bool {
         let wait = self.waiting(seq).expect("it waits");
         let done: Vec<bool> = wait.status.iter().map(|status| *status != CommandStatus::Waiting).collect();
-        let satisfied = match wait.request.waiting_type {
+        match wait.request.waiting_type {
             WaitingType::Empty => true,
             WaitingType::All => done.iter().all(|done| *done),
             WaitingType::Any => done.iter().any(|done| *done),
             WaitingType::AnyCombination => {
                 wait.request.combinations.iter().any(|ids| ids.iter().all(|command| done[*command as usize]))
             }
-        };
-        if satisfied {
-            self.complete_due_timers(seq, context);
-            let call = Call {
-                not_before: context.now,
-                failures: Vec::new(),
-                unregistered: None,
-                repeats: 0,
-                same_requests: 0,
-                applied: 0,
-                merged: 0,
-                stands: false,
-                resolved: Vec::new(),
-            };
-            self.state_mut(seq).place = Place::Call(Api::Execute, call);
         }
     }
 
@@ -118,8 +132,19 @@ impl Model {
         (0..self.received.len()).filter(|at| self.received[*at].taken == Some((seq, command))).collect()
     }
 
-    /// The open timers of a state: position, id, and when each fires.
+    /// When a static wait begins that has not begun.
+    pub fn begins_at(&self, seq: StateSeq) -> Option<Timestamp> {
+        match self.state(seq) {
+            Some(State { place: Place::ToBegin(at), ended: None, .. }) => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// The open timers of a state: position, id, and when each fires. A wait that has not begun has one.
     pub fn timers(&self, seq: StateSeq) -> Vec<(u32, Option<String>, Timestamp)> {
+        if let Some(at) = self.begins_at(seq) {
+            return vec![(STATE_BEGINS, None, at)];
+        }
         let Some(wait) = self.waiting(seq) else { return Vec::new() };
         (0..wait.status.len())
             .filter(|at| wait.status[*at] == CommandStatus::Waiting)

@@ -153,6 +153,11 @@ pub fn force_fail(output: Value) -> Answer {
     close("FORCE_FAIL_PROCESS", output)
 }
 
+/// Undoes the completed steps, and then fails the process.
+pub fn compensate(output: Value) -> Answer {
+    close("COMPENSATE_PROCESS", output)
+}
+
 /// Ends this thread, and does nothing else.
 pub fn dead_end() -> Answer {
     decide(json!({"threadCloseDecision": {"closeType": "DEAD_END"}}))
