@@ -55,6 +55,8 @@ table! {
             paused_until: Option<Timestamp>,
             pause_reason: Option<&'a str>,
             priority: i8,
+            /// The locks that the process asks for, as a JSON object of names and modes. Null: none.
+            locks: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -89,6 +91,7 @@ const KEPT: &[&str] = &[
     "started_at",
     "timeout_at",
     "priority",
+    "locks",
     "type_id",
     "owner_name",
     "closing",
@@ -204,6 +207,7 @@ impl<'a> Process<'a> {
     /// The row of an execution, as far as its history determines it.
     pub fn of(execution: &'a Execution, shard: i16) -> Result<Self> {
         let (pause_mode, paused_until, pause_reason) = pauses::columns(execution.pause.as_ref());
+        let locks = Some(&execution.locks).filter(|locks| !locks.is_empty()).map(to_json).transpose()?;
         Ok(Self {
             execution_id: execution.id,
             shard,
@@ -228,6 +232,7 @@ impl<'a> Process<'a> {
             paused_until,
             pause_reason,
             priority: execution.priority,
+            locks: locks.map(|locks| Jsonb(locks.into())),
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -372,6 +377,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     execution.pause = pauses::read(row)?;
     execution.priority = row.get("priority")?;
+    execution.locks = row.get::<Option<&str>>("locks")?.map(from_json).transpose()?.unwrap_or_default();
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

@@ -148,6 +148,8 @@ statements! {
             'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
             FROM xdb.process_type t WHERE t.type_id = p.type_id AND t.pause_mode IS NOT NULL AND p.status = 'RUNNING'), \
+        'waitingForProcessLocks', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', l.name, 'mode', l.mode) ORDER BY l.name) \
+            FROM xdb.process_lock l WHERE l.execution_id = p.execution_id AND l.status = 'WAITING'), \
         'priority', NULLIF(p.priority, 0), 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \

@@ -46,6 +46,8 @@ pub struct Saved {
     /// Something was left that only a scan from the head may find: an item that waits for the next turn, or a call in
     /// an unknown line.
     pub left_out: bool,
+    /// Whether processes with locks have closed.
+    pub released: bool,
     /// Whether anything was written besides leases. If not, the commit may be asynchronous.
     pub wrote: bool,
     /// When this phase wants the next turn.
@@ -70,7 +72,7 @@ pub fn save(
     let Dispatch { leased: dispatched, new_level, mut next, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, SavedBatch { earliest, timers, resumed, .. }) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, resumed, released, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -100,6 +102,7 @@ pub fn save(
         timers,
         timers_left,
         messages_left: taken_in.left_from,
+        released,
         wrote,
         left_out: left || new_level || resumed,
         next,
@@ -209,7 +212,9 @@ impl Dispatch<'_> {
         // A call that follows an answer takes the place of the answered call, unless its line has a call that comes
         // first. Any other call is leased here only if no call waits for its worker. Else claiming chooses, in the
         // order of calls.
-        let may_go = has_place || self.lines.is_drained(line.worker);
+        // Whether a process has its locks is in its rows. An answered one has them.
+        let has_locks = answered || loaded.execution.locks.is_empty();
+        let may_go = has_locks && (has_place || self.lines.is_drained(line.worker));
         for (seq, state) in &loaded.execution.states {
             let Some((api, call)) = state.open_call() else { continue };
             let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);

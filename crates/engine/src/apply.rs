@@ -17,12 +17,13 @@ impl Execution {
             self.next_event += 1;
         }
         match event {
-            Event::ProcessStarted { process_id, process_type, timeout_at, priority } => {
+            Event::ProcessStarted { process_id, process_type, timeout_at, priority, locks } => {
                 self.process_id.clone_from(process_id);
                 self.process_type.clone_from(process_type);
                 self.started_at = at;
                 self.timeout_at = *timeout_at;
                 self.priority = *priority;
+                self.locks.clone_from(locks);
             }
             Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };

@@ -160,6 +160,8 @@ pub struct Start {
     pub start_at: Option<Timestamp>,
     /// Overrides the priority of the definition.
     pub priority: Option<i8>,
+    /// Locks besides those of the definition.
+    pub locks: ProcessLocks,
 }
 
 /// A failed attempt of a state's call.

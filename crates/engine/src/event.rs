@@ -18,6 +18,9 @@ pub enum Event {
         timeout_at: Option<Timestamp>,
         #[serde(default, skip_serializing_if = "is_default")]
         priority: i8,
+        /// The locks of the start, and those of its process type.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        locks: ProcessLocks,
     },
     StateStarted {
         seq: StateSeq,

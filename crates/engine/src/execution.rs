@@ -68,6 +68,9 @@ pub struct Execution {
     pub pause: Option<Pause>,
     /// Orders the due calls of one owner to one worker: the highest first. Within [`PRIORITIES`].
     pub priority: i8,
+    /// The locks that the process asks for. Until it has them all, none of its calls is made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub locks: ProcessLocks,
 }
 
 fn running() -> ProcessStatus {
@@ -106,6 +109,7 @@ impl Execution {
             results: Vec::new(),
             pause: None,
             priority: 0,
+            locks: BTreeMap::new(),
         }
     }
 

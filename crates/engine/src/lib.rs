@@ -70,6 +70,7 @@
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `merge.rs` | how a start is merged into another one |
+//! | `process_locks.rs` | the locks that a process asks for |
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
 //! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
@@ -84,6 +85,7 @@ mod global_queues;
 mod json;
 mod merge;
 mod options;
+mod process_locks;
 mod replay;
 mod retry;
 mod types;
@@ -99,6 +101,7 @@ pub use global_queues::*;
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
+pub use process_locks::{LockMode, MOST_LOCKS, ProcessLocks};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,

@@ -16,7 +16,13 @@ proptest! {
         let number = json(&number);
         let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
         for event in [
-            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None, priority: 0 },
+            Event::ProcessStarted {
+                process_id: text.clone(),
+                process_type: text.clone(),
+                timeout_at: None,
+                priority: 0,
+                locks: ProcessLocks::from([(text.clone(), LockMode::Share)]),
+            },
             Event::StateStarted {
                 seq: StateSeq(1),
                 state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },

@@ -48,6 +48,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
         priority: None,
+        locks: ProcessLocks::new(),
     };
     let context = Context {
         now: Timestamp(1),

@@ -25,6 +25,7 @@ mod calls;
 mod clock;
 mod global;
 mod line;
+mod locks;
 mod look;
 mod manage;
 mod run;
@@ -34,6 +35,7 @@ mod tables;
 use calls::OpenCall;
 use global::GlobalQueues;
 use line::Given;
+use locks::Locks;
 use run::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -70,6 +72,7 @@ pub struct Simulator {
     paused_types: BTreeMap<String, Pause>,
     tables: TablesInMemory,
     queues: GlobalQueues,
+    locks: Locks,
     /// Executions by id, which is the order of their starts.
     runs: BTreeMap<ExecutionId, Run>,
     /// First RPCs and their outputs, by execution and idempotency key.
@@ -145,6 +148,9 @@ impl Simulator {
                 self.open.retain(|_, open| open.state().is_none_or(|(of, _)| of != id));
             }
             run.apply(event, self.now);
+        }
+        if let Some(run) = self.runs.get(&id) {
+            self.locks.follow(&run.execution, self.now);
         }
     }
 }

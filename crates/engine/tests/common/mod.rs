@@ -205,6 +205,7 @@ pub fn start() -> Command {
         starting_state_config: None,
         start_at: None,
         priority: None,
+        locks: ProcessLocks::new(),
     }))
 }
 

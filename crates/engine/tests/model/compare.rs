@@ -23,6 +23,8 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     is.same("pause", &execution.pause, &model.pause);
     let priority = model.begun.as_ref().map_or(0, |begun| begun.priority);
     is.same("priority", execution.priority, priority);
+    let locks = model.begun.as_ref().map(|begun| begun.locks.clone()).unwrap_or_default();
+    is.same("locks", &execution.locks, &locks);
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.live().len());
     let timers: usize = model.live().into_iter().map(|seq| model.timers(seq).len()).sum();

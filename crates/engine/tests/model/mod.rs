@@ -45,6 +45,7 @@ pub struct Begun {
     pub at: Timestamp,
     pub timeout_at: Option<Timestamp>,
     pub priority: i8,
+    pub locks: ProcessLocks,
 }
 
 #[derive(Clone, Debug)]

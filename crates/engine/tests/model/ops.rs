@@ -520,7 +520,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
         listed(&["p", "q"]),
         listed(&["G", "H"]),
         prop::sample::select(&[None, Some(0.0), Some(9.0), Some(30.0)][..]),
-        prop::sample::select(&[0, 0, 7][..]),
+        (prop::sample::select(&[0, 0, 7][..]), locks()),
     )
         .prop_map(
             |(
@@ -530,7 +530,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                 local_queues,
                 global_queues,
                 timeout_seconds,
-                priority,
+                (priority, locks),
             )| {
                 let mut states = BTreeMap::from([("A".to_owned(), a), ("B".to_owned(), b), ("C".to_owned(), c)]);
                 if has_d {
@@ -550,6 +550,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     history: HistoryPolicy::Full,
                     strict_answers: false,
                     priority,
+                    locks,
                 }
             },
         );
@@ -566,6 +567,13 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     })
 }
 
+/// Seldom any.
+fn locks() -> impl Strategy<Value = ProcessLocks> {
+    let name = prop::sample::select(&["l", "m"][..]).prop_map(str::to_owned);
+    let mode = prop_oneof![Just(LockMode::Exclusive), Just(LockMode::Share)];
+    prop_oneof![2 => Just(ProcessLocks::new()), 1 => prop::collection::btree_map(name, mode, 1..=2)]
+}
+
 fn start() -> impl Strategy<Value = Start> {
     (
         option::weighted(0.9, json()),
@@ -575,7 +583,7 @@ fn start() -> impl Strategy<Value = Start> {
         (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
         function_calls(),
-        prop::sample::select(&[None, None, Some(0), Some(-10)][..]),
+        (prop::sample::select(&[None, None, Some(0), Some(-10)][..]), locks()),
     )
         .prop_map(
             |(
@@ -586,10 +594,11 @@ fn start() -> impl Strategy<Value = Start> {
                 (starting_state, config),
                 start_at,
                 call_functions,
-                priority,
+                (priority, locks),
             )| {
                 Start {
                     priority,
+                    locks,
                     process_id: "p-1".to_owned(),
                     process_type: "T".to_owned(),
                     input,

@@ -25,6 +25,7 @@ from .definition import DefinitionError
 from .errors import XdbError
 from .functions import Function, StartCall
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
+from .locks import Lock, Shared
 from .process import Process, Row, RowStart
 from .pull import AsyncPullWorker, PullWorker, connection
 from .queues import GlobalQueue, Queue
@@ -58,6 +59,7 @@ __all__ = [
     "Function",
     "GlobalQueue",
     "Incident",
+    "Lock",
     "Merge",
     "Message",
     "NoDecision",
@@ -80,6 +82,7 @@ __all__ = [
     "RowStart",
     "Rpc",
     "Server",
+    "Shared",
     "SignatureLost",
     "Start",
     "StartCall",

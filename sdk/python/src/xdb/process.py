@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, overload
@@ -17,6 +17,7 @@ from .call import Call
 from .codec import JSON, CodecError, encode
 from .definition import DefinitionError, Description, Local
 from .live import Attribute, Live
+from .locks import Lock
 
 __all__ = ["DefinitionError", "Description", "Local", "Process", "Row", "RowStart"]
 
@@ -142,6 +143,7 @@ class Process:
     - `history`: "full" (the default), "none", or how many of the latest events are kept at least.
     - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
+    - `locks`: names, or `Shared(name)`. A process gets all of its locks before its first call, and has them until it closes.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -158,9 +160,10 @@ class Process:
         history: str | int = "full",
         retention: timedelta | None = None,
         priority: int = 0,
+        locks: Sequence[Lock] = (),
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, locks)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))
