@@ -239,7 +239,8 @@ pub fn take_requests(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<BTreeMap<
     }
     for Asked { execution_id, name, mode, due_at, is_free } in asked(spi, &ids.iter().copied().collect::<Vec<_>>())? {
         let place = (due_at, execution_id);
-        let request = requests.entry(execution_id).or_insert_with(|| Request { place, locks: BTreeMap::new(), is_free });
+        let request =
+            requests.entry(execution_id).or_insert_with(|| Request { place, locks: BTreeMap::new(), is_free });
         request.is_free &= is_free;
         request.locks.insert(name, mode);
     }

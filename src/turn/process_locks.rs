@@ -142,7 +142,8 @@ fn collect(turn: &Turn, before: &ToJudge, noted: bool, saved: &mut Saved) -> Res
 fn judge(turn: &Turn, judged: Judged, now: Timestamp, after: &mut ToJudge) -> Result<Vec<ExecutionId>> {
     let (mut locked, mut rounds) = (BTreeSet::new(), 0);
     loop {
-        let Candidates { mut requests, queues, shared_after, passed_over: names } = candidates(turn, &judged, &locked, now)?;
+        let Candidates { mut requests, queues, shared_after, passed_over: names } =
+            candidates(turn, &judged, &locked, now)?;
         if !names.is_empty() {
             after.again(turn, names);
         }

@@ -168,7 +168,8 @@ impl Draft<'_> {
         };
         let locks = both(&definition.locks, &start.locks);
         if locks.len() > MOST_LOCKS {
-            let what = format!("the process has {} locks, with those of its type; the limit is {MOST_LOCKS}", locks.len());
+            let what =
+                format!("the process has {} locks, with those of its type; the limit is {MOST_LOCKS}", locks.len());
             return Err(Rejection::OverQuota(what));
         }
         // The timeout counts from the time when the first state may start.

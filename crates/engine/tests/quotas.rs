@@ -54,7 +54,8 @@ fn an_answer_begins_no_more_threads_than_there_may_be() {
 
 #[test]
 fn a_process_has_no_more_locks_than_it_may() {
-    let locks = |names: std::ops::Range<usize>, mode| -> ProcessLocks { names.map(|n| (n.to_string(), mode)).collect() };
+    let locks =
+        |names: std::ops::Range<usize>, mode| -> ProcessLocks { names.map(|n| (n.to_string(), mode)).collect() };
     let mut definition = definition(&[("A", skipping())]);
     definition.locks = locks(0..20, LockMode::Exclusive);
     let mut world = World::new(definition);

@@ -274,7 +274,8 @@ fn process_lock(text: &str) -> Parsed<(String, LockMode)> {
         return Ok((name(text)?, LockMode::Exclusive));
     }
     let mut object = Object::read(text, UnknownKeys::Refused)?;
-    let (name, mode) = (object.required("name", name)?, object.optional("mode", |text| word(text, LockMode::WORDS, LockMode::parse))?);
+    let (name, mode) =
+        (object.required("name", name)?, object.optional("mode", |text| word(text, LockMode::WORDS, LockMode::parse))?);
     object.finish((name, mode.unwrap_or(LockMode::Exclusive)))
 }
 

@@ -322,7 +322,10 @@ fn locks_are_names_or_objects_with_a_mode() {
         (r#"["a", ""]"#.to_owned(), "locks[1] is empty"),
         (r#"["a", {"name": "a", "mode": "SHARE"}]"#.to_owned(), r#"locks has the lock "a" twice"#),
         (r#"[{"name": "a", "mode": "X"}]"#.to_owned(), r#"locks[0].mode "X" is unknown; known are EXCLUSIVE, SHARE"#),
-        (r#"[{"name": "a", "seconds": 5}]"#.to_owned(), r#"locks[0] has the unknown key "seconds"; known are name, mode"#),
+        (
+            r#"[{"name": "a", "seconds": 5}]"#.to_owned(),
+            r#"locks[0] has the unknown key "seconds"; known are name, mode"#,
+        ),
         (r#"[{"mode": "SHARE"}]"#.to_owned(), "locks[0].name is missing"),
         ("[null]".to_owned(), "locks[0] must be a string"),
         (r#""a""#.to_owned(), "locks must be an array"),

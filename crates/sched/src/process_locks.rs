@@ -41,7 +41,8 @@ impl LockQueue {
 pub fn grants(queues: &mut BTreeMap<String, LockQueue>, requests: &BTreeMap<Place, ProcessLocks>) -> Vec<ExecutionId> {
     let mut granted = Vec::new();
     for (place, locks) in requests {
-        let admits = |(name, mode): (&String, &LockMode)| queues.get(name).is_some_and(|queue| queue.admits(*mode, *place));
+        let admits =
+            |(name, mode): (&String, &LockMode)| queues.get(name).is_some_and(|queue| queue.admits(*mode, *place));
         if locks.iter().all(admits) {
             for (name, mode) in locks {
                 queues.entry(name.clone()).or_default().granted = Some(*mode);

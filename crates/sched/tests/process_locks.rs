@@ -35,11 +35,11 @@ impl Table {
     }
 
     fn queues(&self) -> BTreeMap<String, LockQueue> {
-        let names: BTreeSet<_> = self.waiting.values().chain(self.granted.values()).flat_map(|locks| locks.keys()).collect();
+        let names: BTreeSet<_> =
+            self.waiting.values().chain(self.granted.values()).flat_map(|locks| locks.keys()).collect();
         let queue = |name: &&String| {
-            let first = |mode| {
-                self.waiting.iter().find(|(_, locks)| locks.get(*name) == Some(&mode)).map(|(place, _)| *place)
-            };
+            let first =
+                |mode| self.waiting.iter().find(|(_, locks)| locks.get(*name) == Some(&mode)).map(|(place, _)| *place);
             LockQueue {
                 granted: self.granted.values().find_map(|locks| locks.get(*name).copied()),
                 first_exclusive: first(LockMode::Exclusive),
@@ -51,7 +51,8 @@ impl Table {
 
     fn grant(&mut self) {
         let granted: BTreeSet<_> = grants(&mut self.queues(), &self.waiting).into_iter().collect();
-        let (now, still) = std::mem::take(&mut self.waiting).into_iter().partition(|(place, _)| granted.contains(&place.1));
+        let (now, still) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|(place, _)| granted.contains(&place.1));
         self.waiting = still;
         self.granted.extend::<BTreeMap<_, _>>(now);
     }

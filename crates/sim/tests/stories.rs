@@ -278,7 +278,8 @@ fn a_process_gets_its_locks_before_its_first_call_and_has_them_until_it_closes()
     start(&mut sim, "r", json!([share]), json!({}));
     start(&mut sim, "maintenance", json!(["system"]), json!({}));
     start(&mut sim, "s", json!([share]), json!({}));
-    let ids = |calls: &[Value]| calls.iter().map(|call| call["process_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let ids =
+        |calls: &[Value]| calls.iter().map(|call| call["process_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     let calls = sim.calls();
     assert_eq!(ids(&calls), ["p", "r"]);
     let waits_for = json!([{"name": "a", "mode": "EXCLUSIVE"}, {"name": "system", "mode": "SHARE"}]);

@@ -102,9 +102,7 @@ fn a_global_and_a_local_lock_by_lookup_key_with_their_origin_and_unlock_timestam
     wait_until("both wait", 10, || db.count("xdb.locks WHERE place IS NOT NULL") == 4);
     let shown = "SELECT name, process_type, process_id, mode, granted, place, expires_at IS NULL AS held_until_it_ends
         FROM xdb.locks ORDER BY lower(name) COLLATE \"C\", process_id DESC";
-    let row = |name: &str, process_type: &str, id: &str, mode: &str, granted: bool, place: Value, open: bool| {
-        json!({"name": name, "process_type": process_type, "process_id": id, "mode": mode, "granted": granted, "place": place, "held_until_it_ends": open})
-    };
+    let row = |name: &str, process_type: &str, id: &str, mode: &str, granted: bool, place: Value, open: bool| json!({"name": name, "process_type": process_type, "process_id": id, "mode": mode, "granted": granted, "place": place, "held_until_it_ends": open});
     assert_eq!(
         db.rows(shown),
         [
@@ -530,7 +528,10 @@ fn purging_deletes_locks_and_check_process_finds_wrong_ones() {
             "UPDATE xdb.process_lock SET status = 'RELEASED'",
             "process_lock {\"name\": \"name\"}: its status does not fit that of the process",
         ),
-        ("INSERT INTO xdb.process_lock SELECT execution_id, 'third', mode, status, due_at, granted_at FROM xdb.process_lock WHERE name = 'name'", "process_lock {\"name\": \"third\"}: unexpected row"),
+        (
+            "INSERT INTO xdb.process_lock SELECT execution_id, 'third', mode, status, due_at, granted_at FROM xdb.process_lock WHERE name = 'name'",
+            "process_lock {\"name\": \"third\"}: unexpected row",
+        ),
         (
             "INSERT INTO xdb.process_lock SELECT gen_random_uuid(), name, mode, status, due_at, granted_at FROM xdb.process_lock",
             "process_lock {\"name\": \"name\"}: another process has the lock too",
@@ -588,7 +589,10 @@ fn wrong_locks_are_refused() {
         (json!([""]), "locks[0] is empty".to_owned()),
         (json!([long]), "locks[0] is 1025 bytes long; at most 1024 are allowed".to_owned()),
         (json!([{"name": "a", "mode": "S"}]), "locks[0].mode \"S\" is unknown; known are EXCLUSIVE, SHARE".to_owned()),
-        (json!([{"name": "a", "seconds": 5}]), "locks[0] has the unknown key \"seconds\"; known are name, mode".to_owned()),
+        (
+            json!([{"name": "a", "seconds": 5}]),
+            "locks[0] has the unknown key \"seconds\"; known are name, mode".to_owned(),
+        ),
         (json!([{"mode": "SHARE"}]), "locks[0].name is missing".to_owned()),
         (json!([7]), "locks[0] must be a string".to_owned()),
         (json!("a"), "locks must be an array".to_owned()),
@@ -596,7 +600,8 @@ fn wrong_locks_are_refused() {
         let error = db.start("p", "work").options(json!({"locks": locks})).refused(codes::INVALID_ARGUMENT);
         assert_eq!(error.message, format!("invalid value for options: {what}"));
         let definition = Definition::without_start().with("locks", locks);
-        let register = format!("SELECT xdb.register_process_type('t', NULL, {})", literal(&definition.json().to_string()));
+        let register =
+            format!("SELECT xdb.register_process_type('t', NULL, {})", literal(&definition.json().to_string()));
         let error = app.superuser().refused(codes::INVALID_DEFINITION, &register);
         assert_eq!(error.message, format!("invalid definition of a process type: {what}"));
     }
