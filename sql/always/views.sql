@@ -368,12 +368,12 @@ FROM xdb.process_execution AS p
 JOIN xdb.process_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE l.status OPERATOR(pg_catalog.<>) 'RELEASED';
 COMMENT ON VIEW xdb.locks IS 'Locks that processes have or wait for, of the processes that the reader may see.';
-COMMENT ON COLUMN xdb.locks.process_id IS 'Process that has the lock, or waits for it.';
-COMMENT ON COLUMN xdb.locks.execution_id IS 'Process execution that has the lock, or waits for it.';
+COMMENT ON COLUMN xdb.locks.process_id IS 'Process that holds the lock, or waits for it.';
+COMMENT ON COLUMN xdb.locks.execution_id IS 'Process execution that holds the lock, or waits for it.';
 COMMENT ON COLUMN xdb.locks.process_type IS 'Name of its process type.';
 COMMENT ON COLUMN xdb.locks.name IS 'Name of the lock.';
 COMMENT ON COLUMN xdb.locks.mode IS 'EXCLUSIVE or SHARE.';
-COMMENT ON COLUMN xdb.locks.granted IS 'Whether the process has the lock.';
+COMMENT ON COLUMN xdb.locks.granted IS 'Whether the process holds the lock.';
 COMMENT ON COLUMN xdb.locks.since IS 'When the process got the lock, or when its first call was due.';
 COMMENT ON COLUMN xdb.locks.expires_at IS 'When the process times out and so releases the lock; null = the lock is held until the process ends.';
 COMMENT ON COLUMN xdb.locks.place IS 'Place among the waiting requests for the lock that the reader may see, 1 for the next one, counted up to 1000. Null for a holder, and before the first call is due.';

@@ -24,7 +24,7 @@ use crate::pg::spi::{Row, Spi};
 use crate::pg::wake::{self, NewCall};
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::{Execution, ExecutionId, LockMode, ProcessLocks, StateSeq, Timestamp};
-use xdb_sched::process_locks::{LockQueue, Place};
+use xdb_sched::process_locks::{NamedLock, Place};
 
 table! {
     /// A lock that a process asks for or has.
@@ -56,7 +56,7 @@ record! {
     }
 
     /// A lock of a request that may be granted.
-    struct Asked { execution_id: ExecutionId, name: String, mode: LockMode, due_at: Timestamp, is_free: bool }
+    struct AskedLock { execution_id: ExecutionId, name: String, mode: LockMode, due_at: Timestamp, is_free: bool }
 
     /// Shared requests for a lock, after one place and before another.
     struct SharedAfter { name: String, after_at: Timestamp, after_id: ExecutionId, before_at: Timestamp, before_id: ExecutionId }
@@ -130,7 +130,7 @@ statements! {
             AND (SELECT count(*) FROM xdb.task t WHERE t.execution_id = l.execution_id AND t.lane = {PARKED_LANE}) \
                 = (SELECT count(*) FROM calls c WHERE c.execution_id = l.execution_id) AS is_free \
         FROM xdb.process_lock l LEFT JOIN free f ON f.execution_id = l.execution_id AND f.name = l.name \
-        WHERE l.execution_id = ANY ($1)") => fn asked(ids: &[ExecutionId]) -> Vec<Asked>;
+        WHERE l.execution_id = ANY ($1)") => fn asked(ids: &[ExecutionId]) -> Vec<AskedLock>;
     GRANT = "UPDATE xdb.process_lock SET status = 'GRANTED', granted_at = $2, judge_at = NULL WHERE execution_id = ANY ($1)"
         => fn put_granted(ids: &[ExecutionId], now: Timestamp) -> ();
     RESUME = format!("UPDATE xdb.task t SET {}, {NO_LEASE} WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} \
@@ -186,7 +186,7 @@ pub fn queues(
     names: &[&str],
     locked: &BTreeSet<ExecutionId>,
     now: Timestamp,
-) -> Result<BTreeMap<String, (LockQueue, bool)>> {
+) -> Result<BTreeMap<String, (NamedLock, bool)>> {
     if names.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -196,7 +196,7 @@ pub fn queues(
             let due: Option<Timestamp> = row.at(at)?;
             due.map(|due| Ok((due, row.at(at + 1)?))).transpose()
         };
-        let queue = LockQueue { granted: row.at(1)?, first_exclusive: place(2)?, first_shared: place(4)? };
+        let queue = NamedLock { granted: row.at(1)?, first_exclusive: place(2)?, first_shared: place(4)? };
         Ok((row.at::<String>(0)?, (queue, row.at(6)?)))
     };
     Ok(spi.rows(&QUEUES, &params, read)?.into_iter().collect())
@@ -224,7 +224,7 @@ pub fn shared_requests(
 }
 
 /// A process that asks for its locks.
-pub struct Request {
+pub struct AskingProcess {
     pub place: Place,
     pub locks: ProcessLocks,
     /// This transaction has locked all of its rows, and its calls.
@@ -232,15 +232,16 @@ pub struct Request {
 }
 
 /// Locks these requests and their calls, if they are free.
-pub fn take_requests(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<BTreeMap<ExecutionId, Request>> {
-    let mut requests = BTreeMap::<_, Request>::new();
+pub fn take_requests(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<BTreeMap<ExecutionId, AskingProcess>> {
+    let mut requests = BTreeMap::<_, AskingProcess>::new();
     if ids.is_empty() {
         return Ok(requests);
     }
-    for Asked { execution_id, name, mode, due_at, is_free } in asked(spi, &ids.iter().copied().collect::<Vec<_>>())? {
+    for AskedLock { execution_id, name, mode, due_at, is_free } in asked(spi, &ids.iter().copied().collect::<Vec<_>>())?
+    {
         let place = (due_at, execution_id);
         let request =
-            requests.entry(execution_id).or_insert_with(|| Request { place, locks: BTreeMap::new(), is_free });
+            requests.entry(execution_id).or_insert_with(|| AskingProcess { place, locks: BTreeMap::new(), is_free });
         request.is_free &= is_free;
         request.locks.insert(name, mode);
     }

@@ -163,6 +163,7 @@ struct Closed {
 }
 
 /// Rows to write, by table.
+// Wide because each field is a kind of rows.
 #[derive(Default)]
 struct Rows<'a> {
     states_new: Vec<State<'a>>,

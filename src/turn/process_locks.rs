@@ -14,16 +14,15 @@
 //! Limitations: a turn looks at 1,000 noted rows, and at 1,000 requests that share freed locks.
 
 use super::next::{Next, Why};
-use super::save::Saved;
 use super::scans::poll_interval;
 use super::types::Turn;
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::store::process_lock::{self, FIRST, Request};
+use crate::store::process_lock::{self, AskingProcess, FIRST};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use xdb_engine::{ExecutionId, LockMode, Timestamp};
-use xdb_sched::process_locks::{LockQueue, Place, grants};
+use xdb_sched::process_locks::{NamedLock, Place, grants};
 
 /// How often a turn looks again for other requests, if some were locked.
 const ROUNDS: usize = 3;
@@ -83,29 +82,45 @@ impl ToJudge {
     }
 }
 
-/// Grants what can be granted. `noted`: rows of the table say that there is something to judge. Returns what is left to
-/// judge, unless there was nothing to do, and whether any locks were granted.
-pub fn grant(turn: &Turn, before: &ToJudge, noted: bool, saved: &mut Saved) -> Result<(Option<ToJudge>, bool)> {
-    let is_due = before.is_due(turn.began_at);
-    if !turn.scope.gather || turn.paused || !(noted || is_due) {
-        return Ok((None, false));
+/// What granting has done.
+#[derive(Default)]
+pub struct Granted {
+    /// What is left to judge. None: there was nothing to do.
+    pub left: Option<ToJudge>,
+    /// Whether any process got its locks.
+    pub any: bool,
+    pub wrote: bool,
+    /// When this phase wants the next turn.
+    pub next: Next,
+}
+
+/// Grants what can be granted. `noted`: rows of the table say that there is something to judge.
+pub fn grant(turn: &Turn, before: &ToJudge, noted: bool, now: Timestamp) -> Result<Granted> {
+    let mut granted = Granted::default();
+    if !turn.scope.gather || turn.paused || !(noted || before.is_due(turn.began_at)) {
+        return Ok(granted);
     }
-    let now = saved.now;
-    let (judged, mut after) = collect(turn, before, noted, saved)?;
-    let granted = judge(turn, judged, now, &mut after)?;
-    if !granted.is_empty() {
-        let any_function = process_lock::grant(turn.spi, &granted, now)?;
+    let (judged, mut left) = collect(turn, before, noted, now, &mut granted)?;
+    let ids = judge(turn, judged, now, &mut left)?;
+    if !ids.is_empty() {
+        let any_function = process_lock::grant(turn.spi, &ids, now)?;
         crash::point("turn-grant");
         // Runners claim the calls of functions. The next turn starts the runners.
-        saved.next.now_if(any_function, Why::Calls);
-        saved.earliest = Some(now);
-        saved.wrote = true;
+        granted.next.now_if(any_function, Why::Calls);
+        (granted.any, granted.wrote) = (true, true);
     }
-    Ok((Some(after), !granted.is_empty()))
+    granted.left = Some(left);
+    Ok(granted)
 }
 
 /// What this turn judges, and what is left for later turns.
-fn collect(turn: &Turn, before: &ToJudge, noted: bool, saved: &mut Saved) -> Result<(Judged, ToJudge)> {
+fn collect(
+    turn: &Turn,
+    before: &ToJudge,
+    noted: bool,
+    now: Timestamp,
+    granted: &mut Granted,
+) -> Result<(Judged, ToJudge)> {
     let mut judged = Judged::default();
     let mut after = ToJudge { shared_after: BTreeMap::new(), ..before.clone() };
     before.shared_after.iter().for_each(|(name, place)| judged.free(name.clone(), Some(*place)));
@@ -119,9 +134,9 @@ fn collect(turn: &Turn, before: &ToJudge, noted: bool, saved: &mut Saved) -> Res
         names.into_iter().for_each(|name| judged.free(name, Some(FIRST)));
     }
     if noted {
-        let notes = process_lock::notes(turn.spi, saved.now)?;
-        saved.next.now_if(process_lock::may_have_more(notes.len()), Why::Locks);
-        saved.wrote |= !notes.is_empty();
+        let notes = process_lock::notes(turn.spi, now)?;
+        granted.next.now_if(process_lock::may_have_more(notes.len()), Why::Locks);
+        granted.wrote |= !notes.is_empty();
         if notes.iter().any(|note| note.is_released) {
             crash::point("turn-release");
         }
@@ -130,7 +145,7 @@ fn collect(turn: &Turn, before: &ToJudge, noted: bool, saved: &mut Saved) -> Res
                 judged.requests.insert(note.execution_id);
             }
             if note.is_released || note.has_moved {
-                // A request to share a lock delays only requests to have the lock alone.
+                // A request to share a lock delays only requests to hold the lock alone.
                 judged.free(note.name, (note.mode == LockMode::Exclusive).then_some(FIRST));
             }
         }
@@ -164,8 +179,8 @@ fn judge(turn: &Turn, judged: Judged, now: Timestamp, after: &mut ToJudge) -> Re
 
 /// The requests that may be granted, and what decides about the freed locks.
 struct Candidates {
-    requests: BTreeMap<ExecutionId, Request>,
-    queues: BTreeMap<String, LockQueue>,
+    requests: BTreeMap<ExecutionId, AskingProcess>,
+    queues: BTreeMap<String, NamedLock>,
     shared_after: BTreeMap<String, Place>,
     /// Locks with requests that other transactions have locked.
     passed_over: Vec<String>,
@@ -202,8 +217,8 @@ fn candidates(turn: &Turn, judged: &Judged, locked: &BTreeSet<ExecutionId>, now:
 /// Those of these requests that the rule grants.
 fn by_the_rule(
     turn: &Turn,
-    requests: BTreeMap<ExecutionId, Request>,
-    mut queues: BTreeMap<String, LockQueue>,
+    requests: BTreeMap<ExecutionId, AskingProcess>,
+    mut queues: BTreeMap<String, NamedLock>,
     locked: &BTreeSet<ExecutionId>,
     now: Timestamp,
 ) -> Result<Vec<ExecutionId>> {

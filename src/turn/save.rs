@@ -11,6 +11,7 @@ use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::next::{Next, Why};
 use super::owners::UnfitOwners;
+use super::process_locks::Granted;
 use super::types::Turn;
 use crate::calls::{Loads, Maker, Verdict};
 use crate::pg::catch::Result;
@@ -54,6 +55,17 @@ pub struct Saved {
     pub next: Next,
     /// The time of the turn's events.
     pub now: Timestamp,
+}
+
+impl Saved {
+    /// Adds what was written to grant locks of processes, after this phase.
+    pub fn note(&mut self, granted: &Granted) {
+        if granted.any {
+            self.earliest = Some(self.now);
+        }
+        self.wrote |= granted.wrote;
+        self.next = self.next.min(granted.next);
+    }
 }
 
 /// Leases calls, and writes the difference between the executions as they were loaded and as they are now.

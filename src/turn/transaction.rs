@@ -240,12 +240,13 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let noted = saved.released || started.judge_at.is_some_and(|at| at <= saved.now);
-    let (judged, granted) = process_locks::grant(turn, to_judge, noted, &mut saved)?;
-    work.moved.to_judge = judged;
-    if granted {
+    let granted = process_locks::grant(turn, to_judge, noted, saved.now)?;
+    saved.note(&granted);
+    if granted.any {
         // The calls of the new holders may have been due before the cursors.
         scans.reset();
     }
+    work.moved.to_judge = granted.left;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &mut work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;

@@ -12,7 +12,7 @@ pub const MOST_LOCKS: usize = 32;
 words! {
     /// How a process has a lock.
     LockMode {
-        /// No other process has the lock.
+        /// No other process holds the lock.
         Exclusive = "EXCLUSIVE",
         /// Other processes may share the lock.
         Share = "SHARE",

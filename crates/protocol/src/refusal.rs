@@ -177,11 +177,11 @@ pub fn paused(what: &str, pause: &Pause) -> Refusal {
     Refusal::new(b"XD023", format!("{what} is paused")).detail(detail)
 }
 
-/// An RPC has waited in vain for the locks of its process. `holder` is a process that has the lock, and that the caller
+/// An RPC has waited in vain for the locks of its process. `holder` is a process that holds the lock, and that the caller
 /// may see.
 pub fn waits_for_lock(process_id: &str, lock: &str, holder: Option<&str>) -> Refusal {
     let detail = match holder {
-        Some(holder) => format!("Process \"{holder}\" has the lock \"{lock}\"."),
+        Some(holder) => format!("Process \"{holder}\" holds the lock \"{lock}\"."),
         None => format!("It waits for the lock \"{lock}\"."),
     };
     Refusal::new(b"XD024", format!("process \"{process_id}\" waits for its locks"))

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::{ExecutionId, LockMode, ProcessLocks, Timestamp};
-use xdb_sched::process_locks::{LockQueue, Place, grants};
+use xdb_sched::process_locks::{NamedLock, Place, grants};
 
 #[derive(Clone, Debug, Default)]
 struct Table {
@@ -34,13 +34,13 @@ impl Table {
         }
     }
 
-    fn queues(&self) -> BTreeMap<String, LockQueue> {
+    fn queues(&self) -> BTreeMap<String, NamedLock> {
         let names: BTreeSet<_> =
             self.waiting.values().chain(self.granted.values()).flat_map(|locks| locks.keys()).collect();
         let queue = |name: &&String| {
             let first =
                 |mode| self.waiting.iter().find(|(_, locks)| locks.get(*name) == Some(&mode)).map(|(place, _)| *place);
-            LockQueue {
+            NamedLock {
                 granted: self.granted.values().find_map(|locks| locks.get(*name).copied()),
                 first_exclusive: first(LockMode::Exclusive),
                 first_shared: first(LockMode::Share),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_sched::process_locks::{LockQueue, Place, grants};
+use xdb_sched::process_locks::{NamedLock, Place, grants};
 
 #[derive(Default)]
 pub(crate) struct Locks {
@@ -35,7 +35,7 @@ impl Locks {
     pub fn grant(&mut self, now: Timestamp) {
         let due = self.waiting.range(..=(now, ExecutionId([u8::MAX; 16])));
         let due: BTreeMap<_, _> = due.map(|(place, locks)| (*place, locks.clone())).collect();
-        let mut queues = BTreeMap::<String, LockQueue>::new();
+        let mut queues = BTreeMap::<String, NamedLock>::new();
         for (name, mode) in self.granted.values().flatten() {
             queues.entry(name.clone()).or_default().granted = Some(*mode);
         }

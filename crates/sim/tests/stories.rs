@@ -286,8 +286,8 @@ fn a_process_gets_its_locks_before_its_first_call_and_has_them_until_it_closes()
     assert_eq!(sim.describe("q")["waitingForProcessLocks"], waits_for);
     assert_eq!(sim.describe("p")["waitingForProcessLocks"], json!(null));
     let refused = sim.refused("rpc", json!({"process_id": "q", "rpc_name": "ask"}));
-    assert_eq!(refused, ("XD024".to_owned(), "Process \"p\" has the lock \"a\".".to_owned()));
-    // One of them ends, and the other still has the lock that both share.
+    assert_eq!(refused, ("XD024".to_owned(), "Process \"p\" holds the lock \"a\".".to_owned()));
+    // One of them ends, and the other still holds the lock that both share.
     sim.answer(&calls[0], done(json!(1)));
     let next = sim.calls();
     assert_eq!(ids(&next), ["q"], "it asked before the maintenance");

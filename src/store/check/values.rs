@@ -75,7 +75,7 @@ const LOCK: &[(&str, &str)] = &[
     (
         "l.status = 'GRANTED' AND EXISTS (SELECT FROM xdb.process_lock o WHERE o.name = l.name AND o.status = 'GRANTED' \
             AND o.execution_id <> l.execution_id AND (o.mode = 'EXCLUSIVE' OR l.mode = 'EXCLUSIVE'))",
-        "'another process has the lock too'",
+        "'another process holds the lock too'",
     ),
 ];
 

@@ -161,7 +161,7 @@ fn queue_modes_parallel_sequential_and_parallel_by_sys_parallel_key() {
     // Parallel.
     ["p1", "p2"].iter().for_each(|id| start(&mut db, id, json!([])));
     first_calls(2);
-    // Sequential: the type has the lock.
+    // Sequential: the type holds the lock.
     ["s1", "s2"].iter().for_each(|id| drop(db.start(id, "sequential").go()));
     first_calls(3);
     // ParallelByKey: the start has a lock with the key.
@@ -369,7 +369,7 @@ fn an_rpc_waits_for_the_locks_of_its_process_and_then_fails() {
     start(&mut db, "b", json!(["another", "name"]));
     let error = db.refused(codes::WAITS_FOR_LOCKS, "SELECT xdb.invoke_rpc('b', 'ask', timeout => '300 ms')");
     assert_eq!(error.message, "process \"b\" waits for its locks");
-    assert_eq!(error.detail, "Process \"a\" has the lock \"name\".");
+    assert_eq!(error.detail, "Process \"a\" holds the lock \"name\".");
     // A holder that the caller may not see is not named.
     let mut other = app.session("other");
     other.start("c", "work").options(json!({"locks": ["name"]})).go();
@@ -412,7 +412,7 @@ fn a_paused_process_and_type_keep_their_place_and_their_locks() {
     ends(&mut db, "a");
     wait_for_holders(&mut db, "name", &["b"]);
     turns_pass(&mut db, "fourth");
-    assert_eq!(called(&worker), ["a"], "b has the lock, and is paused");
+    assert_eq!(called(&worker), ["a"], "b holds the lock, and is paused");
     boss.run("SELECT xdb.pause_process_type('work')");
     db.run("SELECT xdb.resume_process('b')");
     turns_pass(&mut db, "fifth");
@@ -534,7 +534,7 @@ fn purging_deletes_locks_and_check_process_finds_wrong_ones() {
         ),
         (
             "INSERT INTO xdb.process_lock SELECT gen_random_uuid(), name, mode, status, due_at, granted_at FROM xdb.process_lock",
-            "process_lock {\"name\": \"name\"}: another process has the lock too",
+            "process_lock {\"name\": \"name\"}: another process holds the lock too",
         ),
         ("UPDATE xdb.process_execution SET locks = NULL", "process_execution: locks is null and should be"),
     ] {
