@@ -174,7 +174,7 @@ pub(in crate::store) fn requests(execution: &Execution) -> impl Iterator<Item = 
 /// Those of these executions that wait for their locks. They get none before this transaction ends. The caller has
 /// locked them. Executions without locks cost nothing.
 pub fn waiting<'a>(spi: &Spi, of: impl IntoIterator<Item = &'a Loaded>) -> Result<BTreeSet<ExecutionId>> {
-    let with_locks = |loaded: &&Loaded| !loaded.execution.locks.is_empty() && loaded.before.exists();
+    let with_locks = |loaded: &&Loaded| !loaded.execution.locks.is_empty();
     let ids: Vec<_> = of.into_iter().filter(with_locks).map(|loaded| loaded.execution.id).collect();
     if ids.is_empty() { Ok(BTreeSet::new()) } else { lock(spi, &ids) }
 }

@@ -95,6 +95,9 @@ pub fn save_batch<'a>(
 ) -> Result<SavedBatch> {
     let batch: Vec<_> = batch.collect();
     let may_be_parked = |loaded: &&&Loaded| {
+        if loaded.execution.locks.is_empty() || !loaded.before.exists() {
+            return false;
+        }
         let is_new = |state: &StateExecution| {
             state.open_call().is_some() && !leases.contains_key(&(loaded.execution.id, state.seq))
         };
