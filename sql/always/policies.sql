@@ -46,7 +46,7 @@ BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
         'xdb.message_key', 'xdb.queue_waiter', 'xdb.global_waiter', 'xdb.global_passed_over', 'xdb.rpc_answer',
-        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.correlated_start'
+        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.correlated_start', 'xdb.process_lock'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('DROP POLICY IF EXISTS visible ON %s', child);

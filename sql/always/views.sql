@@ -345,6 +345,41 @@ COMMENT ON COLUMN xdb.history.event_time IS 'When the event happened.';
 COMMENT ON COLUMN xdb.history.event_type IS 'Kind of the event, for instance StateStarted.';
 COMMENT ON COLUMN xdb.history.details IS 'What belongs to the event, a JSON object. Times are microseconds since the Unix epoch.';
 
+CREATE OR REPLACE VIEW xdb.locks WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    p.execution_id,
+    p.process_type,
+    l.name,
+    l.mode,
+    l.status OPERATOR(pg_catalog.=) 'GRANTED' AS granted,
+    COALESCE(l.granted_at, l.due_at) AS since,
+    p.timeout_at AS expires_at,
+    CASE
+        WHEN l.status OPERATOR(pg_catalog.=) 'WAITING' AND l.judge_at IS NULL THEN (
+            SELECT pg_catalog.count(*) FROM (
+                SELECT FROM xdb.process_lock AS o
+                WHERE o.name OPERATOR(pg_catalog.=) l.name AND o.status OPERATOR(pg_catalog.=) 'WAITING'
+                  AND o.judge_at IS NULL
+                  AND (o.due_at, o.execution_id) OPERATOR(pg_catalog.<=) (l.due_at, l.execution_id)
+                LIMIT 1000
+            ) AS before
+        )
+    END AS place
+FROM xdb.process_execution AS p
+JOIN xdb.process_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+WHERE l.status OPERATOR(pg_catalog.<>) 'RELEASED';
+COMMENT ON VIEW xdb.locks IS 'Locks that processes have or wait for, of the processes that the reader may see.';
+COMMENT ON COLUMN xdb.locks.process_id IS 'Process that holds the lock, or waits for it.';
+COMMENT ON COLUMN xdb.locks.execution_id IS 'Process execution that holds the lock, or waits for it.';
+COMMENT ON COLUMN xdb.locks.process_type IS 'Name of its process type.';
+COMMENT ON COLUMN xdb.locks.name IS 'Name of the lock.';
+COMMENT ON COLUMN xdb.locks.mode IS 'EXCLUSIVE or SHARE.';
+COMMENT ON COLUMN xdb.locks.granted IS 'Whether the process holds the lock.';
+COMMENT ON COLUMN xdb.locks.since IS 'When the process got the lock, or when its first call was due.';
+COMMENT ON COLUMN xdb.locks.expires_at IS 'When the process times out and so releases the lock; null = the lock is held until the process ends.';
+COMMENT ON COLUMN xdb.locks.place IS 'Place among the waiting requests for the lock that the reader may see, 1 for the next one, counted up to 1000. Null for a holder, and before the first call is due.';
+
 -- Left joins: for rows that policies hide from the reader, the columns of the tables are null.
 CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
 SELECT

@@ -20,6 +20,7 @@
 --   +- message_key, rpc_answer    keys that were used: the same message or RPC again has no second effect
 --   +- local_attribute    what steps and RPCs have written
 --   +- history_event      what happened, in order: replaying it gives all of the above
+--   +- process_lock       a lock that the process waits for or has
 --   +- correlated_start   the latest start of a correlation key
 --   +- purged             the execution was deleted, and its other rows are being deleted
 -- global_message, global_message_key: messages that belong to no process until a step consumes them.
@@ -44,11 +45,13 @@
 --                               start writes rows of 5 before: no other transaction sees them yet
 --   5. message_key, then global_message_key
 -- A start of children by an answer takes 1 at 4, behind the step's execution, and then 3 to 5 for the children.
--- Everything else belongs to an execution and is written under its lock, with four exceptions:
+-- Everything else belongs to an execution and is written under its lock, with five exceptions:
 --   - Inbox rows are inserted under KEY SHARE and never updated.
 --   - The close of a parent inserts timers of its running children, under its own lock. It never waits for a child.
 --   - Once a global message is published, only the scheduler writes its row while it is free. A consumed message
 --     belongs to the execution that has consumed it.
+--   - The scheduler grants and deletes rows of process_lock, with SKIP LOCKED. Other transactions lock these rows of an
+--     execution before its tasks.
 --   - Rows of global_passed_over are inserted by the scheduler, by runners and by sessions, and deleted by the
 --     scheduler.
 -- How transactions wait for these locks:
@@ -110,7 +113,8 @@ CREATE TABLE xdb.process_execution (
     started_by jsonb,
     has_children boolean NOT NULL DEFAULT false,
     waiting_guards int,
-    compensation jsonb
+    compensation jsonb,
+    locks jsonb
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -161,6 +165,7 @@ COMMENT ON COLUMN xdb.process_execution.priority IS '-10 to 10. Of the due calls
 COMMENT ON COLUMN xdb.process_execution.parent_id IS 'The parent: the execution whose answer started this one. Null = it has no parent.';
 COMMENT ON COLUMN xdb.process_execution.started_by IS 'What else it knows of its parent: process id, step, the queue for the message at its close, what becomes of it when the parent closes. Null = it has no parent.';
 COMMENT ON COLUMN xdb.process_execution.has_children IS 'Whether its answers have started other processes.';
+COMMENT ON COLUMN xdb.process_execution.locks IS 'The locks that the process asks for, {name: EXCLUSIVE or SHARE}; null = none.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (
@@ -376,6 +381,29 @@ COMMENT ON COLUMN xdb.rpc_answer.answered_at IS 'When the key was first used.';
 COMMENT ON COLUMN xdb.rpc_answer.output IS 'Output of the RPC; null = none.';
 COMMENT ON COLUMN xdb.rpc_answer.digest IS 'SHA-256 of the name of the RPC and its input, in hexadecimal digits. Another RPC or input with the same key is refused (XD030).';
 SELECT pg_catalog.pg_extension_config_dump('xdb.rpc_answer', '');
+
+CREATE TABLE xdb.process_lock (
+    execution_id uuid NOT NULL,
+    name text NOT NULL,
+    mode text NOT NULL,
+    status text NOT NULL,
+    due_at timestamptz NOT NULL,
+    granted_at timestamptz,
+    judge_at timestamptz,
+    PRIMARY KEY (execution_id, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = off);
+CREATE INDEX process_lock_in_order ON xdb.process_lock (name, status, mode, due_at, execution_id);
+CREATE INDEX process_lock_to_judge ON xdb.process_lock (judge_at) WHERE judge_at IS NOT NULL;
+COMMENT ON TABLE xdb.process_lock IS 'Locks that processes wait for or have. A process gets all of its locks at once. Only the scheduler grants.';
+COMMENT ON COLUMN xdb.process_lock.execution_id IS 'Process execution that asks for the lock.';
+COMMENT ON COLUMN xdb.process_lock.name IS 'Name of the lock.';
+COMMENT ON COLUMN xdb.process_lock.mode IS 'EXCLUSIVE or SHARE.';
+COMMENT ON COLUMN xdb.process_lock.status IS 'WAITING; GRANTED; RELEASED: the process has closed, and the scheduler deletes the row.';
+COMMENT ON COLUMN xdb.process_lock.due_at IS 'When the first call of the process is due. Requests for a lock are granted in this order.';
+COMMENT ON COLUMN xdb.process_lock.granted_at IS 'When the process got the lock; null while it waits.';
+COMMENT ON COLUMN xdb.process_lock.judge_at IS 'When the scheduler has to look at the row; null = other rows decide about it.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.process_lock', '');
 
 CREATE TABLE xdb.local_attribute (
     execution_id uuid NOT NULL,

@@ -200,7 +200,7 @@ pub(super) fn save_claimed(spi: &Spi, loaded: &Executions, now: Timestamp) -> Re
     let all_pulled = changed().all(|entry| entry.meta.pulled_by().is_some());
     let events = || changed().flat_map(|entry| &entry.events);
     wake::note_uncommitted_write();
-    if !all_pulled || saved.earliest.is_some() || events().any(|(event, _)| concerns_engine(event)) {
+    if !all_pulled || saved.earliest.is_some() || saved.released || events().any(|(event, _)| concerns_engine(event)) {
         wake::call_scheduler_at_commit();
     }
     Ok(())

@@ -25,7 +25,7 @@ use crate::store::correlated::{self, CorrelationKey};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{Registry, TypeId};
-use crate::store::{save, state};
+use crate::store::{process_lock, save, state};
 use crate::{clock, error};
 use xdb_engine::*;
 use xdb_protocol::{Correlation, StartRequest};
@@ -97,7 +97,12 @@ fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) 
     let is_own = |Loaded { before, meta, .. }: &Loaded| {
         before.is_running() && meta.owner == caller.role && meta.owner_name == owner_name
     };
-    if !loaded.get(&id).is_some_and(is_own) || !correlated::is_untried(spi, id)? {
+    if !loaded.get(&id).is_some_and(is_own) {
+        return Ok(None);
+    }
+    // Before its task, so that the scheduler passes it over.
+    process_lock::waiting(spi, loaded.values())?;
+    if !correlated::is_untried(spi, id)? {
         return Ok(None);
     }
     state::states(spi, &mut loaded, &[(id, FIRST_STATE)])?;

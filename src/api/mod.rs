@@ -21,7 +21,7 @@
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs` | `invoke_rpc` |
 //! | `rpc_deadline.rs`, `rpc_locks.rs` | no function: the deadline of an RPC, and its locks |
-//! | `rpc_pause.rs`, `rpc_client.rs` | no function: the wait of an RPC for the end of a pause, and its connection |
+//! | `rpc_pause.rs`, `rpc_client.rs` | no function: the wait of an RPC for the end of a pause or for locks of its process, and its connection |
 //! | `pull.rs`, `pull_claim.rs`, `pull_scan.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
 //! | `answering.rs` | no function: the driver of `xdb_calls::apply` in a session |
 //! | `owners_tables.rs` | no function: how a session uses tables as a process's owner |

@@ -230,15 +230,15 @@ fn target(
 }
 
 impl ToCall {
-    /// If the process or its type is paused, waits for the end of the pause. Returns the deadline: the caller's, or one
-    /// that begins now.
+    /// If the process or its type is paused, or the process waits for its locks, waits for the end of that. Returns the
+    /// deadline: the caller's, or one that begins now.
     fn begin(&mut self, caller: Caller, process_id: &str, rpc_name: &str, asked: Option<Deadline>) -> Result<Deadline> {
         refuse_superuser(caller, self.config.function.is_some())?;
         let id = self.loaded.before.id;
         let mut deadline = asked.unwrap_or_else(|| Deadline::after(self.timeout()));
-        let is_paused = matches!(self.verdict(), Verdict::Parked(_));
+        let may_wait = matches!(self.verdict(), Verdict::Parked(_)) || !self.loaded.execution.locks.is_empty();
         let wait = |deadline| rpc_pause::wait(caller, id, deadline);
-        if is_paused && deadline.wait("the end of a pause", wait)? {
+        if may_wait && deadline.wait("the end of a pause, or for locks of the process", wait)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // Meanwhile the RPC may have been registered with a function.
             refuse_superuser(caller, self.config.function.is_some())?;

@@ -6,7 +6,7 @@ use super::raw::text;
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::fmt::Display;
-use xdb_engine::{Api, ExecutionId, Json, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
+use xdb_engine::{Api, ExecutionId, Json, LockMode, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
 /// A parameter of a statement: its type and its value.
 #[derive(Clone, Copy)]
@@ -164,7 +164,7 @@ macro_rules! words {
     )+ };
 }
 
-words! { ProcessStatus, StateStatus, Api, PauseMode }
+words! { ProcessStatus, StateStatus, Api, LockMode, PauseMode }
 
 /// A length of time, in a column of intervals.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@ use super::lanes::{
     own_place,
 };
 use super::lines::in_level;
+use super::process_lock::waits;
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{
     Gives, Read, Record, batch, batch_but, delete, insert_but, record, run, set_to_v, statements, table,
@@ -173,9 +174,9 @@ statements! {
         => fn adopt(lane: i16, workers: &[WorkerId]) -> u64;
     // Calls that functions answer stay with the runners.
     /// Makes all leases void, also those of pull workers. Gives all calls to the scheduler, except those that functions
-    /// answer.
+    /// answer, and those of processes that wait for their locks.
     FORGET_LEASES = format!("UPDATE xdb.task t SET {}, {NO_LEASE}, crashes = 0 \
-        WHERE t.lane IN ({RUNNERS_LANE}, {PARKED_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0", own_place())
+        WHERE (t.lane IN ({RUNNERS_LANE}, {PARKED_LANE}, {CRASHED_LANE}) OR t.lease_until IS NOT NULL OR t.crashes > 0) AND NOT {}", own_place(), waits("t"))
         => pub(super) fn forget_leases() -> ();
 }
 

@@ -1,6 +1,7 @@
 //! Starts that may be merged: the table `correlated_start`, and what a merge writes.
 
 use super::loaded::Loaded;
+use super::process_lock;
 use super::registry::TypeId;
 use super::state::State;
 use super::table::{Gives, batch, insert, record, run, set_to_v, statements, table};
@@ -87,6 +88,9 @@ pub(super) fn write(spi: &Spi, merged: &[&Loaded]) -> Result<()> {
         if let Some(at) = execution.timeout_at.filter(|_| execution.timeout_at != before.timeout_at) {
             move_timeout(spi, execution_id, at)?;
             move_timer(spi, execution_id, at)?;
+        }
+        if let Some(call) = execution.first_call().filter(|_| !execution.locks.is_empty()) {
+            process_lock::move_request(spi, execution_id, call.not_before)?;
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
+use xdb_engine::Timestamp;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -36,20 +37,20 @@ statements! {
         => fn retire(row: i16) -> ();
     /// Pauses the engine, or ends the pause.
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0" => pub fn set_paused(paused: bool) -> ();
-    STATE = state("m.epoch");
-    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)");
+    STATE = state("m.epoch", "(SELECT l.judge_at FROM xdb.process_lock l WHERE l.judge_at IS NOT NULL ORDER BY l.judge_at LIMIT 1)");
+    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)", "NULL::timestamptz");
     DATABASE = "SELECT datistemplate, NOT datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1"
         => fn of_database(oid: pg_sys::Oid) -> Option<(bool, bool)>;
 }
 
 /// One statement, because every turn begins with it. Most of its time is spent on opening relations, so each table is
 /// read once. Of the runners' calls it reads the worker of the last one: functions have the lowest number.
-fn state(epoch: &str) -> String {
+fn state(epoch: &str, judge_at: &str) -> String {
     format!(
         "SELECT {epoch} AS epoch, m.paused, {} AS generation, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            r.in_use, i.* \
+            r.in_use, {judge_at} AS judge_at, i.* \
         FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
             LEFT JOIN LATERAL (SELECT worker_id FROM xdb.task WHERE lane = {RUNNERS_LANE} \
                 ORDER BY worker_id DESC LIMIT 1) AS t ON true \
@@ -72,6 +73,8 @@ pub struct TurnInput {
     pub workers_calls_are_runners: bool,
     /// Whether messages of global queues may be matched.
     pub global_work: bool,
+    /// When locks of processes have to be judged. None: not before other rows are written. Only a scheduler reads it.
+    pub judge_at: Option<Timestamp>,
     /// Whether the processes are this database's own.
     pub ownership: Ownership,
 }
@@ -110,6 +113,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             runners_have_calls: last.is_some(),
             workers_calls_are_runners: last.is_some_and(|worker| worker != NO_WORKER),
             global_work: row.get("global_work")?,
+            judge_at: row.get("judge_at")?,
             ownership: instance::read_ownership(row)?,
         })
     };

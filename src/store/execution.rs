@@ -63,6 +63,8 @@ table! {
             has_children: bool,
             waiting_guards: Option<u32>,
             compensation: Option<Jsonb<'a>>,
+            /// The locks that the process asks for, as a JSON object of names and modes. Null: none.
+            locks: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -100,6 +102,7 @@ const KEPT: &[&str] = &[
     "started_at",
     "timeout_at",
     "priority",
+    "locks",
     "type_id",
     "owner_name",
     "closing",
@@ -221,6 +224,7 @@ impl<'a> Process<'a> {
     /// The row of an execution, as far as its history determines it.
     pub fn of(execution: &'a Execution, shard: i16) -> Result<Self> {
         let (pause_mode, paused_until, pause_reason) = pauses::columns(execution.pause.as_ref());
+        let locks = Some(&execution.locks).filter(|locks| !locks.is_empty()).map(to_json).transpose()?;
         Ok(Self {
             execution_id: execution.id,
             shard,
@@ -253,6 +257,7 @@ impl<'a> Process<'a> {
                 none if *none == Compensation::default() => None,
                 some => Some(Jsonb(to_json(some)?.into())),
             },
+            locks: locks.map(|locks| Jsonb(locks.into())),
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -409,6 +414,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.has_children = row.get("has_children")?;
     execution.waiting_guards = row.get::<Option<u32>>("waiting_guards")?.unwrap_or(0);
     execution.compensation = row.get::<Option<&str>>("compensation")?.map_or(Ok(Compensation::default()), from_json)?;
+    execution.locks = row.get::<Option<&str>>("locks")?.map(from_json).transpose()?.unwrap_or_default();
     let meta = Meta {
         shard,
         shard_key: row.get("shard_key")?,

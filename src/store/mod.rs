@@ -27,6 +27,7 @@
 //! | [`deciding`] | | decides about commands, and loads what decisions turn out to need |
 //! | [`correlated`] | `correlated_start` | finds the start that another one may be merged into, and writes merges |
 //! | [`process`] | `latest_execution`, `rpc_answer` | finds, locks and describes processes for the SQL functions |
+//! | [`process_lock`] | `process_lock` | locks of processes: requests, grants, releases |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | reads registrations, and keeps them in memory |
 //! | [`registering`] | the same | writes and removes registrations |
 //! | [`pauses`] | `process_type` | pauses of process types |
@@ -86,6 +87,7 @@ pub mod parked;
 pub mod pauses;
 pub mod phases;
 pub mod process;
+pub mod process_lock;
 #[cfg(feature = "pg_test")]
 mod proof;
 pub mod pull;

@@ -1,4 +1,5 @@
-//! Calls that are parked because their process or its type is paused. They are in a lane of the table `task` from which
+//! Calls that are parked because their process or its type is paused, or because their process waits for its locks
+//! ([`super::process_lock`]). They are in a lane of the table `task` from which
 //! no process claims, so they don't slow down other calls.
 //!
 //! * The scheduler checks a call when it claims or dispatches the call, and then moves the call to this lane. A runner
@@ -8,12 +9,14 @@
 //! * The end of a process's pause resumes its calls at once, under the lock of the execution.
 //! * After the end of a type's pause, the scheduler walks through the lane in slices. A new scheduler does so too.
 //!
-//! The lane is only an optimisation: a call that is resumed too early is found and parked again.
+//! For pauses, the lane is only an optimisation: a call that is resumed too early is found and parked again. For locks
+//! it is the only thing that keeps a call from being made: nothing here moves a call whose process waits for them.
 
 use super::StateKey;
 use super::claim::{FIRST_PLACE, NO_LEASE, TaskPlace};
 use super::lanes::{PARKED_LANE, SCHEDULERS_LANE, own_place};
 use super::lines::{OfLevel, in_level, parameters};
+use super::process_lock::waits;
 use super::registry::{TypeId, WorkerId};
 use super::table::{Gives, Record, batch, rows, statements};
 use crate::error;
@@ -61,10 +64,10 @@ statements! {
         UPDATE xdb.task t SET lane = {PARKED_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", is_paused("$6"), batch::<OfLevel>(), in_level("v"));
     STILL_PARKED = format!("SELECT p.process_id FROM xdb.task t JOIN xdb.process_execution p USING (execution_id) \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} LIMIT 1")
+        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} AND NOT {} LIMIT 1", waits("t"))
         => fn still_parked(ids: &[ExecutionId]) -> Option<String>;
     RESUME = format!("UPDATE xdb.task t SET {} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE}", own_place())
+        WHERE t.execution_id = ANY ($1) AND t.lane = {PARKED_LANE} AND NOT {}", own_place(), waits("t"))
         => fn own_places(ids: &[ExecutionId]) -> ();
     // From the end of the index, so that an owner's calls with a high priority are resumed first.
     WALK = format!("WITH slice AS MATERIALIZED (SELECT {by} FROM xdb.task t \
@@ -73,7 +76,7 @@ statements! {
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {is_paused} \
-            WHERE t.lane = {PARKED_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL), \
+            WHERE t.lane = {PARKED_LANE} AND y.type_id IS NULL AND p.pause_mode IS NULL AND NOT {waits}), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
         moved AS (UPDATE xdb.task t SET {own_place} FROM locked l \
@@ -81,7 +84,7 @@ statements! {
         SELECT worker_id, owner, priority, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
         ORDER BY worker_id, owner, priority, due_at, execution_id, seq LIMIT 1",
-        by = PLACE.join(", "), desc = PLACE.join(" DESC, ") + " DESC", is_paused = is_paused("$7"), own_place = own_place());
+        by = PLACE.join(", "), desc = PLACE.join(" DESC, ") + " DESC", is_paused = is_paused("$7"), own_place = own_place(), waits = waits("t"));
 }
 
 /// Parks those of these due, locked calls whose processes are paused. Calls whose process another transaction has

@@ -153,6 +153,8 @@ statements! {
             'mode', p.pause_mode, 'reason', p.pause_reason, 'until', p.paused_until) END, \
         'typePause', (SELECT pg_catalog.jsonb_build_object('mode', t.pause_mode, 'reason', t.pause_reason, 'until', t.paused_until) \
             FROM xdb.process_type t WHERE t.type_id = p.type_id AND t.pause_mode IS NOT NULL AND p.status = 'RUNNING'), \
+        'waitingForProcessLocks', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', l.name, 'mode', l.mode) ORDER BY l.name) \
+            FROM xdb.process_lock l WHERE l.execution_id = p.execution_id AND l.status = 'WAITING'), \
         'parent', (SELECT pg_catalog.jsonb_build_object('processId', q.process_id, 'processExecutionId', q.execution_id, \
                 'stateExecutionId', p.started_by -> 'stateExecutionId', 'onClose', p.started_by -> 'onClose', \
                 'whenParentCloses', p.started_by -> 'whenParentCloses') \

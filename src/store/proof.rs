@@ -16,7 +16,8 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
     }
     let files = of_files! {
         adopt app_functions attribute catalog children claim correlated crashes engine execution global_queue
-        global_waiter history inbox instance left_behind lines locks owners parked pauses process pull purge queue
+        global_waiter history inbox instance left_behind lines locks owners parked pauses process process_lock pull
+        purge queue
         quotas registering registry role_settings save slow state subscription timer usage worker_secret
     };
     files.into_iter().flatten().copied()
@@ -38,7 +39,7 @@ fn tables() -> Vec<SystemTable> {
         attribute::LocalAttribute claim::Task correlated::CorrelatedStart engine::Engine execution::Process
         global_queue::GlobalQueueMessage global_queue::UsedKey global_waiter::PassedOver
         global_waiter::GlobalWaiter history::HistoryEvent inbox::Inbox inbox::MessageKey instance::Instance
-        instance::RegistrationCount instance::Registrations process::Latest process::StoredRpcAnswer
+        instance::RegistrationCount instance::Registrations process::Latest process::StoredRpcAnswer process_lock::ProcessLock
         purge::Purged queue::QueueMessage queue::QueueWaiter registry::MappedTable registry::TypeRow
         registry::WorkerRow state::State timer::Timer worker_secret::SecretRow
     }

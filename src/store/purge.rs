@@ -20,10 +20,11 @@ table! {
 }
 
 /// Tables with rows of an execution, besides `process_execution` and `latest_execution`.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "history_event",
     "state_execution",
     "local_attribute",
+    "process_lock",
     "rpc_answer",
     "message_key",
     "queue_message",

@@ -9,9 +9,10 @@ use super::claim::{self, Lease, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
-use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
+use super::lanes::{PARKED_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
+use super::process_lock::{self, ProcessLock};
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::registry::{ProcessType, WorkerId};
 use super::state::{self, State};
@@ -81,6 +82,8 @@ pub struct SavedBatch {
     pub timers: BTreeMap<Owner, Timestamp>,
     /// Whether parked calls were resumed. They may have been due earlier than the cursors.
     pub resumed: bool,
+    /// Whether processes with locks have closed.
+    pub released: bool,
 }
 
 /// Saves a batch. The caller frees the locks of ended calls, and handles due rows. `leases`: the calls that this
@@ -92,8 +95,19 @@ pub fn save_batch<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<SavedBatch> {
+    let batch: Vec<_> = batch.collect();
+    let may_be_parked = |loaded: &&&Loaded| {
+        if loaded.execution.locks.is_empty() || !loaded.before.exists() {
+            return false;
+        }
+        let is_new = |state: &StateExecution| {
+            state.open_call().is_some() && !leases.contains_key(&(loaded.execution.id, state.seq))
+        };
+        loaded.execution.is_running() && loaded.changed_states().any(|(_, state)| is_new(state))
+    };
+    let waiting = process_lock::waiting(spi, batch.iter().filter(may_be_parked).copied())?;
     let mut changes = BatchChanges::default();
-    let calls = TaskRules { leases, lane, now };
+    let calls = TaskRules { leases, lane, waiting: &waiting, now };
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
@@ -107,6 +121,7 @@ pub fn save_batch<'a>(
         earliest: changes.earliest().into_iter().chain((!stopped.is_empty()).then_some(now)).min(),
         timers,
         resumed: !changes.resumed.is_empty(),
+        released: !changes.closed.with_locks.is_empty(),
     })
 }
 
@@ -114,6 +129,8 @@ pub fn save_batch<'a>(
 struct TaskRules<'b> {
     leases: &'b HashMap<StateKey, Lease>,
     lane: &'b dyn Fn(&Meta) -> i16,
+    /// Executions that wait for their locks, besides those that start.
+    waiting: &'b BTreeSet<ExecutionId>,
     now: Timestamp,
 }
 
@@ -153,9 +170,12 @@ struct Closed {
     /// Closing executions with messages in local queues.
     with_messages: Vec<ExecutionId>,
     family: Family,
+    /// Closing executions that have locks or wait for them.
+    with_locks: Vec<ExecutionId>,
 }
 
 /// Rows to write, by table.
+// Wide because each field is a kind of rows.
 #[derive(Default)]
 struct Rows<'a> {
     states_new: Vec<State<'a>>,
@@ -173,6 +193,7 @@ struct Rows<'a> {
     attributes: Vec<LocalAttribute<'a>>,
     history: Vec<HistoryEvent<'static>>,
     merged: Vec<&'a Loaded>,
+    locks_new: Vec<ProcessLock<'a>>,
 }
 
 impl Closed {
@@ -193,9 +214,15 @@ impl Closed {
         if before.queued.messages > 0 {
             self.with_messages.push(*id);
         }
+        if !before.locks.is_empty() {
+            self.with_locks.push(*id);
+        }
     }
 
     fn delete_leftovers(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        if !self.with_locks.is_empty() {
+            process_lock::release(spi, &self.with_locks)?;
+        }
         // The inbox may have a message that no transaction has read yet.
         delete_of(spi, &OF_CLOSED, &self.all)?;
         delete_of(spi, &OF_WAITING, &self.waiting)?;
@@ -218,6 +245,10 @@ impl<'a> BatchChanges<'a> {
         if closes {
             self.closed.collect(loaded);
         }
+        let is_waiting = !execution.locks.is_empty() && (!before.exists() || calls.waiting.contains(&id));
+        if !before.exists() {
+            self.rows.locks_new.extend(process_lock::requests(execution));
+        }
         for (old, state) in loaded.changed_states() {
             let states = if old.is_none() { &mut self.rows.states_new } else { &mut self.rows.states_changed };
             states.push(State::of(id, meta.shard, state)?);
@@ -226,7 +257,7 @@ impl<'a> BatchChanges<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                self.collect_task(meta, execution, old, state, calls);
+                self.collect_task(meta, execution, (old, state), is_waiting, calls);
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -261,13 +292,13 @@ impl<'a> BatchChanges<'a> {
     }
 
     /// A state at a call has exactly one task. With an incident it has none, because the call is not made. The engine
-    /// has nothing to do for a pull worker's call.
+    /// has nothing to do for a pull worker's call. While the process waits for its locks, the call is parked.
     fn collect_task(
         &mut self,
         meta: &Meta,
         execution: &Execution,
-        old: Option<&StateExecution>,
-        state: &StateExecution,
+        (old, state): (Option<&StateExecution>, &StateExecution),
+        is_waiting: bool,
         calls: &TaskRules,
     ) {
         let key = (execution.id, state.seq);
@@ -283,13 +314,19 @@ impl<'a> BatchChanges<'a> {
         let registered = meta.process_type.as_deref().map(ProcessType::facts);
         let maker = Facts::new(execution, CallOf::State(state, api), registered, calls.now).maker();
         row.worker_id = meta.worker_of(maker);
-        row.lane = if maker == Maker::Function { RUNNERS_LANE } else { (calls.lane)(meta) };
+        row.lane = match maker {
+            _ if is_waiting => PARKED_LANE,
+            Maker::Function => RUNNERS_LANE,
+            _ => (calls.lane)(meta),
+        };
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);
         }
         let due_at = call.not_before;
-        if let Some(worker) = meta.pulled_by().filter(|worker| *worker == row.worker_id) {
+        if is_waiting {
+            // The grant resumes it.
+        } else if let Some(worker) = meta.pulled_by().filter(|worker| *worker == row.worker_id) {
             self.pulled.push((worker, NewCall { shard: meta.shard, is_due: due_at <= calls.now }, key));
         } else if row.lease_until.is_none() {
             self.earliest_call = self.earliest_call.into_iter().chain([due_at]).min();
@@ -339,6 +376,7 @@ impl<'a> BatchChanges<'a> {
         run_but(spi, &claim::UPDATE, &rows.tasks_changed, claim::NOT_DECIDED)?;
         run_but(spi, &claim::INSERT, &rows.tasks_new, claim::NOT_DECIDED)?;
         parked::resume(spi, &self.resumed)?;
+        process_lock::insert_requests(spi, &rows.locks_new)?;
         run(spi, &timer::DELETE, &rows.timers_deleted)?;
         run(spi, &timer::INSERT, &rows.timers_new)?;
         run(spi, &queue::OLD_WAITERS, &rows.waiters_deleted)?;

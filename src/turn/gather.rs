@@ -9,6 +9,7 @@ use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{LastTurn, OpenCalls};
 use super::next::{Next, Why};
+use super::process_locks::ToJudge;
 use super::scans::{End, PullScan, ScanEnds, Scans, poll_interval};
 use super::types::{Started, Turn};
 use crate::guc;
@@ -58,6 +59,8 @@ pub struct Moved {
     pub checked: Vec<(WorkerId, Option<TaskPlace>)>,
     /// How far the calls of the last pull worker of [`Scans::pull_workers`] were checked. None: to the end.
     pub pull_worker: Option<Option<TaskPlace>>,
+    /// Locks of processes that are left to judge.
+    pub to_judge: Option<ToJudge>,
 }
 
 /// The parts of a process's memory that gathering reads and writes.
@@ -79,6 +82,9 @@ impl Gathering<'_> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work = Work { workers, ..Work::default() };
+        if !turn.paused {
+            work.next = Next::due(started.judge_at.filter(|at| *at > turn.began), Why::Locks);
+        }
         let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);

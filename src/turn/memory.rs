@@ -9,6 +9,7 @@ use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::next::{Next, Why};
+use super::process_locks::ToJudge;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use crate::calls::{self, Answered, CallRecord};
@@ -48,6 +49,8 @@ pub struct Memory {
     /// Messages of global queues that wait to be matched.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
+    /// Locks of processes that a later turn has to judge.
+    pub(super) to_judge: ToJudge,
     /// Where the next scans begin.
     pub(super) scans: Scans,
     pub(super) seen: LastTurn,
@@ -104,6 +107,7 @@ impl Memory {
             tables: KnownTables::default(),
             matching: Matching::default(),
             locks: AttributeLocks::default(),
+            to_judge: ToJudge::default(),
             scans: Scans::default(),
             seen: LastTurn {
                 paused: false,
@@ -200,6 +204,7 @@ impl Memory {
             (head, Why::Scan),
             (self.registry.reads_again_at(), Why::Secrets),
         ];
-        waits.into_iter().map(|(at, why)| Next::at(at, why)).fold(self.seen.due, Next::min)
+        let locks = if self.seen.paused { Next::default() } else { self.to_judge.next() };
+        waits.into_iter().map(|(at, why)| Next::at(at, why)).fold(self.seen.due.min(locks), Next::min)
     }
 }

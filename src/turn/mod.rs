@@ -23,6 +23,7 @@
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows; `decide.rs` has the driver of `xdb_calls::apply` |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests; the work after the commit |
 //! | `app_tables.rs`, `slow_tables.rs` | the application's tables: as the owner, within a budget; which are slow |
+//! | `process_locks.rs` | which processes get their locks: between saving and claiming |
 //! | `global_queues.rs` | which waiting steps get the messages of global queues |
 //! | `attribute_locks.rs` | which calls get which locks on attributes, and which rows functions avoid |
 //! | `breakers.rs`, `owners.rs` | workers that can't be reached; roles that may not own processes |
@@ -50,6 +51,7 @@ mod next;
 mod owner_settings;
 mod owners;
 mod prepare;
+mod process_locks;
 mod role;
 mod save;
 mod scans;

@@ -11,6 +11,7 @@ use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::next::{Next, Why};
 use super::owners::UnfitOwners;
+use super::process_locks::Granted;
 use super::types::Turn;
 use crate::calls::{Loads, Maker, Verdict};
 use crate::pg::catch::Result;
@@ -46,12 +47,25 @@ pub struct Saved {
     /// Something was left that only a scan from the head may find: an item that waits for the next turn, or a call in
     /// an unknown line.
     pub left_out: bool,
+    /// Whether processes with locks have closed.
+    pub released: bool,
     /// Whether anything was written besides leases. If not, the commit may be asynchronous.
     pub wrote: bool,
     /// When this phase wants the next turn.
     pub next: Next,
     /// The time of the turn's events.
     pub now: Timestamp,
+}
+
+impl Saved {
+    /// Adds what was written to grant locks of processes, after this phase.
+    pub fn note(&mut self, granted: &Granted) {
+        if granted.any {
+            self.earliest = Some(self.now);
+        }
+        self.wrote |= granted.wrote;
+        self.next = self.next.min(granted.next);
+    }
 }
 
 /// Leases calls, and writes the difference between the executions as they were loaded and as they are now.
@@ -73,7 +87,7 @@ pub fn save(
     // Messages that a step took and gave back in this turn are fresh again. So they are written after those that were
     // offered.
     next.now_if(matching.save(turn, &decided)?, Why::Messages);
-    let (wrote, SavedBatch { earliest, timers, resumed, .. }) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, resumed, released, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.finds_own_writes() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -102,6 +116,7 @@ pub fn save(
         timers,
         timers_left,
         messages_left: taken_in.left_from,
+        released,
         wrote,
         left_out: left || new_level || resumed,
         next,
@@ -214,7 +229,9 @@ impl Dispatch<'_> {
         // A call that follows an answer takes the place of the answered call, unless its line has a call that comes
         // first. Any other call is leased here only if no call waits for its worker. Else claiming chooses, in the
         // order of calls.
-        let may_go = has_place || self.lines.is_drained(line.worker);
+        // Whether a process has its locks is in its rows. An answered one has them.
+        let has_locks = answered || loaded.execution.locks.is_empty();
+        let may_go = has_locks && (has_place || self.lines.is_drained(line.worker));
         for (seq, state) in &loaded.execution.states {
             let Some((api, call)) = state.open_call() else { continue };
             let (maker, verdict) = self.app.verdict(loaded, state, api, unfit.of(&loaded.meta), now);

@@ -126,6 +126,9 @@ impl Memory {
         if let Some(all) = work.moved.adopted {
             self.scans.adopted = all.then(Instant::now);
         }
+        if let Some(to_judge) = work.moved.to_judge {
+            self.to_judge = to_judge;
+        }
         if let Some(walk) = work.moved.parked {
             self.scans.pauses.walk = walk;
         }

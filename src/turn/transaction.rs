@@ -11,7 +11,7 @@ use super::next::{Next, Progress, Why};
 use super::role::apply_timeout;
 use super::settle::TurnOutcome;
 use super::types::{Scope, Started, Turn};
-use super::{claim, decide, gather, load, prepare, save};
+use super::{claim, decide, gather, load, prepare, process_locks, save};
 use crate::calls::Answered;
 use crate::pg::catch::{PgError, Result, debug, log_error, run_caught};
 use crate::pg::session::{BeginOutcome, Session};
@@ -229,7 +229,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Err(ExitReason::Restart)));
     };
-    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, .. } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, to_judge, scans, seen, .. } = memory;
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let mut work = gathering.gather(&started, items)?;
     let turn = &started.turn;
@@ -238,7 +238,15 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let free = room.clone();
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
-    let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
+    let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
+    let noted = saved.released || started.judge_at.is_some_and(|at| at <= saved.now);
+    let granted = process_locks::grant(turn, to_judge, noted, saved.now)?;
+    saved.note(&granted);
+    if granted.any {
+        // The calls of the new holders may have been due before the cursors.
+        scans.reset();
+    }
+    work.moved.to_judge = granted.left;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &mut work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, free, &saved, claims)?;
@@ -285,6 +293,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: &[Item
     Ok(Some(Started {
         turn,
         has_global_work: state.global_work,
+        judge_at: state.judge_at,
         has_work_for_runners: any_slow || state.runners_have_calls,
         has_mended_calls: state.workers_calls_are_runners && !any_slow,
         registered,

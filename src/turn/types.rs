@@ -79,6 +79,8 @@ pub(super) struct Started<'a> {
     pub has_work_for_runners: bool,
     /// The runners' lane has calls of workers, and nothing is slow any more.
     pub has_mended_calls: bool,
+    /// When locks of processes have to be judged. None: not before other rows are written.
+    pub judge_at: Option<Timestamp>,
     /// Registrations have changed since the last turn.
     pub registered: bool,
 }

@@ -5,6 +5,7 @@
 //! | The process type is registered. | `Elsewhere` |
 //! | A pull worker's call is judged for a session of that worker, every other call for another asker. | `Elsewhere` |
 //! | Neither the process nor its type is paused. | `Parked` |
+//! | The process has its locks. | `Waits` |
 //! | The asker makes calls of this kind. | `Elsewhere` |
 //! | The process uses no table and no function in which a process of the engine could not be cancelled. | `Waits` |
 //! | The owner may own running processes. | `Closes`, or `Fails` if that may change |
@@ -14,6 +15,8 @@
 //! The order has reasons:
 //! - A pull worker's call leaves the engine's lines before its pause is checked: the worker's own sessions park it.
 //! - A pause comes before the marks of tables: a parked call is not moved between the scheduler and the runners.
+//! - On the server, the calls of a process that waits for its locks are parked from the start. So only the simulator
+//!   judges them.
 //! - An asker that does not make the call does not check the owner: the maker records the failure.
 //! - The owner comes before the definition: if the owner was dropped, the process ends, whatever its type lists.
 //!
@@ -57,6 +60,7 @@ pub enum Maker {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Locks => "the process waits for its locks",
             Self::DeadlyTable => "a statement in a table or function of the process could not be cancelled, so the engine process ended itself",
         })
     }
@@ -111,6 +115,8 @@ impl Verdict<'_> {
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// The process waits for its locks.
+    Locks,
     /// A process of the engine could not be cancelled in a table or function of the process, and has ended itself.
     DeadlyTable,
 }
@@ -208,17 +214,19 @@ pub struct Facts<'a> {
     pub owner: Option<&'a Unfit>,
     /// Sessions use tables in their own transactions: for them, no table is marked.
     pub tables: Marked,
+    /// The process waits for its locks.
+    pub waits_for_locks: bool,
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of a call whose owner is fit and whose tables are not marked.
+    /// The facts of a call whose owner is fit, whose tables are not marked, and whose process has its locks.
     pub fn new(
         execution: &'a Execution,
         called: CallOf<'a>,
         process_type: Option<TypeFacts<'a>>,
         now: Timestamp,
     ) -> Self {
-        Self { execution, called, process_type, now, owner: None, tables: Marked::Not }
+        Self { execution, called, process_type, now, owner: None, tables: Marked::Not, waits_for_locks: false }
     }
 
     /// The pauses that the call is in. The first one decides whether the call is made.
@@ -269,6 +277,9 @@ pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
     }
     if let Some(paused) = facts.pauses(asker).next() {
         return (maker, Verdict::Parked(paused));
+    }
+    if facts.waits_for_locks {
+        return (maker, Verdict::Waits(Reason::Locks));
     }
     if is_elsewhere {
         return (maker, Verdict::Elsewhere);

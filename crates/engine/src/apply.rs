@@ -17,13 +17,14 @@ impl Execution {
             self.next_event += 1;
         }
         match event {
-            Event::ProcessStarted { process_id, process_type, timeout_at, priority, started_by } => {
+            Event::ProcessStarted { process_id, process_type, timeout_at, priority, started_by, locks } => {
                 self.process_id.clone_from(process_id);
                 self.process_type.clone_from(process_type);
                 self.started_at = at;
                 self.timeout_at = *timeout_at;
                 self.priority = *priority;
                 self.parent.clone_from(started_by);
+                self.locks.clone_from(locks);
             }
             Event::StateStarted {
                 seq,

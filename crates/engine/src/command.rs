@@ -176,6 +176,8 @@ pub struct Start {
     pub priority: Option<i8>,
     /// The parent, if an answer of another process starts this one.
     pub started_by: Option<Box<StartedBy>>,
+    /// Locks besides those of the definition.
+    pub locks: ProcessLocks,
 }
 
 /// A failed attempt of a state's call.

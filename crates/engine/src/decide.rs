@@ -1,6 +1,7 @@
 //! Decides which events follow from a command, within the quotas. Commands of global queues are decided in
 //! `global_queues.rs`.
 
+use crate::process_locks::both;
 use crate::retry::when_registered;
 use crate::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,6 +169,12 @@ impl Draft<'_> {
             Some(own) => Some(own).filter(|t| t.0 > 0),
             None => definition.timeout(),
         };
+        let locks = both(&definition.locks, &start.locks);
+        if locks.len() > MOST_LOCKS {
+            let what =
+                format!("the process has {} locks, with those of its type; the limit is {MOST_LOCKS}", locks.len());
+            return Err(Rejection::OverQuota(what));
+        }
         // The timeout counts from the time when the first state may start.
         let begins_at = start.start_at.unwrap_or_default().max(self.context.now);
         self.emit(Event::ProcessStarted {
@@ -176,6 +183,7 @@ impl Draft<'_> {
             timeout_at: timeout.map(|t| begins_at + t),
             priority: start.priority.unwrap_or(definition.priority),
             started_by: start.started_by.clone(),
+            locks,
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
         if let Some(state_id) = start.starting_state.as_ref().or(definition.starting_state.as_ref()) {

@@ -1,6 +1,6 @@
 //! A registered process type, and what its processes may name: states, queues, attributes, functions, RPCs.
 
-use crate::{Api, Duration, Loading, LongerCall, StateConfig, is_default};
+use crate::{Api, Duration, Loading, LongerCall, ProcessLocks, StateConfig, is_default};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +47,9 @@ pub struct Definition {
     /// Priority of processes whose start gives none: see [`Execution::priority`](crate::Execution::priority).
     #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,
+    /// Locks of all processes of the type, besides those of their starts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub locks: ProcessLocks,
 }
 
 /// The name in a definition that stands for all global queues.

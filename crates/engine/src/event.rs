@@ -21,6 +21,9 @@ pub enum Event {
         /// The parent, if an answer of another process started this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         started_by: Option<Box<StartedBy>>,
+        /// The locks of the start, and those of its process type.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        locks: ProcessLocks,
     },
     StateStarted {
         seq: StateSeq,

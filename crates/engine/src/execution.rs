@@ -80,6 +80,9 @@ pub struct Execution {
     /// An answer of this process has started others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub has_children: bool,
+    /// The locks that the process asks for. Until it has them all, none of its calls is made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub locks: ProcessLocks,
 }
 
 fn running() -> ProcessStatus {
@@ -122,6 +125,7 @@ impl Execution {
             priority: 0,
             parent: None,
             has_children: false,
+            locks: BTreeMap::new(),
         }
     }
 

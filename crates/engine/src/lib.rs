@@ -76,6 +76,7 @@
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `children.rs`, `family.rs` | processes that an answer starts, and their parent |
 //! | `merge.rs` | how a start is merged into another one |
+//! | `process_locks.rs` | the locks that a process asks for |
 //! | `replay.rs` | rebuilds an execution from its history; snapshots that replace a part of the history |
 //! | `json.rs`, `types.rs` | values: JSON of the application, times, ids, words |
 
@@ -94,6 +95,7 @@ mod guards;
 mod json;
 mod merge;
 mod options;
+mod process_locks;
 mod replay;
 mod retry;
 mod static_wait;
@@ -114,6 +116,7 @@ pub use guards::{MOST_GUARDS, Unloaded};
 pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
+pub use process_locks::{LockMode, MOST_LOCKS, ProcessLocks};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,

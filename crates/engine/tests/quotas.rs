@@ -53,6 +53,23 @@ fn an_answer_begins_no_more_threads_than_there_may_be() {
 }
 
 #[test]
+fn a_process_has_no_more_locks_than_it_may() {
+    let locks =
+        |names: std::ops::Range<usize>, mode| -> ProcessLocks { names.map(|n| (n.to_string(), mode)).collect() };
+    let mut definition = definition(&[("A", skipping())]);
+    definition.locks = locks(0..20, LockMode::Exclusive);
+    let mut world = World::new(definition);
+    let start = |locks: ProcessLocks| match start() {
+        Command::Start(start) => Command::Start(Box::new(Start { locks, ..*start })),
+        other => other,
+    };
+    refused(world.decide(&start(locks(19..33, LockMode::Share))), "33 locks");
+    world.run(start(locks(19..32, LockMode::Share))).unwrap();
+    let expected = [locks(0..20, LockMode::Exclusive), locks(20..32, LockMode::Share)].into_iter().flatten().collect();
+    assert_eq!(world.execution.locks, expected, "the stronger mode counts");
+}
+
+#[test]
 fn a_wait_has_no_more_commands_than_it_may() {
     let mut world = World::started(definition(&[("A", plain())]));
     world.quotas = Quotas { commands: 2, ..Quotas::NONE };

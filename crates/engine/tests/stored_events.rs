@@ -37,7 +37,14 @@ proptest! {
             ..attempts(3)
         };
         for event in [
-            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None, priority: 0, started_by: None },
+            Event::ProcessStarted {
+                process_id: text.clone(),
+                process_type: text.clone(),
+                timeout_at: None,
+                priority: 0,
+                started_by: None,
+                locks: ProcessLocks::from([(text.clone(), LockMode::Share)]),
+            },
             Event::StateStarted {
                 seq: StateSeq(1),
                 state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },
@@ -69,6 +76,7 @@ proptest! {
                     on_close: Some(text.clone()),
                     when_parent_closes: WhenParentCloses::Leave,
                 })),
+                locks: ProcessLocks::new(),
             },
             Event::ChildrenStarted {
                 children: vec![Child {

@@ -44,6 +44,8 @@ pub struct StartOptions {
     pub priority: Option<i8>,
     /// Determines the shard, instead of the process id.
     pub shard_key: Option<String>,
+    /// Locks besides the registered ones.
+    pub locks: ProcessLocks,
     /// Allows a merge into a pending start with the same type, owner and key.
     pub correlation: Option<Correlation>,
 }
@@ -101,6 +103,7 @@ pub(crate) fn start_options(mut object: Object<'_>) -> Parsed<StartOptions> {
         })?,
         priority: object.optional("priority", priority)?,
         shard_key: object.optional("shardKey", name)?,
+        locks: object.optional("locks", process_locks)?.unwrap_or_default(),
         correlation: correlation(&mut object)?,
     };
     object.finish(options)
@@ -137,6 +140,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
         guards: object.list_of("guards", name)?,
         priority: object.optional("priority", priority)?.unwrap_or_default(),
+        locks: object.optional("locks", process_locks)?.unwrap_or_default(),
     };
     object.finish(definition)
 }
@@ -255,6 +259,28 @@ fn priority(text: &str) -> Parsed<i8> {
     let (lowest, highest) = (PRIORITIES.start(), PRIORITIES.end());
     let priority = text.parse::<i8>().ok().filter(|priority| PRIORITIES.contains(priority));
     priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
+}
+
+/// Each lock is a name, or an object with a name and a mode.
+fn process_locks(text: &str) -> Parsed<ProcessLocks> {
+    // Counted before memory is allocated for them.
+    let listed = list(text, Ok)?;
+    if listed.len() > MOST_LOCKS {
+        return Err(Fault::new(format!("has {} entries; at most {MOST_LOCKS} are allowed", listed.len())));
+    }
+    let locks = list(text, process_lock)?;
+    refuse_twice(locks.iter().map(|(name, _)| name.as_str()), "lock")?;
+    Ok(locks.into_iter().collect())
+}
+
+fn process_lock(text: &str) -> Parsed<(String, LockMode)> {
+    if !text.starts_with('{') {
+        return Ok((name(text)?, LockMode::Exclusive));
+    }
+    let mut object = Object::read(text, UnknownKeys::Refused)?;
+    let (name, mode) =
+        (object.required("name", name)?, object.optional("mode", |text| word(text, LockMode::WORDS, LockMode::parse))?);
+    object.finish((name, mode.unwrap_or(LockMode::Exclusive)))
 }
 
 /// Largest number of events for `keepLast`.

@@ -177,6 +177,18 @@ pub fn paused(what: &str, pause: &Pause) -> Refusal {
     Refusal::new(b"XD023", format!("{what} is paused")).detail(detail)
 }
 
+/// An RPC has waited in vain for the locks of its process. `holder` is a process that holds the lock, and that the caller
+/// may see.
+pub fn waits_for_lock(process_id: &str, lock: &str, holder: Option<&str>) -> Refusal {
+    let detail = match holder {
+        Some(holder) => format!("Process \"{holder}\" holds the lock \"{lock}\"."),
+        None => format!("It waits for the lock \"{lock}\"."),
+    };
+    Refusal::new(b"XD024", format!("process \"{process_id}\" waits for its locks"))
+        .detail(detail)
+        .hint("xdb.locks shows which processes have a lock, and which wait for it.")
+}
+
 /// A caller's command that the engine refused.
 pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {

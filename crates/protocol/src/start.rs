@@ -75,6 +75,7 @@ impl StartRequest {
             starting_state: options.starting_state.clone(),
             starting_state_config: options.starting_state_config.clone(),
             priority: options.priority,
+            locks: options.locks.clone(),
             start_at,
             started_by: None,
         };

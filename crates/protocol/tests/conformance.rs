@@ -57,6 +57,8 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
         shard: None,
         parent: None,
         recovery: None,
+        guards: None,
+        compensates: None,
     }
 }
 

@@ -294,6 +294,49 @@ fn start_options() {
 }
 
 #[test]
+fn locks_are_names_or_objects_with_a_mode() {
+    let text = r#"{"locks": ["account:42", {"name": "system", "mode": "SHARE"}, {"name": "m", "mode": "EXCLUSIVE"}, {"name": "n"}]}"#;
+    let locks = [
+        ("account:42", LockMode::Exclusive),
+        ("m", LockMode::Exclusive),
+        ("n", LockMode::Exclusive),
+        ("system", LockMode::Share),
+    ];
+    let locks: ProcessLocks = locks.into_iter().map(|(name, mode)| (name.to_owned(), mode)).collect();
+    let definition = parse_definition(text).unwrap();
+    assert_eq!(definition.locks, locks);
+    let stored = serde_json::to_string(&definition).unwrap();
+    assert_eq!(serde_json::from_str::<Definition>(&stored).unwrap(), definition);
+    assert_eq!(parse_start_options(text).unwrap().locks, locks);
+    for none in [r#"{"locks": []}"#, r#"{"locks": null}"#] {
+        assert!(parse_start_options(none).unwrap().locks.is_empty(), "{none}");
+    }
+    let listed = |count: usize, length: usize| {
+        let names: Vec<_> = (0..count).map(|n| format!(r#""{n:0length$}""#)).collect();
+        format!("[{}]", names.join(","))
+    };
+    assert_eq!(parse_start_options(&format!(r#"{{"locks": {}}}"#, listed(32, 1024))).unwrap().locks.len(), 32);
+    for (locks, message) in [
+        (listed(33, 1), "locks has 33 entries; at most 32 are allowed"),
+        (listed(1, 1025), "locks[0] is 1025 bytes long; at most 1024 are allowed"),
+        (r#"["a", ""]"#.to_owned(), "locks[1] is empty"),
+        (r#"["a", {"name": "a", "mode": "SHARE"}]"#.to_owned(), r#"locks has the lock "a" twice"#),
+        (r#"[{"name": "a", "mode": "X"}]"#.to_owned(), r#"locks[0].mode "X" is unknown; known are EXCLUSIVE, SHARE"#),
+        (
+            r#"[{"name": "a", "seconds": 5}]"#.to_owned(),
+            r#"locks[0] has the unknown key "seconds"; known are name, mode"#,
+        ),
+        (r#"[{"mode": "SHARE"}]"#.to_owned(), "locks[0].name is missing"),
+        ("[null]".to_owned(), "locks[0] must be a string"),
+        (r#""a""#.to_owned(), "locks must be an array"),
+    ] {
+        let text = format!(r#"{{"locks": {locks}}}"#);
+        assert_eq!(parse_start_options(&text).unwrap_err(), message);
+        assert_eq!(parse_definition(&text).unwrap_err(), message);
+    }
+}
+
+#[test]
 fn traceparents_follow_the_w3c_format() {
     for bad in [
         "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",

@@ -49,6 +49,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         start_at: None,
         priority: None,
         started_by: None,
+        locks: ProcessLocks::new(),
     };
     let context = Context {
         now: Timestamp(1),

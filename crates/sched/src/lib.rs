@@ -4,6 +4,8 @@
 //! so everything is tested without a server.
 //!
 //! ```text
+//!   a start asks for locks ── may the process have them? ── process_locks ─── no: its first call is parked
+//!        ▼
 //!   task rows that are due (timers and messages: due_owners)
 //!        │  which lines are there?                    lines
 //!        │  where does the scan begin?                due_scan
@@ -37,6 +39,7 @@ pub mod due_scan;
 pub mod kept;
 pub mod lines;
 pub mod lock_table;
+pub mod process_locks;
 pub mod room;
 pub mod table_health;
 pub mod turns;

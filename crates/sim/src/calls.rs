@@ -116,7 +116,8 @@ impl Simulator {
         // The simulator never unregisters a type.
         let definition = &self.types[name];
         let registered = TypeFacts { definition, worker: TypeWorker::Called, pause: self.paused_types.get(name) };
-        Facts::new(&run.execution, called, Some(registered), self.now)
+        let facts = Facts::new(&run.execution, called, Some(registered), self.now);
+        Facts { waits_for_locks: self.locks.waits(run.execution.id), ..facts }
     }
 
     /// What a state's call loads, and its timeout.
@@ -193,6 +194,7 @@ impl Simulator {
         match eligible(Asker::Session, &self.facts(run, CallOf::Rpc(config.function.as_deref()))).1 {
             // The simulator can't let a caller wait, because no command could end the pause meanwhile.
             Verdict::Parked(paused) => return Err(paused.refusal(&run.execution)),
+            Verdict::Waits(Reason::Locks) => return Err(self.waits_for_lock(&run.execution)),
             verdict => verdict.refuse_rpc(&name)?,
         }
         let loads = Loads::of_rpc(&config);
@@ -206,6 +208,12 @@ impl Simulator {
         let invocation = key.unwrap_or_else(|| self.new_id().to_string());
         let call = self.hand_out(id, Callee::Rpc(AskedRpc { name, input, invocation, has_key }), loads, timeout)?;
         result(json!({"call": call}))
+    }
+
+    fn waits_for_lock(&self, execution: &Execution) -> Refusal {
+        let (lock, holder) = self.locks.missing(&execution.locks).unwrap_or_default();
+        let holder = holder.map(|id| self.run(id).execution.process_id.as_str());
+        refusal::waits_for_lock(&execution.process_id, &lock, holder)
     }
 
     /// Hands out a call: its number, and the request that a worker would get. Error: the request would be too large.

@@ -43,6 +43,7 @@ impl Simulator {
 
     /// Processes everything that is due now.
     fn fire(&mut self) -> Result<()> {
+        self.locks.grant(self.now);
         loop {
             let due = self.agenda().find(|(at, ..)| *at <= self.now);
             let Some((_, id, command)) = due else { return Ok(()) };
@@ -61,7 +62,7 @@ impl Simulator {
         // A call that a pause has parked becomes due at the end of the pause, if the pause has an end.
         let calls = self.running_states().filter_map(|(run, state)| Some(self.next_call(run, state)?.1.not_before));
         let pauses = self.paused_types.values().filter_map(|pause| pause.until);
-        let times = self.agenda().map(|(at, ..)| at).chain(calls).chain(pauses);
+        let times = self.agenda().map(|(at, ..)| at).chain(calls).chain(pauses).chain(self.locks.next_due(self.now));
         times.filter(|at| *at > self.now).min()
     }
 

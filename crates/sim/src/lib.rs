@@ -26,6 +26,7 @@ mod children;
 mod clock;
 mod global;
 mod line;
+mod locks;
 mod look;
 mod manage;
 mod run;
@@ -35,6 +36,7 @@ mod tables;
 use calls::OpenCall;
 use global::GlobalQueues;
 use line::Given;
+use locks::Locks;
 use run::Run;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -71,6 +73,7 @@ pub struct Simulator {
     paused_types: BTreeMap<String, Pause>,
     tables: TablesInMemory,
     queues: GlobalQueues,
+    locks: Locks,
     /// Executions by id, which is the order of their starts.
     runs: BTreeMap<ExecutionId, Run>,
     /// First RPCs and their outputs, by execution and idempotency key.
@@ -154,6 +157,9 @@ impl Simulator {
                 self.closed.push_back(id);
             }
             run.apply(event, self.now);
+        }
+        if let Some(run) = self.runs.get(&id) {
+            self.locks.follow(&run.execution, self.now);
         }
     }
 }

@@ -38,6 +38,7 @@ impl Simulator {
             "timeoutAt": execution.timeout_at.map(shown),
             "pause": execution.pause.as_ref().map(pause),
             "typePause": type_pause.map(pause),
+            "waitingForProcessLocks": self.locks.waits(id).then(|| process_locks(&execution.locks)),
             "completing": execution.completing.then_some(true),
             "compensating": execution.compensation.begun.then_some(true),
             "liveThreads": execution.live_threads,
@@ -106,6 +107,10 @@ fn failure(LastFailure { api, attempt, at, failure }: &LastFailure, state: Optio
 
 fn pause(Pause { mode, until, reason }: &Pause) -> Value {
     present(json!({"mode": mode, "until": until.map(shown), "reason": reason}))
+}
+
+fn process_locks(locks: &ProcessLocks) -> Vec<Value> {
+    locks.iter().map(|(name, mode)| json!({"name": name, "mode": mode})).collect()
 }
 
 fn waiting_for(run: &Run, WaitCommand { command_id, kind, status, .. }: &WaitCommand) -> Value {

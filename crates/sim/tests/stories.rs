@@ -264,6 +264,49 @@ fn a_deleted_row_is_refused_and_the_worker_gets_the_error() {
 }
 
 #[test]
+fn a_process_gets_its_locks_before_its_first_call_and_has_them_until_it_closes() {
+    let mut sim = Sim::of(one_state(json!({})));
+    let start = |sim: &mut Sim, process_id: &str, locks: Value, more: Value| {
+        let mut arguments = json!({"process_id": process_id, "process_type": "P", "options": {"locks": locks}});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        sim.ask("start", arguments)
+    };
+    let share = json!({"name": "system", "mode": "SHARE"});
+    start(&mut sim, "late", json!(["a"]), json!({"start_at": "2027-01-01T00:01:00Z"}));
+    start(&mut sim, "p", json!(["a", share]), json!({}));
+    start(&mut sim, "q", json!(["a", share]), json!({}));
+    start(&mut sim, "r", json!([share]), json!({}));
+    start(&mut sim, "maintenance", json!(["system"]), json!({}));
+    start(&mut sim, "s", json!([share]), json!({}));
+    let ids =
+        |calls: &[Value]| calls.iter().map(|call| call["process_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let calls = sim.calls();
+    assert_eq!(ids(&calls), ["p", "r"]);
+    let waits_for = json!([{"name": "a", "mode": "EXCLUSIVE"}, {"name": "system", "mode": "SHARE"}]);
+    assert_eq!(sim.describe("q")["waitingForProcessLocks"], waits_for);
+    assert_eq!(sim.describe("p")["waitingForProcessLocks"], json!(null));
+    let refused = sim.refused("rpc", json!({"process_id": "q", "rpc_name": "ask"}));
+    assert_eq!(refused, ("XD024".to_owned(), "Process \"p\" holds the lock \"a\".".to_owned()));
+    // One of them ends, and the other still holds the lock that both share.
+    sim.answer(&calls[0], done(json!(1)));
+    let next = sim.calls();
+    assert_eq!(ids(&next), ["q"], "it asked before the maintenance");
+    sim.answer(&calls[1], done(json!(1)));
+    sim.answer(&next[0], done(json!(1)));
+    assert_eq!(ids(&sim.calls()), ["maintenance"]);
+    sim.ask("stop", json!({"process_id": "maintenance"}));
+    assert_eq!(ids(&sim.calls()), ["s"]);
+    start(&mut sim, "t", json!(["a"]), json!({}));
+    assert_eq!(ids(&sim.calls()), ["t"], "the start for later does not wait yet");
+    ["s", "t"].iter().for_each(|id| drop(sim.ask("stop", json!({"process_id": id}))));
+    assert_eq!(sim.next(), 60.0);
+    assert_eq!(ids(&sim.calls()), ["late"]);
+    let refused = sim.refused("start", json!({"process_type": "P", "options": {"locks": ["a", "a"]}}));
+    assert_eq!(refused, ("XD009".to_owned(), "invalid value for options: locks has the lock \"a\" twice".to_owned()));
+    sim.is_sound();
+}
+
+#[test]
 fn a_locked_attribute_goes_to_one_call_at_a_time() {
     let mut sim = Sim::of(one_row(json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}})));
     start_with_row(&mut sim, "p", json!({}));

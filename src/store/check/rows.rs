@@ -7,6 +7,7 @@ use super::super::global_queue;
 use super::super::global_waiter;
 use super::super::inbox::MessageKey;
 use super::super::phases::open_queues;
+use super::super::process_lock::{self, ProcessLock};
 use super::super::queue::{QueueMessage, QueueWaiter};
 use super::super::state::State;
 use super::super::table::{Table, batch, statements};
@@ -86,6 +87,7 @@ statements! {
     MESSAGES = differences::<QueueMessage>(EXECUTION);
     MESSAGE_KEYS = differences::<MessageKey>(EXECUTION);
     ATTRIBUTES = differences::<LocalAttribute>(EXECUTION);
+    LOCKS = differences::<ProcessLock>(EXECUTION);
     GLOBAL_WAITERS = differences::<global_waiter::GlobalWaiter>(EXECUTION);
     GLOBAL_MESSAGES = differences::<global_queue::GlobalQueueMessage>("taken_by");
 }
@@ -128,6 +130,7 @@ pub fn expected(
         messages(execution, shard, received_at.as_ref()),
         message_keys(execution, arrived, *more_message_ids),
         all(&ATTRIBUTES, &attributes(execution)),
+        locks(execution),
         all(&GLOBAL_WAITERS, &states().flat_map(|state| global_waiters(id, state)).collect::<Vec<_>>()),
         global_messages(execution),
     ])
@@ -200,6 +203,12 @@ fn attributes(execution: &Execution) -> Vec<LocalAttribute<'_>> {
     let execution_id = execution.id;
     let all = execution.local_attributes.iter();
     all.map(|(key, value)| LocalAttribute { execution_id, key, value: value.into() }).collect()
+}
+
+/// Of a closed execution, rows may be left until the scheduler deletes them.
+fn locks(execution: &Execution) -> Expected {
+    let found: Vec<_> = process_lock::requests(execution).filter(|_| execution.is_running()).collect();
+    Expected { may_have_more: !execution.is_running(), ..all(&LOCKS, &found) }
 }
 
 fn global_waiters(id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = global_waiter::GlobalWaiter<'_>> {

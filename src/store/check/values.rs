@@ -55,6 +55,28 @@ const TASK: &[(&str, &str)] = &[
         "w.worker_id IS NULL AND y.type_id IS NOT NULL AND (t.worker_id <> 0 OR t.lane = 0)",
         "'its worker is not registered'",
     ),
+    (
+        "t.lane <> 2 AND EXISTS (SELECT FROM xdb.process_lock l WHERE l.execution_id = t.execution_id AND l.status = 'WAITING')",
+        "'it is not parked, and its process waits for locks'",
+    ),
+];
+
+const LOCK: &[(&str, &str)] = &[
+    ("l.status NOT IN ('WAITING', 'GRANTED', 'RELEASED')", "'its status is unknown'"),
+    ("(l.status = 'RELEASED') <> (p.status <> 'RUNNING')", "'its status does not fit that of the process'"),
+    (
+        "l.status = 'WAITING' AND l.granted_at IS NOT NULL OR l.status = 'GRANTED' AND l.granted_at IS NULL",
+        "'granted_at does not fit its status'",
+    ),
+    (
+        "EXISTS (SELECT FROM xdb.process_lock o WHERE o.execution_id = l.execution_id AND o.status <> l.status)",
+        "'the process has only some of its locks'",
+    ),
+    (
+        "l.status = 'GRANTED' AND EXISTS (SELECT FROM xdb.process_lock o WHERE o.name = l.name AND o.status = 'GRANTED' \
+            AND o.execution_id <> l.execution_id AND (o.mode = 'EXCLUSIVE' OR l.mode = 'EXCLUSIVE'))",
+        "'another process holds the lock too'",
+    ),
 ];
 
 /// Rules for a message in the inbox. The parameters say whether the execution runs, and its shard.
@@ -74,6 +96,8 @@ statements! {
         LEFT JOIN xdb.worker AS w ON w.worker_id = t.worker_id \
         LEFT JOIN xdb.process_type AS y ON y.type_id = p.type_id \
         WHERE t.execution_id = $1 ORDER BY t.seq";
+    LOCKS = wrong("'name', l.name", LOCK) + "FROM xdb.process_lock AS l JOIN xdb.process_execution AS p USING (execution_id) \
+        WHERE l.execution_id = $1 ORDER BY l.name";
     GLOBAL_MESSAGES = wrong("'number', m.number", GLOBAL_MESSAGE)
         + "FROM xdb.global_message AS m WHERE m.taken_by = $1 ORDER BY m.number";
     INBOX = wrong("'inbox_id', i.inbox_id", ARRIVAL)
@@ -106,6 +130,7 @@ impl Check<'_> {
         self.rules("process_execution", &PROCESSES, &[])?;
         self.rules("state_execution", &STATES, &[])?;
         self.rules("task", &TASKS, &[])?;
+        self.rules("process_lock", &LOCKS, &[])?;
         self.rules("global_message", &GLOBAL_MESSAGES, &[])
     }
 

@@ -49,6 +49,8 @@ pub const OTHER_SCHEMA: &str = "XD022";
 
 /// The process or its type is paused.
 pub const PAUSED: &str = "XD023";
+/// The RPC has waited in vain for the locks of its process.
+pub const WAITS_FOR_LOCKS: &str = "XD024";
 /// Lease lost: the call was reclaimed, or is over.
 pub const CALL_IS_LOST: &str = "XD025";
 /// A quota is used up.

@@ -1,5 +1,5 @@
-//! The server is stopped at the named points of pauses, parked calls, incidents, and starts that are merged. Nothing is
-//! lost or done twice.
+//! The server is stopped at the named points of pauses, parked calls, locks of processes, incidents, and starts that are
+//! merged. Nothing is lost or done twice.
 //!
 //! As in `crash_points.rs`, these tests need a build of the extension with crash points.
 #![cfg(feature = "crash-points")]
@@ -280,5 +280,64 @@ fn in_a_merge() {
         worker.calls().iter().map(|call| (call.process_id().to_owned(), call.input().clone())).collect();
     assert_eq!(called, [(first, json!(11_101))]);
     assert_eq!(app.db().count("xdb.processes"), 1);
+    done(app, worker);
+}
+
+/// Starts `p0` to `p<count - 1>` under one lock, and repeats a start after crashes.
+fn start_locked(app: &App, count: usize) {
+    for id in ids(count) {
+        let request = json!({"requestId": id, "locks": ["name"]});
+        let begin = |db: &mut Db| {
+            db.start(&id, "steps").key(&id).globals(json!({"n": 0})).options(request.clone()).try_go().is_ok()
+        };
+        while !begin(&mut app.db()) {}
+    }
+}
+
+/// The calls of each process lie between those of the others.
+fn were_alone(worker: &Worker, count: usize) {
+    let mut order: Vec<_> = worker.calls().iter().map(|call| call.process_id().to_owned()).collect();
+    order.dedup();
+    assert_eq!(order, ids(count));
+}
+
+#[test]
+fn in_a_start_with_locks() {
+    let (app, worker) = application("start_locks", ClusterOptions::default());
+    let locked = || {
+        let options = json!({"locks": ["name"]});
+        app.db().start("p0", "steps").key("p0").globals(json!({"n": 0})).options(options).try_go().map(drop)
+    };
+    app.crash_at("start-locks", locked);
+    assert_eq!((app.db().count("xdb.locks"), app.db().count("xdb.processes")), (0, 0));
+    start_locked(&app, 3);
+    complete(&app, &ids(3), 2);
+    were_alone(&worker, 3);
+    assert_eq!(app.db().count("xdb.locks"), 0);
+    done(app, worker);
+}
+
+#[test]
+fn in_a_turn_that_grants_locks() {
+    let (app, worker) = application("grant", ClusterOptions::default());
+    app.cluster().arm("turn-grant");
+    start_locked(&app, 3);
+    app.cluster().wait_for_crash("turn-grant");
+    complete(&app, &ids(3), 2);
+    were_alone(&worker, 3);
+    assert_eq!(app.db().count("xdb.locks"), 0);
+    done(app, worker);
+}
+
+#[test]
+fn in_a_turn_that_deletes_released_locks() {
+    let (app, worker) = application("release", ClusterOptions::default());
+    app.cluster().arm("turn-release");
+    start_locked(&app, 3);
+    app.cluster().wait_for_crash("turn-release");
+    complete(&app, &ids(3), 2);
+    wait_until("all are released", 30, || app.superuser().count("xdb.process_lock") == 0);
+    // The call whose answer released the lock may have been made again: p0 is not alone twice.
+    were_alone(&worker, 3);
     done(app, worker);
 }

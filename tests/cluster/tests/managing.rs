@@ -192,6 +192,7 @@ const LEFTOVERS: &str = "SELECT count(*) FROM (
     UNION ALL SELECT execution_id FROM xdb.inbox UNION ALL SELECT execution_id FROM xdb.message_key
     UNION ALL SELECT execution_id FROM xdb.queue_message UNION ALL SELECT execution_id FROM xdb.queue_waiter
     UNION ALL SELECT execution_id FROM xdb.rpc_answer UNION ALL SELECT execution_id FROM xdb.local_attribute
+    UNION ALL SELECT execution_id FROM xdb.process_lock
     UNION ALL SELECT execution_id FROM xdb.history_event UNION ALL SELECT execution_id FROM xdb.purged
 ) AS rows WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)";
 

@@ -40,6 +40,7 @@ struct Plan {
     /// How much of the history is kept.
     history: Value,
     priority: Option<i64>,
+    locks: Value,
 }
 
 impl Plan {
@@ -48,7 +49,7 @@ impl Plan {
     }
 
     fn options(&self) -> Value {
-        json!({"requestId": self.request, "history": self.history, "priority": self.priority})
+        json!({"requestId": self.request, "history": self.history, "priority": self.priority, "locks": self.locks})
     }
 
     /// `start_process` as an expression, and the application's row that stands for the start.
@@ -150,7 +151,26 @@ impl<'a> Client<'a> {
         };
         let priority =
             (self.with_priorities && self.random.permille(200)).then(|| self.random.between(0, 20) as i64 - 10);
-        Plan { shape, request: process_id.clone(), process_id, length, last: true, history, priority }
+        // Those of other shapes have RPCs or timeouts, which don't wait for a lock.
+        let locks = match shape {
+            Shape::Chain | Shape::Timer | Shape::Fan if self.random.permille(150) => self.locks(),
+            _ => json!([]),
+        };
+        Plan { shape, request: process_id.clone(), process_id, length, last: true, history, priority, locks }
+    }
+
+    /// One or two of a few locks, some of them shared.
+    fn locks(&mut self) -> Value {
+        let first = self.random.below(6);
+        let mut names = vec![first];
+        if self.random.permille(400) {
+            names.push((first + 1 + self.random.below(5)) % 6);
+        }
+        let mut lock = |name: u64| match self.random.permille(300) {
+            true => json!({"name": format!("lock-{name}"), "mode": "SHARE"}),
+            false => json!(format!("lock-{name}")),
+        };
+        names.into_iter().map(&mut lock).collect()
     }
 
     fn count(&self, processes: u64) {

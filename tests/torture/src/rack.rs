@@ -338,6 +338,7 @@ impl Rack {
             "queue_waiter",
             "message_key",
             "local_attribute",
+            "process_lock",
             "rpc_answer",
             "history_event",
             "purged",

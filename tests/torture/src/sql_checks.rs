@@ -88,6 +88,21 @@ const IN_SQL: &[(&str, &str)] = &[
                  AND r.event_type = 'ProcessResumed' AND r.event_id BETWEEN p.event_id AND e.event_id)",
     ),
     (
+        // A process with locks works from its first answered call to its close.
+        "two under one lock",
+        "WITH works AS (
+             SELECT h.execution_id, l.key AS name, l.value #>> '{}' AS mode, c.event_time AS until,
+                 (SELECT min(f.event_time) FROM xdb.history_event f WHERE f.execution_id = h.execution_id
+                     AND f.event_type IN ('WaitStarted', 'StateCompleted', 'AttemptFailed')) AS since
+             FROM xdb.history_event h CROSS JOIN LATERAL jsonb_each(h.details -> 'locks') AS l
+             JOIN xdb.history_event c ON c.execution_id = h.execution_id AND c.event_type = 'ProcessClosed'
+             WHERE h.event_type = 'ProcessStarted' AND h.details ? 'locks')
+         SELECT format('%s: %s (%s) until %s, and %s (%s) since %s', a.name, a.execution_id, a.mode, a.until,
+             b.execution_id, b.mode, b.since)
+         FROM works a JOIN works b ON a.name = b.name AND a.execution_id <> b.execution_id
+         WHERE (a.mode = 'EXCLUSIVE' OR b.mode = 'EXCLUSIVE') AND a.since <= b.since AND b.since < a.until",
+    ),
+    (
         "lost update",
         "SELECT format('row %s counts %s after %s increments', w.id, w.n, count(e.number))
          FROM work w LEFT JOIN effects e ON e.row_id = w.id
@@ -126,6 +141,7 @@ const IN_SQL: &[(&str, &str)] = &[
              UNION ALL SELECT 'global_message' FROM xdb.global_message
              UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
              UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
+             UNION ALL SELECT 'process_lock' FROM xdb.process_lock WHERE status <> 'RELEASED'
              UNION ALL SELECT 'paused types' FROM xdb.process_type WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE pause_mode IS NOT NULL
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL

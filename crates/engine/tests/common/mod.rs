@@ -228,6 +228,7 @@ pub fn start() -> Command {
         start_at: None,
         priority: None,
         started_by: None,
+        locks: ProcessLocks::new(),
     }))
 }
 

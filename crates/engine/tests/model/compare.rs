@@ -31,6 +31,8 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
     is.same("priority", execution.priority, priority);
     is.same("parent", &execution.parent, &model.begun.as_ref().and_then(|begun| begun.parent.clone()));
     is.same("has children", execution.has_children, !model.children.is_empty());
+    let locks = model.begun.as_ref().map(|begun| begun.locks.clone()).unwrap_or_default();
+    is.same("locks", &execution.locks, &locks);
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.threads());
     let guards = model.live().len() - model.threads();

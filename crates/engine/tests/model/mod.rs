@@ -53,6 +53,7 @@ pub struct Begun {
     pub timeout_at: Option<Timestamp>,
     pub priority: i8,
     pub parent: Option<Box<StartedBy>>,
+    pub locks: ProcessLocks,
 }
 
 #[derive(Clone, Debug)]

@@ -619,7 +619,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
         listed(&["p", "q"]),
         listed(&["G", "H"]),
         prop::sample::select(&[None, Some(0.0), Some(9.0), Some(30.0)][..]),
-        prop::sample::select(&[0, 0, 7][..]),
+        (prop::sample::select(&[0, 0, 7][..]), locks()),
     )
         .prop_map(
             |(
@@ -630,7 +630,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                 local_queues,
                 global_queues,
                 timeout_seconds,
-                priority,
+                (priority, locks),
             )| {
                 (a.guards, b.guards) = (of_a, of_b);
                 (a.compensation_state_id, b.compensation_state_id) = (undo_a, undo_b);
@@ -654,6 +654,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     strict_answers: false,
                     guards: if of_process { vec!["P".to_owned()] } else { Vec::new() },
                     priority,
+                    locks,
                 }
             },
         );
@@ -670,6 +671,13 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
     })
 }
 
+/// Seldom any.
+fn locks() -> impl Strategy<Value = ProcessLocks> {
+    let name = prop::sample::select(&["l", "m"][..]).prop_map(str::to_owned);
+    let mode = prop_oneof![Just(LockMode::Exclusive), Just(LockMode::Share)];
+    prop_oneof![2 => Just(ProcessLocks::new()), 1 => prop::collection::btree_map(name, mode, 1..=2)]
+}
+
 fn start() -> impl Strategy<Value = Start> {
     (
         option::weighted(0.9, json()),
@@ -679,7 +687,7 @@ fn start() -> impl Strategy<Value = Start> {
         (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         (prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]), started_by()),
         function_calls(),
-        prop::sample::select(&[None, None, Some(0), Some(-10)][..]),
+        (prop::sample::select(&[None, None, Some(0), Some(-10)][..]), locks()),
     )
         .prop_map(
             |(
@@ -690,10 +698,11 @@ fn start() -> impl Strategy<Value = Start> {
                 (starting_state, config),
                 (start_at, started_by),
                 call_functions,
-                priority,
+                (priority, locks),
             )| {
                 Start {
                     priority,
+                    locks,
                     process_id: "p-1".to_owned(),
                     process_type: "T".to_owned(),
                     input,

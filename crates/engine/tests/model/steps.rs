@@ -205,6 +205,7 @@ impl Model {
             timeout_at: timeout.filter(|timeout| timeout.0 > 0).map(|timeout| begin + timeout),
             priority: start.priority.unwrap_or(context.definition.priority),
             parent: start.started_by.clone(),
+            locks: locks_of(start, context.definition),
         });
         self.write(&start.local_attributes);
         self.global_writes.extend(start.global_attributes.clone());
@@ -785,4 +786,15 @@ fn request_faults(request: &CommandRequest, context: &Context<'_>) -> Vec<Refusa
             RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
         })
         .collect()
+}
+
+/// The locks of a start and of its type. A lock is shared if every list that has it shares it.
+fn locks_of(start: &Start, definition: &Definition) -> ProcessLocks {
+    let lists = [&start.locks, &definition.locks];
+    let names = lists.into_iter().flat_map(|locks| locks.keys());
+    let mode = |name: &String| match lists.into_iter().any(|locks| locks.get(name) == Some(&LockMode::Exclusive)) {
+        true => LockMode::Exclusive,
+        false => LockMode::Share,
+    };
+    names.map(|name| (name.clone(), mode(name))).collect()
 }

@@ -26,6 +26,7 @@ from .definition import DefinitionError
 from .errors import XdbError
 from .functions import Function, StartCall
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
+from .locks import Lock, Shared
 from .process import Process, Row, RowStart
 from .pull import AsyncPullWorker, PullWorker, connection
 from .queues import GlobalQueue, Queue
@@ -60,6 +61,7 @@ __all__ = [
     "Function",
     "GlobalQueue",
     "Incident",
+    "Lock",
     "Merge",
     "Message",
     "NoDecision",
@@ -83,6 +85,7 @@ __all__ = [
     "RowStart",
     "Rpc",
     "Server",
+    "Shared",
     "SignatureLost",
     "Start",
     "StartCall",

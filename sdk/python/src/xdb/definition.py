@@ -10,7 +10,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn, TypeGuard
@@ -21,6 +21,7 @@ from .decisions import Decision
 from .functions import Function
 from .hints import type_written
 from .live import MISSING, Attribute
+from .locks import Lock, locks_as_json
 from .queues import GlobalQueue, Queue
 from .states import Handler, Loading, Member, OnFailure, Rpc, State, call_options, find_state, timeout_seconds
 from .waits import Combined, Commands, Leaf, Wait, WaitError, as_wait, commands
@@ -68,6 +69,7 @@ class ProcessOptions:
     history: str | int
     retention: timedelta | None
     priority: int
+    locks: Sequence[Lock] = ()
 
 
 class _Place:
@@ -537,3 +539,9 @@ def _process_options(definition: dict[str, Any], options: ProcessOptions, place:
         place.refuse(f"priority={priority!r} is not an int from -10 to 10")
     if priority != 0:
         definition["priority"] = priority
+    try:
+        locks = locks_as_json(options.locks)
+    except (TypeError, ValueError) as error:
+        place.refuse(str(error))
+    if locks:
+        definition["locks"] = locks

@@ -19,6 +19,7 @@ from .codec import JSON, CodecError, encode
 from .definition import DefinitionError, Description, Local
 from .functions import StartCall
 from .live import Attribute, Live
+from .locks import Lock
 from .queues import BoundQueue
 from .states import State
 
@@ -149,6 +150,7 @@ class Process:
     - `history`: "full" (the default), "none", or how many of the latest events are kept at least.
     - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
+    - `locks`: names, or `Shared(name)`. A process gets all of its locks before its first call, and has them until it closes.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -165,9 +167,10 @@ class Process:
         history: str | int = "full",
         retention: timedelta | None = None,
         priority: int = 0,
+        locks: Sequence[Lock] = (),
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, locks)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))

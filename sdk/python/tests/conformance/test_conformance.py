@@ -93,6 +93,6 @@ def test_errors() -> None:
     assert listed == {sqlstate: (kind.__name__, kind.retryable) for sqlstate, kind in errors.BY_SQLSTATE.items()}
     page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `(XD\d{3})` \| `(\w+)`( \(retryable\))? \|", page, re.MULTILINE)
-    # The page has the errors that the server raises; XD024 and XD028 are reserved.
+    # The page has the errors that the server raises; XD028 is reserved.
     assert {sqlstate: (name, bool(retryable)) for sqlstate, name, retryable in named}.items() <= listed.items()
-    assert {each for each in listed if each.startswith("XD")} - {sqlstate for sqlstate, *_ in named} == {"XD024", "XD028"}
+    assert {each for each in listed if each.startswith("XD")} - {sqlstate for sqlstate, *_ in named} == {"XD028"}

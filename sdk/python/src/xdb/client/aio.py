@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, List, TypeVar, overload
 
 from .. import errors
+from ..locks import Lock
 from . import lists, statements
 from .client import CHUNK, refuse
 from .connections import async_execute
@@ -79,6 +80,7 @@ class AsyncClient:
         correlation_key: str | None = None,
         merge: Merge | None = None,
         priority: int | None = None,
+        locks: Sequence[Lock] = (),
         calls: Sequence[StartCall] = (),
         conn: Any = None,
     ) -> Execution:
@@ -97,13 +99,14 @@ class AsyncClient:
         - `shard_key`: a text that the shard is computed from, instead of the process id.
         - `correlation_key`, `merge`: merge the start into the latest one of the same class and key, if that has not begun. See `Merge`.
         - `priority`: replaces that of the class, from -10 to 10.
+        - `locks`: locks besides those of the class: names, or `Shared(name)`.
         - `calls`: functions of the database to call in the same transaction, made with `Function.on_start`.
 
         Raises `errors.AlreadyStarted` if the id is taken, and `CodecError`, `TypeError` or `ValueError` before any SQL is sent.
         """
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
-            starting_state, shard_key, correlation_key, merge, priority, calls,
+            starting_state, shard_key, correlation_key, merge, priority, locks, calls,
         )
         return await self._run(statements.start(one, self._traceparent()), conn)
 

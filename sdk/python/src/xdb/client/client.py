@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, List, TypeVar, overload
 
 from .. import errors
+from ..locks import Lock
 from . import lists, statements
 from .connections import sync_execute
 from .lists import Listing, Status
@@ -86,6 +87,7 @@ class Client:
         correlation_key: str | None = None,
         merge: Merge | None = None,
         priority: int | None = None,
+        locks: Sequence[Lock] = (),
         calls: Sequence[StartCall] = (),
         conn: Any = None,
     ) -> Execution:
@@ -104,13 +106,14 @@ class Client:
         - `shard_key`: a text that the shard is computed from, instead of the process id.
         - `correlation_key`, `merge`: merge the start into the latest one of the same class and key, if that has not begun. See `Merge`.
         - `priority`: replaces that of the class, from -10 to 10.
+        - `locks`: locks besides those of the class: names, or `Shared(name)`.
         - `calls`: functions of the database to call in the same transaction, made with `Function.on_start`.
 
         Raises `errors.AlreadyStarted` if the id is taken, and `CodecError`, `TypeError` or `ValueError` before any SQL is sent.
         """
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
-            starting_state, shard_key, correlation_key, merge, priority, calls,
+            starting_state, shard_key, correlation_key, merge, priority, locks, calls,
         )
         return self._run(statements.start(one, self._traceparent()), conn)
 

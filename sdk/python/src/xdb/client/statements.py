@@ -16,6 +16,7 @@ from ..decisions import Decision
 from ..errors import of_row
 from ..functions import StartCall
 from ..live import movements_of
+from ..locks import Lock, locks_as_json
 from ..process import RowStart, view
 from ..queues import GlobalQueue, Queue
 from ..states import Member, Rpc, State
@@ -105,6 +106,7 @@ class Start:
     correlation_key: str | None = None
     merge: Merge | None = None
     priority: int | None = None
+    locks: Sequence[Lock] = ()
     calls: Sequence[StartCall] = ()
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
@@ -127,6 +129,8 @@ class Start:
             options["merge"] = self.merge.options()
         if self.priority is not None:
             options["priority"] = self.priority
+        if self.locks:
+            options["locks"] = locks_as_json(self.locks)
         if self.calls:
             options["callFunctions"] = [_function_call(self.process, call) for call in self.calls]
         arguments = {

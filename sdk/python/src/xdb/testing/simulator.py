@@ -39,6 +39,7 @@ from ..codec import decode, dumps, encode
 from ..decisions import Decision
 from ..functions import StartCall
 from ..live import movements_of
+from ..locks import Lock
 from ..process import Process, Row, RowStart, view
 from ..request import Reply
 from ..states import Rpc, State
@@ -160,12 +161,13 @@ class Simulator:
         correlation_key: str | None = None,
         merge: Merge | None = None,
         priority: int | None = None,
+        locks: Sequence[Lock] = (),
         calls: Sequence[StartCall] = (),
     ) -> Handle[P]:
         """Starts a process, as `Client.start`, and makes due calls."""
         one = Start(
             process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent,
-            starting_state, shard_key, correlation_key, merge, priority, calls,
+            starting_state, shard_key, correlation_key, merge, priority, locks, calls,
         )
         id = self._ask("start", **{**one.arguments(), "timeout": None if timeout is None else seconds_of(timeout)})
         handle = Handle(self, process, id if process_id is None else process_id, id)

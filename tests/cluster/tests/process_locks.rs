@@ -1,0 +1,613 @@
+//! Locks of processes: a process gets all of its locks before its first call, and has them until it closes.
+
+use std::sync::{Arc, Mutex};
+
+use xdb_cluster_tests::db::literal;
+use xdb_cluster_tests::prelude::*;
+
+/// `work` waits in `Hold` for a message of `go`, then completes. `Hold` is its first call, and answers the RPC `ask`.
+fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("asked")),
+        (Api::WaitUntil, _) => any_of(&[local_queue("go", "go", 1)]),
+        _ => force_complete(json!("done")),
+    });
+    let definition = Definition::starting_with("Hold").waiting_step("Hold").rpc("ask", json!({}));
+    app.register("work", &definition);
+    app.register("sequential", &definition.with("locks", json!(["sequential"])));
+    app.register("one", &one_step());
+    (app, worker)
+}
+
+fn start(db: &mut Db, id: &str, locks: Value) {
+    db.start(id, "work").options(json!({"locks": locks})).go();
+}
+
+fn share(name: &str) -> Value {
+    json!({"name": name, "mode": "SHARE"})
+}
+
+/// Lets a holder complete.
+fn ends(db: &mut Db, id: &str) {
+    db.publish(id, "go", json!(null));
+    db.completes(id);
+}
+
+/// The processes that have this lock, in the order of their names.
+fn holders(db: &mut Db, lock: &str) -> Vec<String> {
+    db.all(&format!("SELECT process_id FROM xdb.locks WHERE name = {} AND granted ORDER BY process_id", literal(lock)))
+}
+
+fn wait_for_holders(db: &mut Db, lock: &str, ids: &[&str]) {
+    wait_until(&format!("{ids:?} have {lock}"), 10, || holders(db, lock) == ids);
+}
+
+/// The processes whose first call was made, in its order.
+fn called(worker: &Worker) -> Vec<String> {
+    let first = |call: &Call| call.api == Api::WaitUntil;
+    worker.calls().iter().filter(|call| first(call)).map(|call| call.process_id().to_owned()).collect()
+}
+
+/// When this process has completed, the engine has made turns that began after everything before this call.
+fn turns_pass(db: &mut Db, id: &str) {
+    db.start(id, "one").go();
+    db.completes(id);
+}
+
+fn are_sound(db: &mut Db) {
+    let sql = "SELECT problem FROM (SELECT DISTINCT process_id FROM xdb.processes) AS p, xdb.check_process(process_id) AS c (problem)";
+    assert_eq!(db.all::<String>(sql), [""; 0]);
+}
+
+/// Nothing is left once all have closed.
+fn all_released(app: &App) {
+    wait_until("no lock is left", 10, || app.superuser().count("xdb.process_lock") == 0);
+}
+
+/// Seed 3: "only one state machine is processed at a time per user/account".
+#[test]
+fn only_one_state_machine_is_processed_at_a_time_per_user_or_account() {
+    let (app, worker) = application("lock_account", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["account:42"]));
+    wait_for_holders(&mut db, "account:42", &["a"]);
+    start(&mut db, "b", json!(["account:42"]));
+    start(&mut db, "c", json!(["account:43"]));
+    wait_for_holders(&mut db, "account:43", &["c"]);
+    turns_pass(&mut db, "other");
+    worker.wait_for_count("a and c are called", 10, 2, |call| call.api == Api::WaitUntil);
+    assert_eq!(called(&worker).iter().filter(|id| *id == "b").count(), 0);
+    let described = db.json("SELECT xdb.describe_process('b')");
+    assert_eq!(described["waitingForProcessLocks"], json!([{"name": "account:42", "mode": "EXCLUSIVE"}]));
+    are_sound(&mut db);
+    ends(&mut db, "a");
+    wait_for_holders(&mut db, "account:42", &["b"]);
+    ["b", "c"].iter().for_each(|id| ends(&mut db, id));
+    assert_eq!(db.json("SELECT xdb.describe_process('b')")["waitingForProcessLocks"], json!(null));
+    all_released(&app);
+    app.done(&[]);
+}
+
+/// Seed 3: a global lock has a `LookupKey` "across all state machine types", the type and id of its origin, and an
+/// `UnlockTimestamp` that is null or in the future. A local lock is one of its type.
+#[test]
+fn a_global_and_a_local_lock_by_lookup_key_with_their_origin_and_unlock_timestamp() {
+    let (app, _worker) = application("lock_tables", ClusterOptions::default());
+    let mut db = app.db();
+    db.start("transfer-7", "work").options(json!({"locks": ["acct456", "Transfer/key123", share("system")]})).go();
+    wait_for_holders(&mut db, "acct456", &["transfer-7"]);
+    db.start("payout-1", "sequential").timeout("1 hour").options(json!({"locks": ["acct456"]})).go();
+    start(&mut db, "payout-2", json!(["Payout/key123", "acct456"]));
+    wait_until("both wait", 10, || db.count("xdb.locks WHERE place IS NOT NULL") == 4);
+    let shown = "SELECT name, process_type, process_id, mode, granted, place, expires_at IS NULL AS held_until_it_ends
+        FROM xdb.locks ORDER BY lower(name) COLLATE \"C\", process_id DESC";
+    let row = |name: &str, process_type: &str, id: &str, mode: &str, granted: bool, place: Value, open: bool| json!({"name": name, "process_type": process_type, "process_id": id, "mode": mode, "granted": granted, "place": place, "held_until_it_ends": open});
+    assert_eq!(
+        db.rows(shown),
+        [
+            row("acct456", "work", "transfer-7", "EXCLUSIVE", true, json!(null), true),
+            row("acct456", "work", "payout-2", "EXCLUSIVE", false, json!(2), true),
+            row("acct456", "sequential", "payout-1", "EXCLUSIVE", false, json!(1), false),
+            row("Payout/key123", "work", "payout-2", "EXCLUSIVE", false, json!(1), true),
+            row("sequential", "sequential", "payout-1", "EXCLUSIVE", false, json!(1), false),
+            row("system", "work", "transfer-7", "SHARE", true, json!(null), true),
+            row("Transfer/key123", "work", "transfer-7", "EXCLUSIVE", true, json!(null), true),
+        ]
+    );
+    let due = "SELECT expires_at > now() AND since < now() FROM xdb.locks WHERE process_id = 'payout-1' LIMIT 1";
+    assert!(db.one::<bool>(due));
+    // A role sees the locks of its own processes only.
+    assert_eq!(app.session("other").count("xdb.locks"), 0);
+    ["transfer-7", "payout-1", "payout-2"].iter().for_each(|id| ends(&mut db, id));
+    all_released(&app);
+    app.done(&[]);
+}
+
+/// Seed 3: a "system-wide maintenance task must prevent all other operations".
+#[test]
+fn a_system_wide_maintenance_task_prevents_all_other_operations() {
+    let (app, _worker) = application("lock_maintenance", ClusterOptions::default());
+    let mut db = app.db();
+    for id in ["a", "b"] {
+        start(&mut db, id, json!([share("system"), id]));
+    }
+    wait_for_holders(&mut db, "system", &["a", "b"]);
+    start(&mut db, "maintenance", json!(["system"]));
+    // It waits for the operations under way, and those that come later wait for it.
+    start(&mut db, "c", json!([share("system"), "c"]));
+    turns_pass(&mut db, "other");
+    assert_eq!(holders(&mut db, "system"), ["a", "b"]);
+    ends(&mut db, "a");
+    turns_pass(&mut db, "another");
+    assert_eq!(holders(&mut db, "system"), ["b"]);
+    ends(&mut db, "b");
+    wait_for_holders(&mut db, "system", &["maintenance"]);
+    start(&mut db, "d", json!([share("system")]));
+    are_sound(&mut db);
+    ends(&mut db, "maintenance");
+    wait_for_holders(&mut db, "system", &["c", "d"]);
+    ["c", "d"].iter().for_each(|id| ends(&mut db, id));
+    all_released(&app);
+    app.done(&[]);
+}
+
+/// Seed 4: the queue modes Parallel, Sequential and ParallelByKey (`SysParallelKey`).
+#[test]
+fn queue_modes_parallel_sequential_and_parallel_by_sys_parallel_key() {
+    let (app, worker) = application("lock_queue_modes", ClusterOptions::default());
+    let mut db = app.db();
+    let first_calls = |count| drop(worker.wait_for_count("first calls", 10, count, |call| call.api == Api::WaitUntil));
+    // Parallel.
+    ["p1", "p2"].iter().for_each(|id| start(&mut db, id, json!([])));
+    first_calls(2);
+    // Sequential: the type holds the lock.
+    ["s1", "s2"].iter().for_each(|id| drop(db.start(id, "sequential").go()));
+    first_calls(3);
+    // ParallelByKey: the start has a lock with the key.
+    for (id, key) in [("k1", "Email/1"), ("k2", "Email/1"), ("k3", "Email/2")] {
+        start(&mut db, id, json!([key]));
+    }
+    first_calls(5);
+    turns_pass(&mut db, "other");
+    let mut so_far = called(&worker);
+    so_far.sort();
+    assert_eq!(so_far, ["k1", "k3", "p1", "p2", "s1"]);
+    ["s1", "k1", "k3", "p1", "p2"].iter().for_each(|id| ends(&mut db, id));
+    ["s2", "k2"].iter().for_each(|id| ends(&mut db, id));
+    all_released(&app);
+    app.done(&[]);
+}
+
+/// A worker of `steps`: from `One` to the end of `Two` it notes who works under which lock.
+fn exclusive_worker(app: &App) -> (Worker, Arc<Mutex<Vec<String>>>) {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, String)>::new()));
+    let worker = app.worker_named("alone", move |call: &Call| {
+        let (me, lock) = (call.process_id().to_owned(), call.input().as_str().unwrap_or_default().to_owned());
+        let mut inside = inside.lock().expect("no thread panics");
+        if call.target() == "One" {
+            let others: Vec<_> = inside.iter().filter(|(other, of)| *of == lock && *other != me).cloned().collect();
+            let note = if others.is_empty() { me.clone() } else { format!("{me} with {others:?}") };
+            inside.push((me, lock.clone()));
+            noted.lock().expect("no thread panics").push(note);
+            return next("Two", json!(lock));
+        }
+        inside.retain(|(other, _)| *other != me);
+        force_complete(json!("done"))
+    });
+    app.register_with("alone", "steps", &Definition::starting_with("One").step("One").step("Two"));
+    (worker, order)
+}
+
+#[test]
+fn two_hundred_sessions_on_one_name_come_one_at_a_time_and_in_order() {
+    let (app, _other) = application("lock_many", ClusterOptions::default().set("max_connections", "250"));
+    let (_worker, order) = exclusive_worker(&app);
+    let mut db = app.db();
+    start(&mut db, "holder", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["holder"]);
+    let sessions: Vec<Mutex<Db>> = (0..200).map(|_| Mutex::new(app.db())).collect();
+    at_once(200, |n| {
+        let mut db = sessions[n].lock().expect("no other thread has it");
+        let id = format!("p{n}");
+        db.start(&id, "steps").input(json!("name")).options(json!({"locks": ["name"]})).go();
+    });
+    let expected = db.all::<String>("SELECT process_id FROM xdb.locks WHERE NOT granted ORDER BY since, execution_id");
+    assert_eq!(expected.len(), 200);
+    are_sound(&mut db);
+    ends(&mut db, "holder");
+    wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+    assert_eq!(*order.lock().expect("no thread panics"), expected);
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn names_in_opposite_orders_and_mixed_modes_never_deadlock() {
+    let (app, _other) = application("lock_orders", ClusterOptions::default());
+    let (_worker, order) = exclusive_worker(&app);
+    let sessions: Vec<Mutex<Db>> = (0..8).map(|_| Mutex::new(app.db())).collect();
+    at_once(8, |n| {
+        let mut db = sessions[n].lock().expect("no other thread has it");
+        for round in 0..12 {
+            let (mut locks, id) = (vec![json!("a"), share("b"), share("c"), json!("d")], format!("p{n}-{round}"));
+            // Each lock alone in some, shared in others, in another order.
+            locks.rotate_left((n + round) % 4);
+            locks.truncate(2 + n % 3);
+            let own = locks.iter().find_map(Value::as_str).unwrap_or_default().to_owned();
+            let own = if own.is_empty() { id.clone() } else { own };
+            db.start(&id, "steps").input(json!(own)).options(json!({"locks": locks})).go();
+        }
+    });
+    let mut db = app.db();
+    wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+    let order = order.lock().expect("no thread panics");
+    assert_eq!((order.len(), order.iter().filter(|note| note.contains("with")).count()), (96, 0), "{order:?}");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn an_open_stop_of_a_waiting_process_does_not_stop_the_queue() {
+    let (app, _worker) = application("lock_open_stop", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    start(&mut db, "b", json!(["name"]));
+    start(&mut db, "c", json!(["name"]));
+    turns_pass(&mut db, "other");
+    let mut stopper = app.db();
+    stopper.run("BEGIN; SELECT xdb.stop_process('b')");
+    ends(&mut db, "a");
+    wait_for_holders(&mut db, "name", &["c"]);
+    stopper.run("ROLLBACK");
+    // It is judged again although no row says so.
+    ends(&mut db, "c");
+    wait_for_holders(&mut db, "name", &["b"]);
+    // A holder whose stop is not committed has its lock.
+    start(&mut db, "d", json!(["name"]));
+    stopper.run("BEGIN; SELECT xdb.stop_process('b')");
+    turns_pass(&mut db, "another");
+    assert_eq!(holders(&mut db, "name"), ["b"]);
+    stopper.run("COMMIT");
+    wait_for_holders(&mut db, "name", &["d"]);
+    ends(&mut db, "d");
+    // The same if nobody else waits, and the stop of the only request is rolled back.
+    start(&mut db, "e", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["e"]);
+    start(&mut db, "f", json!(["name"]));
+    turns_pass(&mut db, "third");
+    stopper.run("BEGIN; SELECT xdb.stop_process('f')");
+    ends(&mut db, "e");
+    turns_pass(&mut db, "fourth");
+    stopper.run("ROLLBACK");
+    wait_for_holders(&mut db, "name", &["f"]);
+    ends(&mut db, "f");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn a_stop_and_a_timeout_of_a_waiting_process_let_others_come_forward() {
+    let (app, worker) = application("lock_stop", ClusterOptions::default().own_clock());
+    let mut db = app.db();
+    start(&mut db, "a", json!([share("name")]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    db.start("b", "work").timeout("1 hour").options(json!({"locks": ["name"]})).go();
+    start(&mut db, "c", json!([share("name")]));
+    start(&mut db, "d", json!(["name"]));
+    start(&mut db, "e", json!([share("name")]));
+    turns_pass(&mut db, "other");
+    assert_eq!(holders(&mut db, "name"), ["a"]);
+    app.cluster().set_clock(3700.0);
+    wait_for_holders(&mut db, "name", &["a", "c"]);
+    assert_eq!(db.status("b"), "TIMEOUT");
+    db.run("SELECT xdb.stop_process('d')");
+    wait_for_holders(&mut db, "name", &["a", "c", "e"]);
+    assert!(!called(&worker).iter().any(|id| id == "b" || id == "d"));
+    ["a", "c", "e"].iter().for_each(|id| ends(&mut db, id));
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn all_four_kinds_of_handlers_release_the_lock_when_they_close_the_process() {
+    let (app, _worker) = application("lock_handlers", ClusterOptions::default());
+    app.db().run(
+        "CREATE FUNCTION answer(request jsonb) RETURNS jsonb LANGUAGE sql RETURN
+             '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}'::jsonb;
+         CREATE FUNCTION close(request jsonb) RETURNS jsonb LANGUAGE sql RETURN
+             '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}'::jsonb;",
+    );
+    let mut boss = app.superuser();
+    let function = Definition::starting_with("Do").step_with("Do", json!({"executeFunction": "public.answer"}));
+    boss.run(&format!("SELECT xdb.register_process_type('function', NULL, '{}')", function.json()));
+    let rpc = Definition::without_start().rpc("close", json!({"function": "public.close"}));
+    boss.run(&format!("SELECT xdb.register_process_type('rpc', NULL, '{}')", rpc.json()));
+    boss.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with("pull", "pulled", &one_step());
+    let mut db = app.db();
+    let locks = || json!({"locks": ["name"]});
+    db.start("http", "work").options(locks()).go();
+    wait_for_holders(&mut db, "name", &["http"]);
+    for (id, of) in [("function", "function"), ("pull", "pulled"), ("rpc", "rpc"), ("last", "work")] {
+        db.start(id, of).options(locks()).go();
+    }
+    turns_pass(&mut db, "other");
+    let claim = "SELECT token::text FROM xdb.claim_calls('pull', wait => '20 s')";
+    assert_eq!(db.count("xdb.claim_calls('pull')"), 0, "it waits for its lock");
+    std::thread::scope(|scope| {
+        // The grant wakes a session that waits for calls.
+        let claimed = scope.spawn(|| app.db().one::<String>(claim));
+        wait_until("a session waits", 10, || {
+            db.count("pg_stat_activity WHERE query LIKE 'SELECT token%' AND wait_event = 'Extension'") == 1
+        });
+        ends(&mut db, "http");
+        db.completes("function");
+        let token = claimed.join().expect("no panic");
+        assert_eq!(holders(&mut db, "name"), ["pull"]);
+        let answer = literal(&force_complete(json!("done")).json().to_string());
+        db.run(&format!("BEGIN; SELECT xdb.complete_call('{token}', {answer})"));
+        assert_eq!(holders(&mut app.db(), "name"), ["pull"], "not committed yet");
+        db.run("COMMIT");
+    });
+    wait_for_holders(&mut db, "name", &["rpc"]);
+    db.run("SELECT xdb.invoke_rpc('rpc', 'close')");
+    wait_for_holders(&mut db, "name", &["last"]);
+    ends(&mut db, "last");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn an_rpc_waits_for_the_locks_of_its_process_and_then_fails() {
+    let (app, worker) = application("lock_rpc", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    start(&mut db, "b", json!(["another", "name"]));
+    let error = db.refused(codes::WAITS_FOR_LOCKS, "SELECT xdb.invoke_rpc('b', 'ask', timeout => '300 ms')");
+    assert_eq!(error.message, "process \"b\" waits for its locks");
+    assert_eq!(error.detail, "Process \"a\" holds the lock \"name\".");
+    // A holder that the caller may not see is not named.
+    let mut other = app.session("other");
+    other.start("c", "work").options(json!({"locks": ["name"]})).go();
+    let error = other.refused(codes::WAITS_FOR_LOCKS, "SELECT xdb.invoke_rpc('c', 'ask', timeout => '300 ms')");
+    assert_eq!(error.detail, "It waits for the lock \"name\".");
+    assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| app.db().rpc("b", "ask", json!(null)));
+        wait_until("it waits", 10, || {
+            db.count("pg_stat_activity WHERE query LIKE 'SELECT xdb.invoke_rpc%' AND wait_event = 'Extension'") == 1
+        });
+        ends(&mut db, "a");
+        assert_eq!(asking.join().expect("no panic"), "asked");
+    });
+    ends(&mut db, "b");
+    other.publish("c", "go", json!(null));
+    other.completes("c");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn a_paused_process_and_type_keep_their_place_and_their_locks() {
+    let (app, worker) = application("lock_pause", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    start(&mut db, "b", json!(["name"]));
+    start(&mut db, "c", json!(["name"]));
+    turns_pass(&mut db, "other");
+    // The end of a pause does not resume the call of a process that waits for its lock.
+    db.run("SELECT xdb.pause_process('b'); SELECT xdb.resume_process('b'); SELECT xdb.pause_process('b')");
+    let mut boss = app.session("boss");
+    boss.run("SELECT xdb.pause_process_type('work')");
+    turns_pass(&mut db, "another");
+    boss.run("SELECT xdb.resume_process_type('work')");
+    turns_pass(&mut db, "third");
+    assert_eq!(called(&worker), ["a"]);
+    are_sound(&mut db);
+    ends(&mut db, "a");
+    wait_for_holders(&mut db, "name", &["b"]);
+    turns_pass(&mut db, "fourth");
+    assert_eq!(called(&worker), ["a"], "b holds the lock, and is paused");
+    boss.run("SELECT xdb.pause_process_type('work')");
+    db.run("SELECT xdb.resume_process('b')");
+    turns_pass(&mut db, "fifth");
+    assert_eq!(called(&worker), ["a"], "its type is paused");
+    boss.run("SELECT xdb.resume_process_type('work')");
+    ["b", "c"].iter().for_each(|id| ends(&mut db, id));
+    assert_eq!(called(&worker), ["a", "b", "c"]);
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn starts_for_later_and_merged_starts_take_their_place_when_they_are_due() {
+    let (app, worker) = application("lock_later", ClusterOptions::default().own_clock());
+    let mut db = app.db();
+    let later = |db: &mut Db, key: &str, seconds: i32, merge: Value| -> String {
+        let options = json!({"locks": ["name"], "correlationKey": key, "merge": merge});
+        db.one(&format!("SELECT xdb.start_process(NULL, 'work', options => '{options}', start_at => now() + interval '{seconds} s')::text"))
+    };
+    let replace = || json!({"startAt": "REPLACE"});
+    let late = later(&mut db, "late", 3600, replace());
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    assert_eq!(db.count("xdb.locks WHERE NOT granted AND place IS NULL"), 1, "not due yet");
+    // A merge moves a request that waits out of the way.
+    let moved = later(&mut db, "moved", 0, replace());
+    start(&mut db, "b", json!([share("name"), "other"]));
+    turns_pass(&mut db, "one");
+    assert_eq!(later(&mut db, "moved", 7200, replace()), moved);
+    ends(&mut db, "a");
+    wait_for_holders(&mut db, "name", &["b"]);
+    start(&mut db, "c", json!(["name"]));
+    turns_pass(&mut db, "two");
+    are_sound(&mut db);
+    app.cluster().set_clock(3700.0);
+    wait_until("it is due", 10, || db.count("xdb.locks WHERE place = 2") == 1);
+    ends(&mut db, "b");
+    wait_for_holders(&mut db, "name", &["c"]);
+    ends(&mut db, "c");
+    wait_for_holders(&mut db, "name", &[&late]);
+    ends(&mut db, &late);
+    app.cluster().set_clock(7300.0);
+    ends(&mut db, &moved);
+    assert_eq!(called(&worker), ["a", "b", "c", &late, &moved]);
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn a_first_step_that_is_moved_waits_for_the_locks_too() {
+    let (app, worker) = application("lock_move", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    start(&mut db, "b", json!(["name"]));
+    turns_pass(&mut db, "other");
+    db.run("SELECT xdb.move_state('b', 'Hold-1', '[{\"stateId\": \"Hold\"}, {\"stateId\": \"Hold\"}]')");
+    turns_pass(&mut db, "another");
+    assert_eq!(called(&worker), ["a"]);
+    are_sound(&mut db);
+    ends(&mut db, "a");
+    worker.wait_for_count("both are called", 10, 2, |call| call.process_id() == "b" && call.api == Api::WaitUntil);
+    ends(&mut db, "b");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
+    let (app, worker) = application("lock_crash", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name"]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    ["b", "c"].iter().for_each(|id| start(&mut db, id, json!(["name"])));
+    turns_pass(&mut db, "other");
+    app.kill_scheduler();
+    let mut db = app.db();
+    turns_pass(&mut db, "another");
+    assert_eq!(holders(&mut db, "name"), ["a"]);
+    // A lock that the dead scheduler was about to grant.
+    app.superuser().run("UPDATE xdb.process_lock SET judge_at = NULL");
+    let dump = app.cluster().dump(app.database(), &["-Fc"]);
+    app.cluster().restore("lock_restored", &dump);
+    let mut copy = app.cluster().connect("lock_restored", "postgres");
+    copy.run("SELECT xdb.stop_process('a'); UPDATE xdb.process_lock SET judge_at = NULL; SELECT xdb.adopt()");
+    let mut of_copy = app.cluster().connect("lock_restored", "app");
+    wait_for_holders(&mut of_copy, "name", &["b"]);
+    ["b", "c"].iter().for_each(|id| ends(&mut of_copy, id));
+    ["a", "b", "c"].iter().for_each(|id| ends(&mut db, id));
+    let mut all = called(&worker);
+    all.sort();
+    assert_eq!(all, ["a", "b", "b", "c", "c"]);
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn purging_deletes_locks_and_check_process_finds_wrong_ones() {
+    let (app, _worker) = application("lock_check", ClusterOptions::default());
+    let mut db = app.db();
+    start(&mut db, "a", json!(["name", share("system")]));
+    wait_for_holders(&mut db, "name", &["a"]);
+    app.pause();
+    let mut superuser = app.superuser();
+    for (change, problem) in [
+        ("DELETE FROM xdb.process_lock WHERE name = 'name'", "process_lock {\"name\": \"name\"}: is missing"),
+        ("UPDATE xdb.process_lock SET mode = 'SHARE'", "process_lock {\"name\": \"name\"}: mode is"),
+        (
+            "UPDATE xdb.process_lock SET status = 'WAITING', granted_at = NULL WHERE name = 'name'",
+            "process_lock {\"name\": \"name\"}: the process has only some of its locks",
+        ),
+        (
+            "UPDATE xdb.process_lock SET status = 'RELEASED'",
+            "process_lock {\"name\": \"name\"}: its status does not fit that of the process",
+        ),
+        (
+            "INSERT INTO xdb.process_lock SELECT execution_id, 'third', mode, status, due_at, granted_at FROM xdb.process_lock WHERE name = 'name'",
+            "process_lock {\"name\": \"third\"}: unexpected row",
+        ),
+        (
+            "INSERT INTO xdb.process_lock SELECT gen_random_uuid(), name, mode, status, due_at, granted_at FROM xdb.process_lock",
+            "process_lock {\"name\": \"name\"}: another process holds the lock too",
+        ),
+        ("UPDATE xdb.process_execution SET locks = NULL", "process_execution: locks is null and should be"),
+    ] {
+        superuser.run(&format!("BEGIN; {change}"));
+        let problems = superuser.all::<String>("SELECT problem FROM xdb.check_process('a') AS c (problem)");
+        assert!(problems.iter().any(|found| found.contains(problem)), "{change}: {problems:?}");
+        superuser.run("ROLLBACK");
+    }
+    db.run("SELECT xdb.stop_process('a')");
+    assert_eq!(superuser.count("xdb.process_lock WHERE status = 'RELEASED'"), 2);
+    assert_eq!(db.count("xdb.locks"), 0);
+    superuser.run("SELECT xdb.purge('0 s')");
+    assert_eq!(superuser.count("xdb.process_lock"), 0);
+    app.resume();
+    app.done(&[]);
+}
+
+#[test]
+fn a_bulk_start_and_a_process_without_states_take_locks_too() {
+    let (app, _worker) = application("lock_bulk", ClusterOptions::default());
+    app.register("manual", &Definition::without_start());
+    let mut db = app.db();
+    // A manual lock is a process without states.
+    db.start("mine", "manual").timeout("1 hour").options(json!({"locks": ["name"]})).go();
+    wait_for_holders(&mut db, "name", &["mine"]);
+    let starts: Vec<_> = (0..50)
+        .map(|n| json!({"process_id": format!("p{n}"), "process_type": "work", "options": {"locks": [share("name"), format!("k{}", n % 10)]}}))
+        .collect();
+    db.run(&format!("SELECT xdb.start_processes({})", literal(&json!(starts).to_string())));
+    turns_pass(&mut db, "other");
+    assert_eq!(holders(&mut db, "name"), ["mine"]);
+    db.run("SELECT xdb.stop_process('mine')");
+    wait_until("the first of each key", 10, || holders(&mut db, "name").len() == 10);
+    are_sound(&mut db);
+    for n in 0..50 {
+        ends(&mut db, &format!("p{n}"));
+    }
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
+fn wrong_locks_are_refused() {
+    let (app, _worker) = application("lock_refused", ClusterOptions::default());
+    let mut db = app.db();
+    let names: Vec<_> = (0..33).map(|n| n.to_string()).collect();
+    let long = "x".repeat(1025);
+    for (locks, what) in [
+        (json!(names), "locks has 33 entries; at most 32 are allowed".to_owned()),
+        (json!(["a", "b", "a"]), "locks has the lock \"a\" twice".to_owned()),
+        (json!(["a", share("a")]), "locks has the lock \"a\" twice".to_owned()),
+        (json!([""]), "locks[0] is empty".to_owned()),
+        (json!([long]), "locks[0] is 1025 bytes long; at most 1024 are allowed".to_owned()),
+        (json!([{"name": "a", "mode": "S"}]), "locks[0].mode \"S\" is unknown; known are EXCLUSIVE, SHARE".to_owned()),
+        (
+            json!([{"name": "a", "seconds": 5}]),
+            "locks[0] has the unknown key \"seconds\"; known are name, mode".to_owned(),
+        ),
+        (json!([{"mode": "SHARE"}]), "locks[0].name is missing".to_owned()),
+        (json!([7]), "locks[0] must be a string".to_owned()),
+        (json!("a"), "locks must be an array".to_owned()),
+    ] {
+        let error = db.start("p", "work").options(json!({"locks": locks})).refused(codes::INVALID_ARGUMENT);
+        assert_eq!(error.message, format!("invalid value for options: {what}"));
+        let definition = Definition::without_start().with("locks", locks);
+        let register =
+            format!("SELECT xdb.register_process_type('t', NULL, {})", literal(&definition.json().to_string()));
+        let error = app.superuser().refused(codes::INVALID_DEFINITION, &register);
+        assert_eq!(error.message, format!("invalid definition of a process type: {what}"));
+    }
+    // Those of the start and of the type together.
+    let error = db.start("p", "sequential").options(json!({"locks": names[..32]})).refused(codes::OVER_QUOTA);
+    assert_eq!(error.message, "the process has 33 locks, with those of its type; the limit is 32");
+    assert_eq!(app.superuser().count("xdb.process_lock"), 0);
+    app.done(&[]);
+}
