@@ -26,6 +26,9 @@ pub struct Context<'a> {
     pub quotas: Quotas,
     /// The publishing role has reached its limit of messages in global queues.
     pub global_queues_full: bool,
+    /// Finds the first tick of a cron expression after a moment. Error: what is wrong with the timer, as a predicate.
+    /// A function of the caller, because only the caller knows time zones.
+    pub next_tick: fn(&Cron, Timestamp) -> Result<Timestamp, String>,
 }
 
 /// Limits on one process. What was stored under higher limits stays valid.
@@ -215,17 +218,35 @@ impl Draft<'_> {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
                 RequestedKind::GlobalQueue { queue, .. } => self.check_global_queue(queue)?,
-                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => {}
             }
         }
+        let commands = self.begin_commands(&answer.request)?;
         self.fold_attempts(seq, Api::WaitUntil);
         self.apply_effects(Publisher::State, &answer.effects);
-        let now = self.context.now;
-        let commands = answer.request.commands.iter().map(|command| WaitCommand {
-            command_id: command.command_id.clone(),
-            kind: match &command.kind {
-                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay },
-                RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at },
+        self.emit(Event::WaitStarted {
+            seq,
+            waiting_type: answer.request.waiting_type,
+            commands,
+            combinations: answer.request.combinations.clone(),
+            warnings: answer.effects.warnings.clone(),
+        });
+        self.complete_due_timers(seq);
+        self.serve_waiting_states();
+        Ok(())
+    }
+
+    /// The commands of a wait that begins now.
+    fn begin_commands(&self, request: &CommandRequest) -> Result<Vec<WaitCommand>, Rejection> {
+        let Context { now, next_tick, .. } = self.context;
+        let begin = |command: &RequestedCommand| {
+            let kind = match &command.kind {
+                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay, cron: false },
+                RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at, cron: false },
+                RequestedKind::TimerCron(cron) => {
+                    let wrong = |what| Rejection::InvalidAnswer(format!("a timer of the wait {what}"));
+                    WaitKind::Timer { fire_at: next_tick(cron, now).map_err(wrong)?, cron: true }
+                }
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
                 }
@@ -235,21 +256,16 @@ impl Draft<'_> {
                     at_least: *at_least,
                     at_most: *at_most,
                 },
-            },
-            status: CommandStatus::Waiting,
-            messages: Vec::new(),
-            global_messages: Vec::new(),
-        });
-        self.emit(Event::WaitStarted {
-            seq,
-            waiting_type: answer.request.waiting_type,
-            commands: commands.collect(),
-            combinations: answer.request.combinations.clone(),
-            warnings: answer.effects.warnings.clone(),
-        });
-        self.complete_due_timers(seq);
-        self.serve_waiting_states();
-        Ok(())
+            };
+            Ok(WaitCommand {
+                command_id: command.command_id.clone(),
+                kind,
+                status: CommandStatus::Waiting,
+                messages: Vec::new(),
+                global_messages: Vec::new(),
+            })
+        };
+        request.commands.iter().map(begin).collect()
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {

@@ -303,7 +303,7 @@ impl StateExecution {
     /// Open timer commands: position and due time.
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
         self.open_commands().filter_map(|(position, command)| match command.kind {
-            WaitKind::Timer { fire_at } => Some((position, fire_at)),
+            WaitKind::Timer { fire_at, .. } => Some((position, fire_at)),
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         })
     }
@@ -517,7 +517,12 @@ pub struct WaitCommand {
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
     #[serde(rename_all = "camelCase")]
-    Timer { fire_at: Timestamp },
+    Timer {
+        fire_at: Timestamp,
+        /// The time is a tick of a cron expression. Then the result of the timer has it.
+        #[serde(default, skip_serializing_if = "is_default")]
+        cron: bool,
+    },
     #[serde(rename_all = "camelCase")]
     LocalQueue { queue: String, at_least: u32, at_most: u32 },
     #[serde(rename_all = "camelCase")]
@@ -554,7 +559,7 @@ impl WaitKind {
     /// The due time, if this is a timer.
     pub fn fire_at(&self) -> Option<Timestamp> {
         match self {
-            Self::Timer { fire_at } => Some(*fire_at),
+            Self::Timer { fire_at, .. } => Some(*fire_at),
             Self::LocalQueue { .. } | Self::GlobalQueue { .. } => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Reads what workers answer: to `waitUntil`, `execute` and RPCs, and errors.
 
 use crate::config::state_config;
+use crate::cron::check_cron;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, wrong_number,
 };
@@ -451,15 +452,24 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Parsed<Vec<u32>> 
 }
 
 fn timer_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedCommand> {
-    let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt"])?;
+    let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt", "cron", "timezone"])?;
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
     let fire_at = object.optional("fireAt", moment)?;
-    let kind = match (delay, fire_at) {
-        (Some(delay), None) => RequestedKind::TimerAfter(Duration::from_seconds(delay)),
-        (None, Some(at)) => RequestedKind::TimerAt(at),
-        (None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt")),
-        (Some(_), Some(_)) => return Err(Fault::new("has both delayInSeconds and fireAt")),
+    let expression = object.optional("cron", name)?;
+    let timezone = object.optional("timezone", name)?;
+    let kind = match (delay, fire_at, expression) {
+        (None, None, Some(expression)) => {
+            check_cron(&expression).map_err(Fault::new)?;
+            RequestedKind::TimerCron(Cron { expression, timezone })
+        }
+        _ if timezone.is_some() => return Err(Fault::new("belongs to a cron").at("timezone")),
+        (Some(delay), None, None) => RequestedKind::TimerAfter(Duration::from_seconds(delay)),
+        (None, Some(at), None) => RequestedKind::TimerAt(at),
+        (None, None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt nor cron")),
+        (Some(_), Some(_), None) => return Err(Fault::new("has both delayInSeconds and fireAt")),
+        (Some(_), _, Some(_)) => return Err(Fault::new("has both delayInSeconds and cron")),
+        (None, Some(_), Some(_)) => return Err(Fault::new("has both fireAt and cron")),
     };
     Ok(RequestedCommand { command_id, kind })
 }

@@ -24,6 +24,7 @@
 //! | `scan.rs`, `payload.rs` | checks the JSON grammar and depth; what a payload is |
 //! | `fields.rs`, `unknown.rs` | read objects, with places in errors; record unknown keys |
 //! | `config.rs`, `functions.rs`, `merge.rs` | read parts of documents: options of states, function calls, merges |
+//! | `cron.rs` | when a cron expression has its next tick |
 //! | `definition.rs`, `answer.rs` | read whole documents |
 //! | `arguments.rs`, `start.rs` | check the other arguments of SQL functions, and all parameters of a start |
 //! | `request.rs` | writes requests |
@@ -32,6 +33,7 @@
 mod answer;
 pub mod arguments;
 mod config;
+mod cron;
 mod definition;
 mod fields;
 mod functions;
@@ -48,6 +50,7 @@ pub use answer::{
     decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
     unregistered, with_warnings,
 };
+pub use cron::next_tick;
 pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, check_tables, is_traceparent,
     not_a_traceparent, parse_definition, parse_start_options,

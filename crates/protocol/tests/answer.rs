@@ -57,6 +57,22 @@ const WAIT_UNTIL: &str = r#"{"commandRequest": {"waitingType": "AnyOfCombination
  "writeToLocalAttributes": {"k": 1e2, "n": null}, "writeToGlobalAttributes": {"status": "waiting"}, "unknown": "\ud800"}"#;
 
 #[test]
+fn a_timer_may_have_a_cron_expression_and_a_timezone() {
+    let kind = |timer: &str| {
+        let request = format!(r#"{{"commandRequest":{{"waitingType":"AllOfCompletion","timerCommands":[{timer}]}}}}"#);
+        wait_until(&request).unwrap().request.commands.remove(0).kind
+    };
+    let cron = |expression: &str, timezone: Option<&str>| {
+        RequestedKind::TimerCron(Cron { expression: expression.to_owned(), timezone: timezone.map(str::to_owned) })
+    };
+    assert_eq!(
+        kind(r#"{"cron":"0 3 * * mon-fri","timezone":"Europe/Berlin"}"#),
+        cron("0 3 * * mon-fri", Some("Europe/Berlin"))
+    );
+    assert_eq!(kind(r#"{"cron":"@every 90 seconds","timezone":null}"#), cron("@every 90 seconds", None));
+}
+
+#[test]
 fn wait_until_with_everything() {
     let answer = wait_until(WAIT_UNTIL).unwrap();
     let fire_at = Timestamp(1_893_549_845_000_001);
@@ -228,7 +244,13 @@ fn wrong_answers_to_wait_until() {
     };
     for (command, message) in [
         ("null", "must be an object"),
-        ("{}", "has neither delayInSeconds nor fireAt"),
+        ("{}", "has neither delayInSeconds nor fireAt nor cron"),
+        (r#"{"delayInSeconds":1,"cron":"@daily"}"#, "has both delayInSeconds and cron"),
+        (r#"{"fireAt":"2030-01-01T00:00:00Z","cron":"@daily"}"#, "has both fireAt and cron"),
+        (r#"{"fireAt":"2030-01-01T00:00:00Z","timezone":"UTC"}"#, ".timezone belongs to a cron"),
+        (r#"{"cron":""}"#, ".cron is empty"),
+        (r#"{"cron":"0 0 31 2 *"}"#, r#"has the cron "0 0 31 2 *": no month has such a day"#),
+        (r#"{"cron":"0 0 * * * *"}"#, r#"has the cron "0 0 * * * *": it must have five fields"#),
         (r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#, "has both delayInSeconds and fireAt"),
         (r#"{"delayInSeconds":1,"commandId":""}"#, ".commandId is empty"),
         (r#"{"delayInSeconds":-1}"#, ".delayInSeconds is -1; it must not be negative"),

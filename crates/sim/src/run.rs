@@ -1,12 +1,13 @@
 //! One execution with its history, and what the server would store beside it.
 
 use crate::line::shown;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::StartOptions;
 use xdb_protocol::refusal::{self, Refusal};
+use xdb_protocol::{StartOptions, next_tick};
 
 /// An event as a row of `xdb.history`.
 #[derive(Serialize)]
@@ -67,6 +68,7 @@ impl Run {
             global_messages,
             quotas: Quotas::FIXED,
             global_queues_full: false,
+            next_tick: |cron, after| next_tick(cron, after, |name| TimeZone::get(name).ok()),
         };
         decide(&self.execution, command, context)
     }

@@ -176,6 +176,23 @@ fn timers_fire_at_their_time_and_not_before() {
 }
 
 #[test]
+fn a_cron_timer_fires_at_its_ticks() {
+    let mut sim = Sim::of(waiting());
+    sim.start("p");
+    sim.answered(wait(json!({"timerCommands": [{"cron": "30 8 * * *", "timezone": "Europe/Berlin"}]})));
+    assert_eq!(sim.next(), 7.5 * 3600.0, "the clock begins at midnight in UTC");
+    let results = sim.call()["body"]["commandResults"].take();
+    let fired = json!([{"commandId": null, "status": "COMPLETED_COMMAND", "fireAt": "2027-01-01T07:30:00.000000Z"}]);
+    assert_eq!(results["timerResults"], fired);
+    sim.start("q");
+    let call = sim.calls().into_iter().find(|call| call["process_id"] == "q").unwrap();
+    sim.answer(&call, wait(json!({"timerCommands": [{"cron": "@daily", "timezone": "Europe/Nowhere"}]})));
+    let failure = &sim.describe("q")["lastFailure"]["failure"];
+    assert_eq!(failure["detail"], "a timer of the wait has the unknown timezone \"Europe/Nowhere\"");
+    sim.is_sound();
+}
+
+#[test]
 fn a_conditional_close_checks_its_queues() {
     let mut sim = Sim::of(one_state(json!({})));
     let close = json!({"stateDecision": {"nextStates": [{"stateId": "B"}],

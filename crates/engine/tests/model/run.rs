@@ -2,6 +2,7 @@
 
 use super::compare::differences;
 use super::ops::*;
+use super::waits::every_third_second;
 use super::*;
 use proptest::test_runner::TestCaseError;
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ impl Step {
             global_messages: &self.offered,
             quotas: Quotas::NONE,
             global_queues_full: false,
+            next_tick: every_third_second,
         }
     }
 }
