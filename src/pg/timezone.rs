@@ -6,10 +6,10 @@ use jiff::tz::TimeZone;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char};
 use std::path::{Component, Path, PathBuf};
-use xdb_engine::{Cron, Timestamp};
+use xdb_engine::{Cron, Timestamp, UnknownName};
 
 /// The first tick after a moment: see [`xdb_protocol::next_tick`].
-pub fn next_tick(cron: &Cron, after: Timestamp) -> Result<Timestamp, String> {
+pub fn next_tick(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName> {
     xdb_protocol::next_tick(cron, after, named)
 }
 

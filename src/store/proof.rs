@@ -15,7 +15,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         ($($file:ident)+) => { [STATEMENTS, check::STATEMENTS, check::ROWS, check::VALUES, $($file::STATEMENTS),+] };
     }
     let files = of_files! {
-        adopt app_functions attribute catalog claim correlated crashes engine execution global_queue
+        adopt app_functions attribute catalog changes claim correlated crashes engine execution global_queue
         global_waiter history inbox instance left_behind lines locks owners parked pauses process pull purge queue
         quotas registering registry role_settings save slow state subscription timer usage worker_secret
     };

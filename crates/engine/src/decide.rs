@@ -26,9 +26,9 @@ pub struct Context<'a> {
     pub quotas: Quotas,
     /// The publishing role has reached its limit of messages in global queues.
     pub global_queues_full: bool,
-    /// Finds the first tick of a cron expression after a moment. Error: what is wrong with the timer, as a predicate.
-    /// A function of the caller, because only the caller knows time zones.
-    pub next_tick: fn(&Cron, Timestamp) -> Result<Timestamp, String>,
+    /// Finds the first tick of a cron expression after a moment. A function of the caller, because only the caller knows
+    /// time zones.
+    pub next_tick: fn(&Cron, Timestamp) -> Result<Timestamp, UnknownName>,
 }
 
 /// Limits on one process. What was stored under higher limits stays valid.
@@ -244,7 +244,7 @@ impl Draft<'_> {
                 RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay, cron: false },
                 RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at, cron: false },
                 RequestedKind::TimerCron(cron) => {
-                    let wrong = |what| Rejection::InvalidAnswer(format!("a timer of the wait {what}"));
+                    let wrong = |UnknownName { at, what }| Rejection::InvalidAnswer(format!("a timer's {at} {what}"));
                     WaitKind::Timer { fire_at: next_tick(cron, now).map_err(wrong)?, cron: true }
                 }
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {

@@ -44,6 +44,9 @@ pub struct Definition {
     /// Priority of processes whose start gives none: see [`Execution::priority`](crate::Execution::priority).
     #[serde(skip_serializing_if = "is_default")]
     pub priority: i8,
+    /// The global queue that events of its processes are published to: see [`Event::is_change`](crate::Event::is_change).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<String>,
 }
 
 /// The name in a definition that stands for all global queues.

@@ -671,7 +671,7 @@ fn a_cron_timer_fires_at_the_first_tick_after_the_begin_of_the_wait() {
         Command::WaitUntilAnswered { seq: StateSeq(1), answer }
     };
     let unknown = world.run(wait(vec![cron(Some("nowhere"))])).unwrap_err();
-    assert_eq!(unknown.to_string(), "a timer of the wait has the unknown timezone \"nowhere\"");
+    assert_eq!(unknown.to_string(), "a timer's timezone is unknown: \"nowhere\"");
     world.run(wait(vec![cron(None)])).unwrap();
     let tick = Timestamp(1_002 * SECOND);
     assert_eq!(world.state(1).open_timers().collect::<Vec<_>>(), [(0, tick)]);

@@ -385,10 +385,7 @@ fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Parsed<GlobalPublis
         key: object.optional("key", name)?,
         message_id: object.optional("messageId", name)?,
         payload: object.optional("payload", |text| reader.payload(text))?,
-        ttl: object.optional("ttlSeconds", |text| match seconds(text)? {
-            0.0 => Err(Fault::new("must be positive")),
-            ttl => Ok(Duration::from_seconds(ttl)),
-        })?,
+        ttl: object.optional("ttlSeconds", |text| seconds(text).map(Duration::from_seconds))?,
     })
 }
 
@@ -460,7 +457,7 @@ fn timer_command(text: &str, reader: AnswerReader<'_>) -> Parsed<RequestedComman
     let timezone = object.optional("timezone", name)?;
     let kind = match (delay, fire_at, expression) {
         (None, None, Some(expression)) => {
-            check_cron(&expression).map_err(Fault::new)?;
+            check_cron(&expression).map_err(|what| Fault::new(what).at("cron"))?;
             RequestedKind::TimerCron(Cron { expression, timezone })
         }
         _ if timezone.is_some() => return Err(Fault::new("belongs to a cron").at("timezone")),

@@ -12,25 +12,27 @@ use crate::fields::{cut, quote};
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp as Moment};
-use xdb_engine::{Cron, Duration, Timestamp};
+use xdb_engine::{Cron, Duration, Timestamp, UnknownName};
 
-/// The first tick after a moment. `zone` finds a time zone by its name. Error: what is wrong, as a predicate of the
-/// timer.
+/// The first tick after a moment. `zone` finds a time zone by its name.
 pub fn next_tick(
     cron: &Cron,
     after: Timestamp,
     zone: impl FnOnce(&str) -> Option<TimeZone>,
-) -> Result<Timestamp, String> {
+) -> Result<Timestamp, UnknownName> {
     let Cron { expression, timezone } = cron;
+    let wrong = |at: &str, what: String| UnknownName { at: at.to_owned(), what };
     let zone = match timezone {
         None => TimeZone::UTC,
-        Some(name) => zone(name).ok_or_else(|| format!("has the unknown timezone {}", quote(cut(name, SHOWN))))?,
+        Some(name) => {
+            zone(name).ok_or_else(|| wrong("timezone", format!("is unknown: {}", quote(cut(name, SHOWN)))))?
+        }
     };
-    let tick = match Schedule::read(expression)? {
+    let tick = match Schedule::read(expression).map_err(|what| wrong("cron", what))? {
         Schedule::Every(interval) => Some(after + interval),
         Schedule::Fields(fields) => fields.first_after(after, &zone),
     };
-    tick.ok_or_else(|| format!("has the cron {} with no tick until the year 9999", quote(expression)))
+    tick.ok_or_else(|| wrong("cron", format!("is {}: it has no tick until the year 9999", quote(expression))))
 }
 
 /// Checks an expression. Error: a predicate.
@@ -64,7 +66,7 @@ const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
 impl Schedule {
     fn read(expression: &str) -> Result<Self, String> {
-        let wrong = |what: String| format!("has the cron {}: {what}", quote(cut(expression, SHOWN)));
+        let wrong = |what: String| format!("is {}: {what}", quote(cut(expression, SHOWN)));
         match expression.trim().strip_prefix("@every ") {
             Some(interval) => {
                 every(interval).map(Self::Every).ok_or_else(|| wrong("@every needs a number and a unit".to_owned()))

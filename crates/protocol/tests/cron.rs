@@ -4,7 +4,7 @@ use jiff::Timestamp as Moment;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
-use xdb_engine::{Cron, Timestamp};
+use xdb_engine::{Cron, Timestamp, UnknownName};
 use xdb_protocol::next_tick;
 
 /// The zone of Berlin by its rules: no file is needed.
@@ -28,7 +28,7 @@ fn zone(name: &str) -> Option<TimeZone> {
 
 fn tick(expression: &str, timezone: Option<&str>, after: Timestamp) -> Result<Timestamp, String> {
     let cron = Cron { expression: expression.to_owned(), timezone: timezone.map(str::to_owned) };
-    next_tick(&cron, after, zone)
+    next_tick(&cron, after, zone).map_err(|UnknownName { at, what }| format!("{at} {what}"))
 }
 
 fn at(moment: &str) -> Timestamp {
@@ -119,12 +119,12 @@ fn every_counts_from_the_begin_of_the_wait() {
 fn what_is_wrong_is_said() {
     let wrong = |expression: &str| tick(expression, None, Timestamp(0)).unwrap_err();
     let fields = "it must have five fields: minute, hour, day, month and weekday";
-    assert_eq!(wrong("* * * * * *"), format!("has the cron \"* * * * * *\": {fields}"));
-    assert_eq!(wrong("* * * *"), format!("has the cron \"* * * *\": {fields}"));
-    assert_eq!(wrong(""), format!("has the cron \"\": {fields}"));
-    assert_eq!(wrong("@fortnightly"), format!("has the cron \"@fortnightly\": {fields}"));
-    assert_eq!(wrong("0 0 31 2 *"), "has the cron \"0 0 31 2 *\": no month has such a day");
-    assert_eq!(wrong("0 0 31 feb-apr/2 *"), "has the cron \"0 0 31 feb-apr/2 *\": no month has such a day");
+    assert_eq!(wrong("* * * * * *"), format!("cron is \"* * * * * *\": {fields}"));
+    assert_eq!(wrong("* * * *"), format!("cron is \"* * * *\": {fields}"));
+    assert_eq!(wrong(""), format!("cron is \"\": {fields}"));
+    assert_eq!(wrong("@fortnightly"), format!("cron is \"@fortnightly\": {fields}"));
+    assert_eq!(wrong("0 0 31 2 *"), "cron is \"0 0 31 2 *\": no month has such a day");
+    assert_eq!(wrong("0 0 31 feb-apr/2 *"), "cron is \"0 0 31 feb-apr/2 *\": no month has such a day");
     for (expression, what) in [
         ("60 * * * *", "\"60\" is no minute"),
         ("* 24 * * *", "\"24\" is no hour"),
@@ -138,15 +138,15 @@ fn what_is_wrong_is_said() {
         ("1, * * * *", "\"1,\" is no minute"),
         ("* * L * *", "\"L\" is no day"),
     ] {
-        assert_eq!(wrong(expression), format!("has the cron {expression:?}: {what}"));
+        assert_eq!(wrong(expression), format!("cron is {expression:?}: {what}"));
     }
     for interval in ["@every 0 seconds", "@every -1 day", "@every 1.5 hours", "@every hour", "@every 2 weeks"] {
-        assert_eq!(wrong(interval), format!("has the cron {interval:?}: @every needs a number and a unit"));
+        assert_eq!(wrong(interval), format!("cron is {interval:?}: @every needs a number and a unit"));
     }
-    assert_eq!(tick("@daily", Some("Nowhere"), Timestamp(0)).unwrap_err(), "has the unknown timezone \"Nowhere\"");
+    assert_eq!(tick("@daily", Some("Nowhere"), Timestamp(0)).unwrap_err(), "timezone is unknown: \"Nowhere\"");
     assert_eq!(
         tick("@daily", None, Timestamp::LAST).unwrap_err(),
-        "has the cron \"@daily\" with no tick until the year 9999"
+        "cron is \"@daily\": it has no tick until the year 9999"
     );
 }
 

@@ -92,6 +92,27 @@ impl Run {
         self.execution.apply(&event, now);
     }
 
+    /// The last event as a message of the queue that its type names in `changes`.
+    pub fn last_change(&self, queue: &str) -> PublishedGlobally {
+        let Execution { id, process_id, process_type, .. } = &self.execution;
+        let row = self.history.last().map(|HistoryRow { event_id, event_time, event_type, details, .. }| {
+            let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+            format!(
+                r#"{{"processId":{},"processExecutionId":"{id}","processType":{},"eventId":{event_id},"eventTime":"{event_time}","eventType":"{event_type}","details":{}}}"#,
+                quoted(process_id),
+                quoted(process_type),
+                details.as_str()
+            )
+        });
+        PublishedGlobally {
+            queue: queue.to_owned(),
+            key: Some(process_id.clone()),
+            message_id: None,
+            payload: row.map(Json::from_trusted),
+            expires_at: None,
+        }
+    }
+
     /// The state of this id.
     pub fn seq(&self, state: &StateExecutionId) -> Result<StateSeq, Refusal> {
         let found = self.execution.states.values().find(|found| found.id == *state);

@@ -93,6 +93,7 @@ impl Simulator {
         }
         self.runs.insert(id, run);
         self.record(id, events);
+        self.serve_waiting()?;
         self.call_functions(id, &functions);
         Ok(id)
     }

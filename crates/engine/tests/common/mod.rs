@@ -263,9 +263,9 @@ pub fn message(queue: &str, message_id: Option<&str>, payload: &str) -> Publish 
 }
 
 /// Cron expressions in the tests: a tick each third second. Error: the timer has a time zone.
-pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, String> {
+pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName> {
     match &cron.timezone {
         None => Ok(Timestamp((after.0.div_euclid(3 * SECOND) + 1) * 3 * SECOND)),
-        Some(name) => Err(format!("has the unknown timezone {name:?}")),
+        Some(name) => Err(UnknownName { at: "timezone".to_owned(), what: format!("is unknown: {name:?}") }),
     }
 }

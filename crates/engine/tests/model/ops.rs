@@ -553,6 +553,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     history: HistoryPolicy::Full,
                     strict_answers: false,
                     priority,
+                    changes: None,
                 }
             },
         );

@@ -131,9 +131,9 @@ impl Model {
 }
 
 /// Cron expressions in the tests: a tick each third second. Error: the timer has a time zone.
-pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, String> {
+pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName> {
     match &cron.timezone {
         None => Ok(Timestamp((after.0.div_euclid(3 * SECOND) + 1) * 3 * SECOND)),
-        Some(name) => Err(format!("has the unknown timezone {name:?}")),
+        Some(name) => Err(UnknownName { at: "timezone".to_owned(), what: format!("is unknown: {name:?}") }),
     }
 }

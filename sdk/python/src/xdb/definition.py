@@ -68,6 +68,7 @@ class ProcessOptions:
     history: str | int
     retention: timedelta | None
     priority: int
+    changes: str | None
 
 
 class _Place:
@@ -537,3 +538,7 @@ def _process_options(definition: dict[str, Any], options: ProcessOptions, place:
         place.refuse(f"priority={priority!r} is not an int from -10 to 10")
     if priority != 0:
         definition["priority"] = priority
+    if options.changes is not None:
+        if not isinstance(options.changes, str) or not options.changes:
+            place.refuse(f"changes={options.changes!r} is not the name of a global queue")
+        definition["changes"] = options.changes

@@ -142,6 +142,7 @@ class Process:
     - `history`: "full" (the default), "none", or how many of the latest events are kept at least.
     - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
+    - `changes`: the global queue that starts, steps and ends of these processes are published to. Default: none.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -158,9 +159,10 @@ class Process:
         history: str | int = "full",
         retention: timedelta | None = None,
         priority: int = 0,
+        changes: str | None = None,
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, changes)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))
