@@ -50,27 +50,30 @@ END
 $body$;
 COMMENT ON FUNCTION xdb.schedule_wait(jsonb) IS 'Handler of the type Schedule: waits for the next tick. For the engine.';
 
--- A refused start fails the attempt. The next attempt skips the tick, unless another transaction was to blame.
+-- What other transactions or the server are to blame for is not a refusal: it fails the attempt, so the start is retried.
 CREATE OR REPLACE FUNCTION xdb.schedule_tick(request jsonb) RETURNS jsonb
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    refused CONSTANT jsonb := request['appDatabaseError'];
     tick CONSTANT text := to_char((request['commandResults']['timerResults'][0] ->> 'fireAt')::timestamptz AT TIME ZONE 'UTC',
         'YYYYMMDD"T"HH24MISS"Z"');
-    answer CONSTANT jsonb := jsonb_build_object('stateDecision', jsonb_build_object('nextStates',
+    answer jsonb := jsonb_build_object('stateDecision', jsonb_build_object('nextStates',
         jsonb_build_array(jsonb_build_object('stateId', request['stateId'], 'stateInput', request['stateInput']))));
     start jsonb := request['stateInput']['start'];
 BEGIN
-    IF refused ->> 'sqlState' NOT LIKE '40%' THEN
-        RETURN answer || jsonb_build_object('writeToLocalAttributes', jsonb_build_object('lastError',
-            jsonb_build_object('tick', tick, 'sqlState', refused['sqlState'], 'message', refused['message'])));
-    END IF;
     IF start ->> 'process_id' LIKE '%{time}%' THEN
         start := jsonb_set(start, '{process_id}', to_jsonb(replace(start ->> 'process_id', '{time}', tick)));
     END IF;
-    PERFORM xdb.start_processes(jsonb_build_array(start));
+    BEGIN
+        PERFORM xdb.start_processes(jsonb_build_array(start));
+    EXCEPTION WHEN OTHERS THEN
+        IF SQLSTATE ~ '^(40|5)' THEN
+            RAISE;
+        END IF;
+        answer := answer || jsonb_build_object('writeToLocalAttributes', jsonb_build_object('lastError',
+            jsonb_build_object('tick', tick, 'sqlState', SQLSTATE, 'message', SQLERRM)));
+    END;
     RETURN answer;
 END
 $body$;

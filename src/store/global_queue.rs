@@ -145,7 +145,7 @@ statements! {
         => fn give_back(states: [StateKey], now: Timestamp) -> u64;
     GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"))
         => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
-    // What nobody took at its only offer goes at once.
+    // A message that has expired, and that no state took at this offer, is deleted at once.
     OFFERED = "WITH expired AS (DELETE FROM xdb.global_message \
             WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= $2) \
         UPDATE xdb.global_message SET fresh = false \
@@ -298,7 +298,7 @@ impl<'a> GlobalQueueMessage<'a> {
     }
 }
 
-/// Marks messages as offered to all states that wait for them. Deletes those that have expired.
+/// Marks messages as offered to all states that wait for them. Deletes expired messages.
 pub fn no_longer_fresh(spi: &Spi, numbers: &[i64], now: Timestamp) -> Result<()> {
     if !numbers.is_empty() {
         offered(spi, numbers, now)?;

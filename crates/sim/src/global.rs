@@ -50,7 +50,7 @@ impl GlobalQueues {
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
     }
 
-    /// All free messages were offered to all waiting states. Those that have expired go.
+    /// All free messages were offered to all waiting states. Expired messages are deleted.
     pub fn offered(&mut self, now: Timestamp) {
         self.messages.retain(|_, stored| stored.taken.is_some() || stored.expires_at.is_none_or(|at| at > now));
         self.messages.values_mut().for_each(|stored| stored.fresh = false);

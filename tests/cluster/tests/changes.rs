@@ -40,6 +40,7 @@ fn application(name: &str) -> (App, Worker) {
         .json()
         .clone();
     order["changes"] = json!("order-events");
+    order["globalQueues"] = json!([]);
     let mut quiet = order.clone();
     quiet["history"] = json!("none");
     let mut forward = Definition::starting_with("Forward").waiting_step("Forward").json().clone();
@@ -79,8 +80,8 @@ fn exporters_see_every_record_of_state_changes_if_configured() {
     );
     assert_eq!(differences, 0);
     let changes = |like: &str| format!("public.exported WHERE key LIKE '{like}'");
-    assert_eq!(db.count(&changes("order-%")), 21 * 9);
-    assert_eq!(db.count(&changes("quiet-%")), 20 * 9, "without history, too");
+    assert_eq!(db.count(&changes("order-%")), 21 * 10);
+    assert_eq!(db.count(&changes("quiet-%")), 20 * 10, "without history, too");
     assert_eq!(db.count(&changes("never")), 0);
     let out_of_order = db.count(
         "(SELECT FROM (SELECT (change->>'eventId')::int AS id, lag((change->>'eventId')::int) OVER (PARTITION BY key ORDER BY number)
@@ -94,7 +95,7 @@ fn exporters_see_every_record_of_state_changes_if_configured() {
     let started = types(&mut db, of_order);
     assert_eq!(started[..5], ["ProcessStarted", "StateStarted", "StateCompleted", "StateStarted", "StateStarted"]);
     assert!(started.contains(&"StateFailed".to_owned()), "{started:?}");
-    assert_eq!(types(&mut db, of_quiet).len(), 9);
+    assert_eq!(types(&mut db, of_quiet).len(), 10);
     let owners: Vec<String> =
         app.superuser().all("SELECT DISTINCT owner_name FROM xdb.global_message WHERE queue_name = 'order-events'");
     assert!(owners.iter().all(|owner| owner == "app"), "{owners:?}");

@@ -39,9 +39,8 @@ fn reports(db: &mut Db, like: &str) -> Vec<String> {
 
 /// The schedule waits, beyond this time of the clock of processes.
 fn waits_beyond(db: &mut Db, name: &str, offset: &str) -> bool {
-    db.count(&format!(
-        "xdb.timers WHERE process_id = '{name}' AND fire_at > clock_timestamp() + interval '{offset}'"
-    )) > 0
+    db.count(&format!("xdb.timers WHERE process_id = '{name}' AND fire_at > clock_timestamp() + interval '{offset}'"))
+        > 0
 }
 
 /// A year of nights in steps of the clock. One night leaves 02:30 out and ticks at 03:00, and in another one 02:30 comes
@@ -172,9 +171,7 @@ fn a_wait_of_a_worker_may_have_a_cron_timer() {
     assert_eq!((&result[0]["commandId"], &result[0]["status"]), (&json!("t"), &json!("COMPLETED_COMMAND")));
     assert!(result[0]["fireAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{result}");
     db.start("q", "waits").input(json!("Europe/Nowhere")).go();
-    wait_until("it fails", 20, || {
-        views::fails_saying(&mut db, "q", &["a timer's timezone is unknown: \"Europe/Nowhere\""])
-    });
+    wait_until("it fails", 20, || views::fails_saying(&mut db, "q", &["a timer's timezone is unknown"]));
     db.run("SELECT xdb.stop_process('q')");
     drop(worker);
     app.done(&[]);
