@@ -34,6 +34,51 @@ CREATE OR REPLACE FUNCTION xdb.start_processes(processes jsonb) RETURNS SETOF uu
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_processes';
 COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction, all or none. Each object of the array has the parameters of xdb.start_process as its keys. Returns the ids of the executions, in the order of the array.';
 
+CREATE OR REPLACE FUNCTION xdb.schedule(name text, cron text, start jsonb, timezone text DEFAULT 'UTC') RETURNS uuid
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_schedule';
+COMMENT ON FUNCTION xdb.schedule(text, text, jsonb, text) IS 'Starts a process of the type Schedule with this id. At each tick of cron, it starts a process: start is an object of xdb.start_processes. A schedule with the same name is replaced. XD009 for an invalid cron, timezone or start, XD002 if a type is not registered.';
+
+-- The handlers of the type Schedule. Its processes belong to the role that called xdb.schedule().
+CREATE OR REPLACE FUNCTION xdb.schedule_wait(request jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SECURITY INVOKER PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    RETURN jsonb_build_object('commandRequest', jsonb_build_object('waitingType', 'AllOfCompletion', 'timerCommands',
+        jsonb_build_array(jsonb_build_object('cron', request['stateInput']['cron'], 'timezone', request['stateInput']['timezone']))));
+END
+$body$;
+COMMENT ON FUNCTION xdb.schedule_wait(jsonb) IS 'Handler of the type Schedule: waits for the next tick. For the engine.';
+
+-- What other transactions or the server are to blame for is not a refusal: it fails the attempt, so the start is retried.
+CREATE OR REPLACE FUNCTION xdb.schedule_tick(request jsonb) RETURNS jsonb
+    LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    tick CONSTANT text := to_char((request['commandResults']['timerResults'][0] ->> 'fireAt')::timestamptz AT TIME ZONE 'UTC',
+        'YYYYMMDD"T"HH24MISS"Z"');
+    answer jsonb := jsonb_build_object('stateDecision', jsonb_build_object('nextStates',
+        jsonb_build_array(jsonb_build_object('stateId', request['stateId'], 'stateInput', request['stateInput']))));
+    start jsonb := request['stateInput']['start'];
+BEGIN
+    IF start ->> 'process_id' LIKE '%{time}%' THEN
+        start := jsonb_set(start, '{process_id}', to_jsonb(replace(start ->> 'process_id', '{time}', tick)));
+    END IF;
+    BEGIN
+        PERFORM xdb.start_processes(jsonb_build_array(start));
+    EXCEPTION WHEN OTHERS THEN
+        IF SQLSTATE ~ '^(40|5)' THEN
+            RAISE;
+        END IF;
+        answer := answer || jsonb_build_object('writeToLocalAttributes', jsonb_build_object('lastError',
+            jsonb_build_object('tick', tick, 'sqlState', SQLSTATE, 'message', SQLERRM)));
+    END;
+    RETURN answer;
+END
+$body$;
+COMMENT ON FUNCTION xdb.schedule_tick(jsonb) IS 'Handler of the type Schedule: starts the process of a tick, and waits for the next tick. If the start is refused, the tick is skipped, and the local attribute lastError says why. For the engine.';
+
 CREATE OR REPLACE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input jsonb DEFAULT NULL,
     timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
@@ -212,7 +257,7 @@ DECLARE
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which check the role of the worker
         'describe_process', 'wait_for_process', 'get_local_attributes',
-        'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
+        'start_processes', 'schedule', 'schedule_wait', 'schedule_tick', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'move_state', 'pause_process', 'resume_process',
         'pause_process_type', 'resume_process_type',  -- which check the owner of the type
         'status', 'registered_workers',  -- which leave out figures of other roles
@@ -262,7 +307,8 @@ BEGIN
     -- lease.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
-        'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, xdb.locks, '
+        'xdb.failures, xdb.incidents, xdb.history, xdb.transitions, xdb.workers, xdb.process_types, xdb.attribute_locks, '
+        'xdb.locks, '
         'xdb.process_execution, xdb.process_lock, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(

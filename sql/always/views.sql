@@ -379,6 +379,71 @@ COMMENT ON COLUMN xdb.locks.granted IS 'Whether the process holds the lock.';
 COMMENT ON COLUMN xdb.locks.since IS 'When the process got the lock, or when its first call was due.';
 COMMENT ON COLUMN xdb.locks.expires_at IS 'When the process times out and so releases the lock; null = the lock is held until the process ends.';
 COMMENT ON COLUMN xdb.locks.place IS 'Place among the waiting requests for the lock that the reader may see, 1 for the next one, counted up to 1000. Null for a holder, and before the first call is due.';
+-- A decision is a run of events at one time: what an answer wrote, the steps that ended, and the steps that began. Of
+-- the steps that ended, the last one that an answer or a failure ended led to those that began, or else one that was
+-- moved by hand. An RPC leads to steps without one.
+CREATE OR REPLACE VIEW xdb.transitions WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    t.process_id,
+    t.execution_id,
+    t.event_id,
+    t.event_time,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS from_state,
+    pg_catalog.jsonb_extract_path_text(t.details, 'stateExecutionId') AS to_state,
+    CASE f.event_type WHEN 'StateCompleted' THEN 'COMPLETED' WHEN 'StateFailed' THEN 'FAILED' WHEN 'StateAborted' THEN 'ABORTED' END
+        AS outcome,
+    t.details['input'] AS input,
+    t.written
+FROM (
+    SELECT d.process_id, d.execution_id, d.event_id, d.event_time, d.event_type, d.details,
+        COALESCE(
+            pg_catalog.max(d.event_id) FILTER (
+                WHERE d.event_type OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed}')) OVER decision,
+            CASE WHEN NOT pg_catalog.bool_or(d.event_type OPERATOR(pg_catalog.=) 'RpcApplied') OVER decision THEN
+                pg_catalog.max(d.event_id) FILTER (WHERE d.event_type OPERATOR(pg_catalog.=) 'StateAborted') OVER decision END
+        ) AS from_event,
+        pg_catalog.bool_or(d.event_type OPERATOR(pg_catalog.=) 'StateStarted') OVER decision AS begins_steps,
+        (pg_catalog.array_agg(d.details['attributes']) FILTER (
+            WHERE d.event_type OPERATOR(pg_catalog.=) 'LocalAttributesWritten') OVER decision)[1] AS written
+    FROM (
+        SELECT e.process_id, e.execution_id, e.event_id, e.event_time, e.event_type, e.details,
+            pg_catalog.count(*) FILTER (WHERE
+                e.event_time OPERATOR(pg_catalog.<>) e.time_before
+                OR e.event_type OPERATOR(pg_catalog.=) 'RpcApplied'
+                OR e.type_before OPERATOR(pg_catalog.=) 'AttemptFailed'
+                OR e.event_type OPERATOR(pg_catalog.<>) 'StateStarted' AND e.type_before OPERATOR(pg_catalog.=) 'StateStarted'
+                OR e.event_type OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed,LocalAttributesWritten}')
+                    AND e.type_before OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed}')
+            ) OVER (PARTITION BY e.process_id, e.execution_id ORDER BY e.event_id) AS number
+        FROM (
+            SELECT p.process_id, h.execution_id, h.event_id, h.event_time, h.event_type, h.details,
+                pg_catalog.lag(h.event_time) OVER history AS time_before, pg_catalog.lag(h.event_type) OVER history AS type_before
+            FROM xdb.process_execution AS p
+            JOIN xdb.history_event AS h ON h.execution_id OPERATOR(pg_catalog.=) p.execution_id
+            WHERE h.event_type OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed,StateAborted,StateStarted,AttemptFailed,'
+                'RpcApplied,LocalAttributesWritten}')
+            WINDOW history AS (PARTITION BY p.process_id, h.execution_id ORDER BY h.event_id)
+        ) AS e
+    ) AS d
+    WINDOW decision AS (PARTITION BY d.process_id, d.execution_id, d.number)
+) AS t
+LEFT JOIN xdb.history_event AS f ON f.execution_id OPERATOR(pg_catalog.=) t.execution_id AND f.event_id OPERATOR(pg_catalog.=)
+    CASE WHEN t.event_type OPERATOR(pg_catalog.=) 'StateStarted' THEN t.from_event ELSE t.event_id END
+LEFT JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) f.execution_id
+    AND s.seq OPERATOR(pg_catalog.=) f.details['seq']::int
+WHERE t.event_type OPERATOR(pg_catalog.=) 'StateStarted'
+    OR t.event_type OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed,StateAborted}')
+        AND NOT (t.begins_steps AND t.event_id OPERATOR(pg_catalog.=) COALESCE(t.from_event, 0));
+COMMENT ON VIEW xdb.transitions IS 'Movements from step to step of the processes that the reader may see, from their histories. Order by execution_id, event_id.';
+COMMENT ON COLUMN xdb.transitions.process_id IS 'Process that moved.';
+COMMENT ON COLUMN xdb.transitions.execution_id IS 'Process execution that moved.';
+COMMENT ON COLUMN xdb.transitions.event_id IS 'Number of the event StateStarted of to_state; without to_state, of the event that ended from_state.';
+COMMENT ON COLUMN xdb.transitions.event_time IS 'When the event happened.';
+COMMENT ON COLUMN xdb.transitions.from_state IS 'Step that ended, for instance Ship-1; null for the start of the process and for an RPC.';
+COMMENT ON COLUMN xdb.transitions.to_state IS 'Step that began; null = the thread ended.';
+COMMENT ON COLUMN xdb.transitions.outcome IS 'How from_state ended: COMPLETED, FAILED or ABORTED; null without from_state.';
+COMMENT ON COLUMN xdb.transitions.input IS 'Input of to_state.';
+COMMENT ON COLUMN xdb.transitions.written IS 'Local attributes that the same decision wrote, {key: value}; null = none.';
 
 -- Left joins: for rows that policies hide from the reader, the columns of the tables are null.
 CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS

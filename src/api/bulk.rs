@@ -201,7 +201,8 @@ impl BulkStart<'_> {
 fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<Vec<(StartRequest, ExecutionId)>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
-    let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));
+    let given =
+        elements.iter().enumerate().map(|(number, element)| element_of(&format!("processes[{number}]"), element));
     let given = given.collect::<Result<Vec<_>>>()?;
     let mut links = links.into_iter();
     let read = |(number, given)| {
@@ -217,12 +218,11 @@ fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<Vec<(Sta
 }
 
 /// The members of an object. Intervals and times are read with the settings of the caller's session.
-fn element_of(number: usize, element: &Json) -> Result<GivenStart> {
-    let place = format!("processes[{number}]");
+pub(super) fn element_of(place: &str, element: &Json) -> Result<GivenStart> {
     let mut members: BTreeMap<String, Json> = serde_json::from_str(element.as_str())
-        .map_err(|_| error::invalid_argument(&place, "it must be a JSON object"))?;
+        .map_err(|_| error::invalid_argument(place, "it must be a JSON object"))?;
     if let Some(unknown) = members.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(error::unknown_word(&place, unknown, &KEYS));
+        return Err(error::unknown_word(place, unknown, &KEYS));
     }
     members.retain(|_, value| value.as_str() != "null");
     let mut text = |key: &str| -> Result<Option<String>> {

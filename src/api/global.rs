@@ -22,7 +22,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     let message = payload("message", json(args, 1, "message")?)?;
     let key = name_if_given("key", args.text(2))?;
     let message_id = name_if_given("message_id", args.text(3))?;
-    let ttl = arguments::positive("ttl", args.interval(4))?;
+    let ttl = arguments::valid("ttl", args.interval(4), "not be negative")?;
     if let Some(longer) = ttl.filter(|ttl| *ttl > LONGEST_TTL) {
         let (has, most) = (longer.as_std().as_secs(), LONGEST_TTL.as_std().as_secs());
         let what = format_args!("it is {has} seconds long; at most {most} are allowed");

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and `unregister_…` |
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
+//! | `schedule.rs` | `schedule` |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs` | `invoke_rpc` |
 //! | `rpc_deadline.rs`, `rpc_locks.rs` | no function: the deadline of an RPC, and its locks |
@@ -65,6 +66,7 @@ mod rpc_client;
 mod rpc_deadline;
 mod rpc_locks;
 mod rpc_pause;
+mod schedule;
 mod start;
 mod subscriptions;
 
@@ -100,6 +102,7 @@ crate::sql_functions! {
     xdb_unregister_process_type / pg_finfo_xdb_unregister_process_type => registration::unregister_process_type;
     xdb_start_process / pg_finfo_xdb_start_process => start::start_process;
     xdb_start_processes / pg_finfo_xdb_start_processes => bulk::start_processes;
+    xdb_schedule / pg_finfo_xdb_schedule => schedule::schedule;
     xdb_invoke_rpc / pg_finfo_xdb_invoke_rpc => rpc::invoke_rpc;
     xdb_claim_calls / pg_finfo_xdb_claim_calls => pull::claim_calls;
     xdb_complete_call / pg_finfo_xdb_complete_call => pull::complete_call;

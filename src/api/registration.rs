@@ -18,6 +18,7 @@ use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory::room_for;
 use crate::pg::param::{Jsonb, Regclass};
 use crate::pg::spi::{self, Spi};
+use crate::pg::timezone;
 use crate::store::app_functions::{self, ReturnType};
 use crate::store::catalog::{self, TableKind};
 use crate::store::execution::Lock;
@@ -252,6 +253,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     {
         return Err(error::invalid_definition(format!("{what}, and no worker is given")));
     }
+    definition.check_ticks(timezone::next_tick, clock::now()).map_err(error::invalid_definition)?;
     // Names of tables are looked up with the caller's `search_path` and rights.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| {

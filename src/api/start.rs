@@ -47,6 +47,11 @@ pub fn start_process(args: &Args) -> Result<Value> {
         start_at: args.time(8),
         options: json(args, 9, "options")?,
     };
+    start(caller, given)
+}
+
+/// Starts a process in the caller's transaction.
+pub(super) fn start(caller: Caller, given: GivenStart) -> Result<Value> {
     let id = new_id();
     let request = read("", given, id)?;
     let begun = match &request.options.correlation {

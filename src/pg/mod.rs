@@ -38,6 +38,7 @@
 //! | `snapshot.rs` | releases the snapshot of a session that only waits, while it sleeps |
 //! | `names.rs`, `routine.rs` | lists of names in settings; functions of the application by their names |
 //! | `secret_sources.rs` | secrets in the environment and in files |
+//! | `timezone.rs` | ticks of cron expressions in the time zones of the server |
 //! | `tests.rs` | tests inside of a server, only in builds for tests |
 //! | `compat.rs` | what differs between the major versions of Postgres |
 //! | `crash.rs` | crash points, only in builds for tests |
@@ -84,6 +85,7 @@ pub mod spi;
 pub mod subxact;
 #[cfg(feature = "pg_test")]
 mod tests;
+pub mod timezone;
 pub mod types;
 pub mod wake;
 pub mod worker;

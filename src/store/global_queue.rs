@@ -105,14 +105,21 @@ fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
         "SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM {} \
          CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m \
             WHERE m.queue_name = v.queue_name {of} AND m.taken_by IS NULL \
-                AND (m.expires_at IS NULL OR m.expires_at > {now}) \
+                AND {} \
             ORDER BY {order} LIMIT v.wanted) AS h ORDER BY h.number",
-        batch::<R>()
+        batch::<R>(),
+        may_be_taken(now)
     )
 }
 
+/// The condition that a free message `m` may be taken. A fresh message is offered once, whatever its time to live: so a
+/// time of zero means *now or never*.
+pub(super) fn may_be_taken(now: &str) -> String {
+    format!("(m.expires_at IS NULL OR m.expires_at > {now} OR m.fresh)")
+}
+
 /// The name of the owner of `v`, or an empty text if the role does not exist.
-const OWNER_NAME: &str = "COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '')";
+pub(super) const OWNER_NAME: &str = "COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '')";
 
 statements! {
     USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
@@ -138,8 +145,12 @@ statements! {
         => fn give_back(states: [StateKey], now: Timestamp) -> u64;
     GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"))
         => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
-    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh"
-        => fn offered(numbers: &[i64]) -> ();
+    // A message that has expired, and that no state took at this offer, is deleted at once.
+    OFFERED = "WITH expired AS (DELETE FROM xdb.global_message \
+            WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= $2) \
+        UPDATE xdb.global_message SET fresh = false \
+        WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > $2)"
+        => fn offered(numbers: &[i64], now: Timestamp) -> ();
     /// The first free messages of queues, with any key: at most `wanted` of each.
     HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3")
         => pub fn heads_of_queues(wanted: [HeadOfQueue], now: Timestamp) -> Vec<FreeMessage>;
@@ -149,7 +160,7 @@ statements! {
     MESSAGES = "SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message \
         WHERE number = ANY ($1) ORDER BY number";
     EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
-        SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 \
+        SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 AND NOT fresh \
         ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
     OLD_KEYS = "SELECT k.queue_name, k.message_id, k.owner, k.published_at, EXISTS (SELECT FROM xdb.global_message m \
             WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id AND m.owner = k.owner) AS is_there \
@@ -287,10 +298,10 @@ impl<'a> GlobalQueueMessage<'a> {
     }
 }
 
-/// Marks messages as offered to all states that wait for them.
-pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
+/// Marks messages as offered to all states that wait for them. Deletes expired messages.
+pub fn no_longer_fresh(spi: &Spi, numbers: &[i64], now: Timestamp) -> Result<()> {
     if !numbers.is_empty() {
-        offered(spi, numbers)?;
+        offered(spi, numbers, now)?;
     }
     Ok(())
 }

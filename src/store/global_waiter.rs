@@ -2,6 +2,7 @@
 //! `global_waiter` and `global_passed_over`.
 
 use super::StateKey;
+use super::global_queue::may_be_taken;
 use super::table::{Gives, delete, insert, insert_but, record, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Param, array, value};
@@ -62,7 +63,7 @@ fn waiters_of(has_key: bool) -> String {
             ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g \
          CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m \
             WHERE m.queue_name = c.queue_name {of_key} AND m.taken_by IS NULL \
-                AND (m.expires_at IS NULL OR m.expires_at > $3) \
+                AND {} \
             ORDER BY {order} LIMIT GREATEST(g.most, $4)) AS l) AS a \
          CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( \
                 SELECT 0::bigint \
@@ -74,7 +75,8 @@ fn waiters_of(has_key: bool) -> String {
                 FROM xdb.global_waiter w WHERE {of_class} AND w.at_least = wanted.at_least \
                     AND w.execution_id <> ALL ($5) \
                 ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w \
-            ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w"
+            ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w",
+        may_be_taken("$3")
     )
 }
 

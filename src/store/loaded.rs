@@ -7,7 +7,7 @@ use super::registry::{Mapping, MappingId, NO_WORKER, ProcessType, TypeId, Worker
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::shmem::over::{self, Quota};
-use crate::pg::{json, process};
+use crate::pg::{json, process, timezone};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -177,6 +177,7 @@ impl Loaded {
                 child_ids: &ids,
                 quotas: guc::quotas(),
                 global_queues_full: over::limit(process::database(), self.publishes_as(), Quota::Messages).is_some(),
+                next_tick: timezone::next_tick,
             },
         )
     }

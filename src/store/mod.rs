@@ -20,6 +20,7 @@
 //! | [`inbox`] | `inbox`, `message_key` | publishes messages to local queues, and receives them |
 //! | [`queue`] | `queue_message`, `queue_waiter` | the first messages of local queues, and the states that wait |
 //! | [`global_queue`] | `global_message`, `global_message_key` | publishes to global queues, takes and gives back |
+//! | [`changes`] | `global_message` | publishes the events of types with `changes` |
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | the states that the matcher offers messages to |
 //! | [`children`] | `process_execution`, `inbox`, `timer` | starts children, and what follows when parent or child closes |
 //! | [`attribute`] | `local_attribute` | local attributes |
@@ -64,6 +65,7 @@ pub mod app_functions;
 pub mod app_tables;
 pub mod attribute;
 pub mod catalog;
+mod changes;
 pub mod check;
 pub mod children;
 pub mod claim;

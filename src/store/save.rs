@@ -4,6 +4,7 @@
 //! Limitations: all executions must be locked, and all statements run in the caller's transaction.
 
 use super::attribute::{self, LocalAttribute};
+use super::changes::{self, Change};
 use super::children::Family;
 use super::claim::{self, Lease, Task};
 use super::correlated;
@@ -150,6 +151,8 @@ struct BatchChanges<'a> {
     pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::GlobalQueueChanges<'a>,
+    /// Events to publish.
+    changes: Vec<Change<'a>>,
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,
@@ -282,6 +285,7 @@ impl<'a> BatchChanges<'a> {
         }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
+        changes::collect(&mut self.changes, loaded);
         if let HistoryPolicy::KeepLast(keep) = meta.history
             && before.exists()
         {
@@ -385,6 +389,7 @@ impl<'a> BatchChanges<'a> {
         run(spi, &queue::INSERT, &rows.messages_new)?;
         run(spi, &inbox::KEYS, &rows.message_keys)?;
         self.global.write(spi, now)?;
+        changes::publish(spi, &self.changes)?;
         run(spi, &attribute::WRITE, &rows.attributes)?;
         run(spi, &history::INSERT, &rows.history)?;
         correlated::write(spi, &self.rows.merged)?;

@@ -361,7 +361,7 @@ impl Matching {
             !free.taken.contains(number) && (went_on && cut(class) || !was_listed(**number, class))
         });
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
-        global::no_longer_fresh(turn.spi, &offered)?;
+        global::no_longer_fresh(turn.spi, &offered, gathered.at.unwrap_or_default())?;
         if !free.taken.is_empty() {
             crash::point("turn-give-out");
         }

@@ -118,6 +118,11 @@ PREPARE statement AS
 SELECT k.indexrelid AS index, k.operators FROM ( SELECT i.indexrelid, i.indisprimary, pg_catalog.array_agg(a.attname::text ORDER BY a.attname) AS names, pg_catalog.array_agg('OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || o.oprname || ')' ORDER BY a.attname) AS operators FROM pg_catalog.pg_index i CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS c (attnum, opclass, position) JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum JOIN pg_catalog.pg_opclass oc ON oc.oid = c.opclass JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree' JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3 AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts GROUP BY i.indexrelid, i.indisprimary) AS k WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1;
 DEALLOCATE statement;
 
+-- xdb::store::changes::PUBLISH
+PREPARE statement AS
+INSERT INTO xdb.global_message (queue_name, key, payload, bytes, owner, owner_name, published_at) SELECT v.queue_name, v.process_id, m.payload, pg_catalog.octet_length(m.payload::text), v.owner, COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), ''), v.event_time FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::text[]) AS process_id, unnest($3::uuid[]) AS execution_id, unnest($4::text[]) AS process_type, unnest($5::int8[]) AS event_id, unnest($6::timestamptz[]) AS event_time, unnest($7::text[]) AS event_type, unnest($8::text[])::jsonb AS details, unnest($9::oid[]) AS owner) AS v CROSS JOIN LATERAL (SELECT pg_catalog.jsonb_build_object('processId', v.process_id, 'processExecutionId', v.execution_id, 'processType', v.process_type, 'eventId', v.event_id, 'eventTime', pg_catalog.to_jsonb(v.event_time AT TIME ZONE 'UTC') #>> '{}' || '+00:00', 'eventType', v.event_type, 'details', v.details)) AS m (payload);
+DEALLOCATE statement;
+
 -- xdb::store::check::CALLS_WITH_MANY_ATTEMPTS
 PREPARE statement AS
 SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int);
@@ -481,7 +486,7 @@ DEALLOCATE statement;
 
 -- xdb::store::global_queue::EXPIRE
 PREPARE statement AS
-DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED));
+DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 AND NOT fresh ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED));
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::FORGET_KEYS
@@ -501,12 +506,12 @@ DEALLOCATE statement;
 
 -- xdb::store::global_queue::HEADS_OF_KEYS
 PREPARE statement AS
-SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::text[]) AS key, unnest($3::int8[]) AS behind, unnest($4::int8[]) AS wanted) AS v CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m WHERE m.queue_name = v.queue_name AND m.key = v.key AND m.number - 0 > v.behind AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $5) ORDER BY m.number - 0 LIMIT v.wanted) AS h ORDER BY h.number;
+SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::text[]) AS key, unnest($3::int8[]) AS behind, unnest($4::int8[]) AS wanted) AS v CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m WHERE m.queue_name = v.queue_name AND m.key = v.key AND m.number - 0 > v.behind AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $5 OR m.fresh) ORDER BY m.number - 0 LIMIT v.wanted) AS h ORDER BY h.number;
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::HEADS_OF_QUEUES
 PREPARE statement AS
-SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::int8[]) AS wanted) AS v CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m WHERE m.queue_name = v.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) ORDER BY m.number + 0 LIMIT v.wanted) AS h ORDER BY h.number;
+SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM (SELECT unnest($1::text[]) AS queue_name, unnest($2::int8[]) AS wanted) AS v CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m WHERE m.queue_name = v.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3 OR m.fresh) ORDER BY m.number + 0 LIMIT v.wanted) AS h ORDER BY h.number;
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::IS_KNOWN
@@ -519,9 +524,9 @@ PREPARE statement AS
 SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message WHERE number = ANY ($1) ORDER BY number;
 DEALLOCATE statement;
 
--- xdb::store::global_queue::NO_LONGER_FRESH
+-- xdb::store::global_queue::OFFERED
 PREPARE statement AS
-UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh;
+WITH expired AS (DELETE FROM xdb.global_message WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= $2) UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > $2);
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::OLD_KEYS
@@ -591,12 +596,12 @@ DEALLOCATE statement;
 
 -- xdb::store::global_waiter::WAITERS_OF_KEYS
 PREPARE statement AS
-SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name AND m.key = c.key AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) ORDER BY m.number - 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
+SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name AND m.key = c.key AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3 OR m.fresh) ORDER BY m.number - 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key = c.key AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
 DEALLOCATE statement;
 
 -- xdb::store::global_waiter::WAITERS_OF_QUEUES
 PREPARE statement AS
-SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) ORDER BY m.number + 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
+SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m WHERE m.queue_name = c.queue_name  AND m.taken_by IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3 OR m.fresh) ORDER BY m.number + 0 LIMIT GREATEST(g.most, $4)) AS l) AS a CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( SELECT 0::bigint UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least > wanted.at_least AND w.at_least <= a.available ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) FROM wanted WHERE wanted.at_least IS NOT NULL) SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w WHERE w.queue_name = c.queue_name AND w.key IS NULL AND w.at_least = wanted.at_least AND w.execution_id <> ALL ($5) ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w;
 DEALLOCATE statement;
 
 -- xdb::store::history::COUNT

@@ -124,9 +124,10 @@ impl Answered {
                     RequestedKind::LocalQueue { queue, at_least, at_most } => {
                         Some((queue.clone(), taken_at_once(*at_least, *at_most) as usize))
                     }
-                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::GlobalQueue { .. } => {
-                        None
-                    }
+                    RequestedKind::TimerAfter(_)
+                    | RequestedKind::TimerAt(_)
+                    | RequestedKind::TimerCron(_)
+                    | RequestedKind::GlobalQueue { .. } => None,
                 };
                 answer.request.commands.iter().filter_map(queue).collect()
             }

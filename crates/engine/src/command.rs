@@ -362,8 +362,16 @@ pub struct RequestedCommand {
 impl RequestedCommand {
     /// Whether the command waits for a time.
     pub fn is_timer(&self) -> bool {
-        matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_))
+        matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_))
     }
+}
+
+/// A cron expression and its time zone, as an answer gave them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cron {
+    pub expression: String,
+    /// None: UTC.
+    pub timezone: Option<String>,
 }
 
 /// What a command waits for.
@@ -372,6 +380,8 @@ pub enum RequestedKind {
     /// A time, counted from the answer.
     TimerAfter(Duration),
     TimerAt(Timestamp),
+    /// The first tick after the begin of the wait.
+    TimerCron(Cron),
     LocalQueue {
         queue: String,
         at_least: u32,

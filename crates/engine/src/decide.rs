@@ -29,7 +29,12 @@ pub struct Context<'a> {
     pub quotas: Quotas,
     /// The publishing role has reached its limit of messages in global queues.
     pub global_queues_full: bool,
+    pub next_tick: NextTick,
 }
+
+/// Finds the first tick of a cron expression after a moment. A function of the caller, because only the caller knows time
+/// zones.
+pub type NextTick = fn(&Cron, Timestamp) -> Result<Timestamp, UnknownName>;
 
 /// Limits on one process. What was stored under higher limits stays valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,22 +235,48 @@ impl Draft<'_> {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
                 RequestedKind::GlobalQueue { queue, .. } => self.check_global_queue(queue)?,
-                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => {}
             }
         }
+        let commands = self.begin_commands(&answer.request, self.context.now)?;
         self.fold_attempts(seq, Api::WaitUntil);
         self.apply_effects(Publisher::State, &answer.effects);
-        self.begin_wait(seq, &answer.request, self.context.now, &answer.effects.warnings);
+        self.begin_wait(seq, &answer.request, commands, &answer.effects.warnings);
         Ok(())
     }
 
-    /// Begins the wait of a step. Delays of timers count from `from`.
-    pub(crate) fn begin_wait(&mut self, seq: StateSeq, request: &CommandRequest, from: Timestamp, warnings: &[String]) {
-        let commands = request.commands.iter().map(|command| WaitCommand {
-            command_id: command.command_id.clone(),
-            kind: match &command.kind {
-                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: from + *delay },
-                RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at },
+    pub(crate) fn begin_wait(
+        &mut self,
+        seq: StateSeq,
+        request: &CommandRequest,
+        commands: Vec<WaitCommand>,
+        warnings: &[String],
+    ) {
+        self.emit(Event::WaitStarted {
+            seq,
+            waiting_type: request.waiting_type,
+            commands,
+            combinations: request.combinations.clone(),
+            warnings: warnings.to_vec(),
+        });
+        self.complete_due_timers(seq);
+        self.serve_waiting_states();
+    }
+
+    /// The commands of a wait. Delays and ticks of timers count from `from`.
+    pub(crate) fn begin_commands(
+        &self,
+        request: &CommandRequest,
+        from: Timestamp,
+    ) -> Result<Vec<WaitCommand>, Rejection> {
+        let begin = |command: &RequestedCommand| {
+            let kind = match &command.kind {
+                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: from + *delay, cron: false },
+                RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at, cron: false },
+                RequestedKind::TimerCron(cron) => {
+                    let wrong = |UnknownName { at, what }| Rejection::InvalidAnswer(format!("a timer's {at} {what}"));
+                    WaitKind::Timer { fire_at: (self.context.next_tick)(cron, from).map_err(wrong)?, cron: true }
+                }
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
                 }
@@ -255,20 +286,16 @@ impl Draft<'_> {
                     at_least: *at_least,
                     at_most: *at_most,
                 },
-            },
-            status: CommandStatus::Waiting,
-            messages: Vec::new(),
-            global_messages: Vec::new(),
-        });
-        self.emit(Event::WaitStarted {
-            seq,
-            waiting_type: request.waiting_type,
-            commands: commands.collect(),
-            combinations: request.combinations.clone(),
-            warnings: warnings.to_vec(),
-        });
-        self.complete_due_timers(seq);
-        self.serve_waiting_states();
+            };
+            Ok(WaitCommand {
+                command_id: command.command_id.clone(),
+                kind,
+                status: CommandStatus::Waiting,
+                messages: Vec::new(),
+                global_messages: Vec::new(),
+            })
+        };
+        request.commands.iter().map(begin).collect()
     }
 
     fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
@@ -554,7 +581,7 @@ impl Draft<'_> {
         // Guards begin to wait before what they guard, so messages serve them first.
         self.start_guards(definition.guards_of(&movement.state_id), not_before);
         if let Some(request) = wait.filter(|_| not_before <= now) {
-            self.begin_wait(seq, request, now, &[]);
+            self.begin_static_wait(seq, request, now);
         }
     }
 
@@ -784,7 +811,8 @@ impl Draft<'_> {
             }
             let checked = config.as_deref().map_or(Ok(()), |options| {
                 let checked = definition.check_options(options, self.context.mapping);
-                checked.and_then(|()| definition.check_static_wait(state_id, Some(options)))
+                let checked = checked.and_then(|()| definition.check_static_wait(state_id, Some(options)));
+                checked.and_then(|()| options.check_ticks(self.context.next_tick, self.context.now))
             });
             if let Err(UnknownName { at, what }) = checked {
                 return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));

@@ -50,6 +50,9 @@ pub struct Definition {
     /// Locks of all processes of the type, besides those of their starts.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub locks: ProcessLocks,
+    /// The global queue that events of its processes are published to: see [`Event::is_change`](crate::Event::is_change).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<String>,
 }
 
 /// The name in a definition that stands for all global queues.

@@ -293,6 +293,20 @@ impl Event {
         !matches!(self, Event::AttemptFailed { attempt, applied: false, .. } if *attempt > RECORDED_ATTEMPTS)
     }
 
+    /// Whether the event is published to the queue that the definition names in `changes`.
+    pub fn is_change(&self) -> bool {
+        matches!(
+            self,
+            Event::ProcessStarted { .. }
+                | Event::StateStarted { .. }
+                | Event::StateCompleted { .. }
+                | Event::StateFailed { .. }
+                | Event::StateAborted { .. }
+                | Event::IncidentRaised { .. }
+                | Event::ProcessClosed { .. }
+        )
+    }
+
     /// The name of the event and its details as JSON, as stored.
     pub fn to_parts(&self) -> (&'static str, String) {
         let name = self.name();

@@ -359,7 +359,7 @@ impl StateExecution {
     /// Open timer commands, with position and due time. A static wait that has not begun has one, [`STATE_BEGINS`].
     pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
         let commands = self.open_commands().filter_map(|(position, command)| match command.kind {
-            WaitKind::Timer { fire_at } => Some((position, fire_at)),
+            WaitKind::Timer { fire_at, .. } => Some((position, fire_at)),
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         });
         self.begins_at().map(|at| (STATE_BEGINS, at)).into_iter().chain(commands)
@@ -596,7 +596,12 @@ pub struct WaitCommand {
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
     #[serde(rename_all = "camelCase")]
-    Timer { fire_at: Timestamp },
+    Timer {
+        fire_at: Timestamp,
+        /// The time is a tick of a cron expression. Then the result of the timer has it.
+        #[serde(default, skip_serializing_if = "is_default")]
+        cron: bool,
+    },
     #[serde(rename_all = "camelCase")]
     LocalQueue { queue: String, at_least: u32, at_most: u32 },
     #[serde(rename_all = "camelCase")]
@@ -633,7 +638,7 @@ impl WaitKind {
     /// The due time, if this is a timer.
     pub fn fire_at(&self) -> Option<Timestamp> {
         match self {
-            Self::Timer { fire_at } => Some(*fire_at),
+            Self::Timer { fire_at, .. } => Some(*fire_at),
             Self::LocalQueue { .. } | Self::GlobalQueue { .. } => None,
         }
     }

@@ -99,7 +99,7 @@ impl Draft<'_> {
                 compensates: None,
                 not_before: self.context.now,
             });
-            self.begin_wait(seq, request, from, &[]);
+            self.begin_static_wait(seq, request, from);
         }
     }
 

@@ -106,7 +106,7 @@ pub use apply::FIRST_STATE;
 pub use children::NewChildren;
 pub use command::*;
 pub use compensation::MOST_COMPENSATIONS;
-pub use decide::{Context, Quotas, decide};
+pub use decide::{Context, NextTick, Quotas, decide};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;

@@ -18,6 +18,16 @@ impl CommandRequest {
     pub(crate) fn most_timers(&self) -> usize {
         self.timers().max(1)
     }
+
+    fn in_utc(&self) -> Self {
+        let mut request = self.clone();
+        for command in &mut request.commands {
+            if let RequestedKind::TimerCron(cron) = &mut command.kind {
+                cron.timezone = None;
+            }
+        }
+        request
+    }
 }
 
 impl Definition {
@@ -45,6 +55,14 @@ impl Definition {
         Err(UnknownName { at, what: format!("can't be given together with {other}") })
     }
 
+    /// Checks that each cron timer of its static waits has a next tick. The error says where, and what is wrong.
+    pub fn check_ticks(&self, next_tick: NextTick, now: Timestamp) -> Result<(), String> {
+        self.states.iter().try_for_each(|(state_id, options)| {
+            let checked = options.check_ticks(next_tick, now);
+            checked.map_err(|UnknownName { at, what }| format!("states.{state_id}.{at} {what}"))
+        })
+    }
+
     /// Checks the queues of a static wait, and the number of its commands.
     pub(crate) fn check_queues(&self, options: &StateConfig) -> Result<(), UnknownName> {
         let Some(request) = &options.command_request else { return Ok(()) };
@@ -68,14 +86,34 @@ impl Definition {
     }
 }
 
+impl StateConfig {
+    /// Checks that each cron timer of a static wait has a next tick.
+    pub fn check_ticks(&self, next_tick: NextTick, now: Timestamp) -> Result<(), UnknownName> {
+        let commands = self.command_request.iter().flat_map(|request| &request.commands);
+        let crons = commands.filter_map(|command| match &command.kind {
+            RequestedKind::TimerCron(cron) => Some(cron),
+            _ => None,
+        });
+        let within = |UnknownName { at, what }| UnknownName { at: format!("commandRequest.timerCommands.{at}"), what };
+        crons.map(|cron| next_tick(cron, now).map(drop).map_err(within)).collect()
+    }
+}
+
 impl Draft<'_> {
+    /// Begins the static wait of a step. Its cron timers were checked with the options. A time zone that the server has
+    /// lost since then counts as UTC.
+    pub(crate) fn begin_static_wait(&mut self, seq: StateSeq, request: &CommandRequest, from: Timestamp) {
+        let commands = self.begin_commands(request, from).or_else(|_| self.begin_commands(&request.in_utc(), from));
+        self.begin_wait(seq, request, commands.unwrap_or_default(), &[]);
+    }
+
     /// The time has come at which the static wait of a step begins.
     pub(crate) fn static_wait_begins(&mut self, seq: StateSeq) -> Result<(), Rejection> {
         let now = self.context.now;
         let state = self.execution.states.get(&seq).filter(|state| state.begins_at().is_some_and(|at| at <= now));
         let Some(state) = state.cloned() else { return Err(Rejection::Stale) };
         if let Some(request) = self.context.definition.static_wait(&state.id.state_id, state.config.as_deref()) {
-            self.begin_wait(seq, request, now, &[]);
+            self.begin_static_wait(seq, request, now);
             return Ok(());
         }
         // The type was registered again meanwhile. The state starts as it is registered now.
@@ -101,7 +139,7 @@ pub(crate) struct StoredRequest {
     combinations: Vec<Vec<String>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredTimer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +148,10 @@ struct StoredTimer {
     delay_in_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fire_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cron: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timezone: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -141,11 +183,15 @@ impl From<CommandRequest> for StoredRequest {
             match kind {
                 RequestedKind::TimerAfter(delay) => {
                     let delay_in_seconds = Some(delay.0 as f64 / 1e6);
-                    stored.timer_commands.push(StoredTimer { command_id, delay_in_seconds, fire_at: None });
+                    stored.timer_commands.push(StoredTimer { command_id, delay_in_seconds, ..StoredTimer::default() });
                 }
                 RequestedKind::TimerAt(at) => {
                     let fire_at = Some(at.iso8601());
-                    stored.timer_commands.push(StoredTimer { command_id, delay_in_seconds: None, fire_at });
+                    stored.timer_commands.push(StoredTimer { command_id, fire_at, ..StoredTimer::default() });
+                }
+                RequestedKind::TimerCron(Cron { expression, timezone }) => {
+                    let cron = Some(expression);
+                    stored.timer_commands.push(StoredTimer { command_id, cron, timezone, ..StoredTimer::default() });
                 }
                 RequestedKind::LocalQueue { queue: queue_name, at_least, at_most } => {
                     let command = StoredQueue { command_id, queue_name, key: None, at_least, at_most };
@@ -163,12 +209,14 @@ impl From<CommandRequest> for StoredRequest {
 impl TryFrom<StoredRequest> for CommandRequest {
     type Error = String;
     fn try_from(stored: StoredRequest) -> Result<Self, String> {
-        let timer = |StoredTimer { command_id, delay_in_seconds, fire_at }: StoredTimer| {
-            let kind = match (delay_in_seconds, fire_at) {
+        let timer = |timer: StoredTimer| {
+            let StoredTimer { command_id, delay_in_seconds, fire_at, cron, timezone } = timer;
+            let kind = match (delay_in_seconds, fire_at, cron) {
                 // Rounded: seconds were made from whole microseconds.
-                (Some(seconds), _) => RequestedKind::TimerAfter(Duration((seconds * 1e6).round() as i64)),
-                (None, Some(at)) => RequestedKind::TimerAt(Timestamp::of_iso8601(&at).ok_or("fireAt is not a time")?),
-                (None, None) => return Err("a timer command has no time".to_owned()),
+                (Some(seconds), ..) => RequestedKind::TimerAfter(Duration((seconds * 1e6).round() as i64)),
+                (_, Some(at), _) => RequestedKind::TimerAt(Timestamp::of_iso8601(&at).ok_or("fireAt is not a time")?),
+                (_, _, Some(expression)) => RequestedKind::TimerCron(Cron { expression, timezone }),
+                (None, None, None) => return Err("a timer command has no time".to_owned()),
             };
             Ok(RequestedCommand { command_id, kind })
         };

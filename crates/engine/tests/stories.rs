@@ -657,3 +657,28 @@ fn a_caller_writes_local_attributes() {
     assert_eq!(world.run(set("known")), Err(Rejection::NotRunning(ProcessStatus::Terminated)));
     assert_eq!(world.run(skip(1, None)), Err(Rejection::NotRunning(ProcessStatus::Terminated)));
 }
+
+#[test]
+fn a_cron_timer_fires_at_the_first_tick_after_the_begin_of_the_wait() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    let cron = |timezone: Option<&str>| RequestedCommand {
+        command_id: None,
+        kind: RequestedKind::TimerCron(Cron { expression: "*".to_owned(), timezone: timezone.map(str::to_owned) }),
+    };
+    let wait = |commands| {
+        let request = CommandRequest { waiting_type: WaitingType::All, commands, combinations: vec![] };
+        let answer = WaitUntilAnswer { request, effects: Effects::default() };
+        Command::WaitUntilAnswered { seq: StateSeq(1), answer }
+    };
+    let unknown = world.run(wait(vec![cron(Some("nowhere"))])).unwrap_err();
+    assert_eq!(unknown.to_string(), "a timer's timezone is unknown: \"nowhere\"");
+    world.run(wait(vec![cron(None)])).unwrap();
+    let tick = Timestamp(1_002 * SECOND);
+    assert_eq!(world.state(1).open_timers().collect::<Vec<_>>(), [(0, tick)]);
+    assert_eq!(world.fire(1, 0), Err(Rejection::Stale));
+    world.pass(2);
+    world.fire(1, 0).unwrap();
+    assert_eq!(world.status(1), StateStatus::Execute);
+    // Replay knows no time zones.
+    assert_eq!(world.replayed(), world.execution);
+}

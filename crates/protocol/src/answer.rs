@@ -2,6 +2,7 @@
 
 use crate::children::{CHILD, child, children};
 use crate::config::state_config;
+use crate::cron::check_cron;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, wrong_number,
 };
@@ -387,10 +388,7 @@ fn publish_globally(text: &str, reader: AnswerReader<'_>) -> Parsed<GlobalPublis
         key: object.optional("key", name)?,
         message_id: object.optional("messageId", name)?,
         payload: object.optional("payload", |text| reader.payload(text))?,
-        ttl: object.optional("ttlSeconds", |text| match seconds(text)? {
-            0.0 => Err(Fault::new("must be positive")),
-            ttl => Ok(Duration::from_seconds(ttl)),
-        })?,
+        ttl: object.optional("ttlSeconds", |text| seconds(text).map(Duration::from_seconds))?,
     })
 }
 
@@ -458,15 +456,25 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Parsed<Vec<u32>> 
 }
 
 fn timer_command(text: &str, unknown: UnknownKeys<'_>) -> Parsed<RequestedCommand> {
-    let mut object = Object::read(text, unknown)?.knowing(&["commandId", "delayInSeconds", "fireAt"]);
+    let known = &["commandId", "delayInSeconds", "fireAt", "cron", "timezone"];
+    let mut object = Object::read(text, unknown)?.knowing(known);
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
     let fire_at = object.optional("fireAt", moment)?;
-    let kind = match (delay, fire_at) {
-        (Some(delay), None) => RequestedKind::TimerAfter(Duration::from_seconds(delay)),
-        (None, Some(at)) => RequestedKind::TimerAt(at),
-        (None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt")),
-        (Some(_), Some(_)) => return Err(Fault::new("has both delayInSeconds and fireAt")),
+    let expression = object.optional("cron", name)?;
+    let timezone = object.optional("timezone", name)?;
+    let kind = match (delay, fire_at, expression) {
+        (None, None, Some(expression)) => {
+            check_cron(&expression).map_err(|what| Fault::new(what).at("cron"))?;
+            RequestedKind::TimerCron(Cron { expression, timezone })
+        }
+        _ if timezone.is_some() => return Err(Fault::new("belongs to a cron").at("timezone")),
+        (Some(delay), None, None) => RequestedKind::TimerAfter(Duration::from_seconds(delay)),
+        (None, Some(at), None) => RequestedKind::TimerAt(at),
+        (None, None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt nor cron")),
+        (Some(_), Some(_), None) => return Err(Fault::new("has both delayInSeconds and fireAt")),
+        (Some(_), _, Some(_)) => return Err(Fault::new("has both delayInSeconds and cron")),
+        (None, Some(_), Some(_)) => return Err(Fault::new("has both fireAt and cron")),
     };
     object.finish(RequestedCommand { command_id, kind })
 }

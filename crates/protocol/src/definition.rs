@@ -141,6 +141,7 @@ fn definition(mut object: Object<'_>) -> Parsed<Definition> {
         guards: object.list_of("guards", name)?,
         priority: object.optional("priority", priority)?.unwrap_or_default(),
         locks: object.optional("locks", process_locks)?.unwrap_or_default(),
+        changes: object.optional("changes", name)?,
     };
     object.finish(definition)
 }
@@ -331,6 +332,10 @@ fn check_references(definition: &Definition) -> Parsed<()> {
     {
         let what = format!("{} is not listed in states; known are {}", quote(state), definition.listed_states());
         return Err(Fault::new(what).at("startingState"));
+    }
+    if let Some(queue) = definition.changes.as_deref().filter(|queue| definition.knows_global_queue(queue)) {
+        let what = format!("is {}, which its processes may consume: globalQueues must not list it", quote(queue));
+        return Err(Fault::new(what).at("changes"));
     }
     let attributes = definition.global_attributes.iter().flat_map(|table| table.attributes.keys());
     refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;

@@ -25,6 +25,7 @@
 //! | `fields.rs`, `unknown.rs` | read objects, with places in errors; record unknown keys |
 //! | `config.rs`, `functions.rs`, `merge.rs` | read parts of documents: options of states, function calls, merges |
 //! | `children.rs` | reads the starts in an answer, and writes them for `xdb.start_processes` |
+//! | `cron.rs` | when a cron expression has its next tick |
 //! | `definition.rs`, `answer.rs` | read whole documents |
 //! | `arguments.rs`, `start.rs` | check the other arguments of SQL functions, and all parameters of a start |
 //! | `request.rs` | writes requests |
@@ -34,6 +35,7 @@ mod answer;
 pub mod arguments;
 mod children;
 mod config;
+mod cron;
 mod definition;
 mod fields;
 mod functions;
@@ -51,6 +53,7 @@ pub use answer::{
     unregistered, with_warnings,
 };
 pub use children::{MAX_CHILDREN, bulk_start};
+pub use cron::next_tick;
 pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, check_tables, is_traceparent,
     not_a_traceparent, parse_definition, parse_start_options,

@@ -251,6 +251,8 @@ struct ParentProcess<'a> {
 struct TimerResult<'a> {
     command_id: &'a Option<String>,
     status: &'a CommandStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fire_at: Option<String>,
 }
 
 impl Writer {
@@ -308,8 +310,12 @@ impl Writer {
     fn command_results(&mut self, commands: &[WaitCommand]) {
         self.key("commandResults");
         self.object(|body| {
-            let timers = commands.iter().filter(|command| command.kind.fire_at().is_some());
-            let timers = timers.map(|WaitCommand { command_id, status, .. }| TimerResult { command_id, status });
+            let timers = commands.iter().filter_map(|WaitCommand { command_id, status, kind, .. }| match kind {
+                WaitKind::Timer { fire_at, cron } => {
+                    Some(TimerResult { command_id, status, fire_at: cron.then(|| fire_at.iso8601()) })
+                }
+                WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
+            });
             body.field("timerResults", timers.collect::<Vec<_>>());
             body.queue_results(
                 "localQueueResults",

@@ -53,8 +53,24 @@ const WAIT_UNTIL: &str = r#"{"commandRequest": {"waitingType": "AnyOfCombination
    "globalQueueCommands": [{"commandId": "g", "queueName": "prices", "key": "EUR", "atMost": 3}, {"commandId": "h", "queueName": "h", "key": null}],
    "combinations": [["w", "t"], ["v", "f", "v"], ["h", "g"]], "more": {"x": [1]}},
  "publishToLocalQueue": [{"queueName": "q", "messageId": "m1", "payload": {"a": 1.50}}, {"queueName": "q"}],
- "publishToGlobalQueue": [{"queueName": "g", "key": "k", "messageId": "m2", "payload": [1.50], "ttlSeconds": 1.5}, {"queueName": "h"}],
+ "publishToGlobalQueue": [{"queueName": "g", "key": "k", "messageId": "m2", "payload": [1.50], "ttlSeconds": 1.5}, {"queueName": "h", "ttlSeconds": 0}],
  "writeToLocalAttributes": {"k": 1e2, "n": null}, "writeToGlobalAttributes": {"status": "waiting"}, "unknown": "\ud800"}"#;
+
+#[test]
+fn a_timer_may_have_a_cron_expression_and_a_timezone() {
+    let kind = |timer: &str| {
+        let request = format!(r#"{{"commandRequest":{{"waitingType":"AllOfCompletion","timerCommands":[{timer}]}}}}"#);
+        wait_until(&request).unwrap().request.commands.remove(0).kind
+    };
+    let cron = |expression: &str, timezone: Option<&str>| {
+        RequestedKind::TimerCron(Cron { expression: expression.to_owned(), timezone: timezone.map(str::to_owned) })
+    };
+    assert_eq!(
+        kind(r#"{"cron":"0 3 * * mon-fri","timezone":"Europe/Berlin"}"#),
+        cron("0 3 * * mon-fri", Some("Europe/Berlin"))
+    );
+    assert_eq!(kind(r#"{"cron":"@every 90 seconds","timezone":null}"#), cron("@every 90 seconds", None));
+}
 
 #[test]
 fn wait_until_with_everything() {
@@ -93,7 +109,8 @@ fn wait_until_with_everything() {
         ttl: Some(Duration(1_500_000)),
         ..publish("g")
     };
-    assert_eq!(effects.publish_to_global_queue, [first, publish("h")]);
+    let at_once = GlobalPublish { ttl: Some(Duration(0)), ..publish("h") };
+    assert_eq!(effects.publish_to_global_queue, [first, at_once]);
     assert_eq!(effects.write_local_attributes["k"].as_str(), "1e2");
     assert_eq!(effects.write_local_attributes["n"].as_str(), "null");
     assert_eq!(effects.write_global_attributes["status"].as_str(), "\"waiting\"");
@@ -228,7 +245,13 @@ fn wrong_answers_to_wait_until() {
     };
     for (command, message) in [
         ("null", "must be an object"),
-        ("{}", "has neither delayInSeconds nor fireAt"),
+        ("{}", "has neither delayInSeconds nor fireAt nor cron"),
+        (r#"{"delayInSeconds":1,"cron":"@daily"}"#, "has both delayInSeconds and cron"),
+        (r#"{"fireAt":"2030-01-01T00:00:00Z","cron":"@daily"}"#, "has both fireAt and cron"),
+        (r#"{"fireAt":"2030-01-01T00:00:00Z","timezone":"UTC"}"#, ".timezone belongs to a cron"),
+        (r#"{"cron":""}"#, ".cron is empty"),
+        (r#"{"cron":"0 0 31 2 *"}"#, r#".cron is "0 0 31 2 *": no month has such a day"#),
+        (r#"{"cron":"0 0 * * * *"}"#, r#".cron is "0 0 * * * *": it must have five fields"#),
         (r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#, "has both delayInSeconds and fireAt"),
         (r#"{"delayInSeconds":1,"commandId":""}"#, ".commandId is empty"),
         (r#"{"delayInSeconds":-1}"#, ".delayInSeconds is -1; it must not be negative"),
@@ -349,10 +372,6 @@ fn wrong_answers_to_execute() {
         (
             r#""publishToGlobalQueue":[{"queueName":"g","key":1}]"#.to_owned(),
             "publishToGlobalQueue[0].key must be a string",
-        ),
-        (
-            r#""publishToGlobalQueue":[{"queueName":"g","ttlSeconds":0}]"#.to_owned(),
-            "publishToGlobalQueue[0].ttlSeconds must be positive",
         ),
         (
             r#""publishToGlobalQueue":[{"queueName":"g","ttlSeconds":-1}]"#.to_owned(),

@@ -339,6 +339,11 @@ fn growing() -> Vec<(&'static str, &'static str, &'static str)> {
             "]}}",
         ),
         (
+            "{\"commandRequest\":{\"waitingType\":\"AllOfCompletion\",\"timerCommands\":[{\"cron\":\"@daily\"}",
+            ",{\"cron\":\"1-5/2,7 * * jan-dec mon\"}",
+            "]}}",
+        ),
+        (
             "{\"commandRequest\":{\"waitingType\":\"AnyOfCombination\",\"timerCommands\":[{\"commandId\":\"t\",\
             \"delayInSeconds\":1}],\"combinations\":[[\"t\"]",
             ",[\"t\"]",

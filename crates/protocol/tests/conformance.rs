@@ -138,7 +138,7 @@ fn gathered(words: &[&str], patience: CommandStatus, price: Option<&str>) -> Vec
         WaitKind::GlobalQueue { queue: "prices".to_owned(), key: Some("EUR".to_owned()), at_least: 1, at_most: 1 };
     vec![
         WaitCommand { messages: messages.collect(), ..command("words", queue, status(!words.is_empty())) },
-        command("patience", WaitKind::Timer { fire_at: Timestamp(5) }, patience),
+        command("patience", WaitKind::Timer { fire_at: Timestamp(5), cron: false }, patience),
         WaitCommand {
             global_messages: prices.into_iter().collect(),
             ..command("price", global, status(price.is_some()))

@@ -409,3 +409,13 @@ fn the_bytes_and_states_of_a_definition_are_limited() {
         "the definition is 1048577 bytes long; at most 1048576 are allowed"
     );
 }
+
+#[test]
+fn a_type_does_not_consume_its_own_changes() {
+    let changes = |text: &str| parse_definition(text).map(|definition| definition.changes);
+    assert_eq!(changes(r#"{"changes": "events", "globalQueues": ["others"]}"#), Ok(Some("events".to_owned())));
+    for queues in [r#"["events"]"#, r#"["*"]"#] {
+        let error = changes(&format!(r#"{{"changes": "events", "globalQueues": {queues}}}"#)).unwrap_err();
+        assert_eq!(error, "changes is \"events\", which its processes may consume: globalQueues must not list it");
+    }
+}

@@ -72,7 +72,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
     let recovery = Recovery { state_execution_id: state("Pay", 1), api: Api::WaitUntil, failure };
     let timer = |status, id: Option<&str>| WaitCommand {
         command_id: id.map(str::to_owned),
-        kind: WaitKind::Timer { fire_at: Timestamp(5) },
+        kind: WaitKind::Timer { fire_at: Timestamp(5), cron: false },
         status,
         messages: vec![],
         global_messages: vec![],
@@ -106,8 +106,10 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
     };
     let nothing =
         WaitCommand { command_id: None, status: CommandStatus::Waiting, global_messages: vec![], ..prices.clone() };
+    let tick = WaitKind::Timer { fire_at: Timestamp(1_769_904_000_000_005), cron: true };
+    let tick = WaitCommand { kind: tick, ..timer(CommandStatus::Completed, Some("c")) };
     let commands =
-        [timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), queue, prices, nothing];
+        [timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), tick, queue, prices, nothing];
     let error = AppDatabaseError {
         sql_state: "23505".to_owned(),
         message: "duplicate".to_owned(),
@@ -134,7 +136,8 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         body["commandResults"],
         json!({
             "timerResults": [
-                {"commandId": "t", "status": "WAITING_COMMAND"}, {"commandId": null, "status": "SKIPPED_COMMAND"}
+                {"commandId": "t", "status": "WAITING_COMMAND"}, {"commandId": null, "status": "SKIPPED_COMMAND"},
+                {"commandId": "c", "status": "COMPLETED_COMMAND", "fireAt": "2026-02-01T00:00:00.000005Z"}
             ],
             "localQueueResults": [{"commandId": null, "queueName": "q", "status": "COMPLETED_COMMAND", "messages": [
                 {"messageId": "m", "payload": 1.0}, {"messageId": null, "payload": null}

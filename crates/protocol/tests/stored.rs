@@ -61,6 +61,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         child_ids: &[],
         quotas: Quotas::NONE,
         global_queues_full: false,
+        next_tick: |_, _| unreachable!("no wait begins"),
     };
     let mut live = Execution::new(ExecutionId::default());
     let mut replay = Replay::new(ExecutionId::default());

@@ -95,6 +95,7 @@ impl Simulator {
             let mut driver = SimulatorDriver { simulator: self, id, call: None };
             xdb_calls::apply(&mut driver, &Command::GlobalMessagesArrived { seq })?;
         }
+        self.queues.offered(self.now);
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct GlobalQueues {
 struct StoredMessage {
     message: GlobalMessage,
     expires_at: Option<Timestamp>,
+    /// The message was not offered to the waiting states yet. Until then it does not expire.
+    fresh: bool,
     /// The state that has taken the message, and when.
     taken: Option<(StateKey, Timestamp)>,
 }
@@ -37,13 +39,21 @@ impl GlobalQueues {
         }
         self.last_message = number;
         let message = GlobalMessage { number, queue, key, message_id, payload };
-        self.messages.insert(number, StoredMessage { message, expires_at, taken: None });
+        self.messages.insert(number, StoredMessage { message, expires_at, fresh: true, taken: None });
     }
 
     /// Messages that were neither taken nor have expired.
     pub fn free(&self, now: Timestamp) -> Vec<GlobalMessage> {
-        let is_free = |stored: &&StoredMessage| stored.taken.is_none() && stored.expires_at.is_none_or(|at| at > now);
+        let is_free = |stored: &&StoredMessage| {
+            stored.taken.is_none() && (stored.fresh || stored.expires_at.is_none_or(|at| at > now))
+        };
         self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
+    }
+
+    /// All free messages were offered to all waiting states. Expired messages are deleted.
+    pub fn offered(&mut self, now: Timestamp) {
+        self.messages.retain(|_, stored| stored.taken.is_some() || stored.expires_at.is_none_or(|at| at > now));
+        self.messages.values_mut().for_each(|stored| stored.fresh = false);
     }
 
     /// Applies an event of an execution to the queues.
@@ -84,6 +94,7 @@ impl GlobalQueues {
         for stored in self.messages.values_mut() {
             if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {
                 stored.expires_at = stored.expires_at.map(|expires| expires + Duration(now.since(at).max(0)));
+                stored.fresh = true;
             }
         }
     }

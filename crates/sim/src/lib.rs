@@ -156,7 +156,12 @@ impl Simulator {
                 self.open.retain(|_, open| open.state().is_none_or(|(of, _)| of != id));
                 self.closed.push_back(id);
             }
+            let is_change = event.is_change();
             run.apply(event, self.now);
+            let queue = Some(&self.types[&run.execution.process_type]).filter(|_| is_change);
+            if let Some(queue) = queue.and_then(|definition| definition.changes.as_ref()) {
+                self.queues.publish(&run.last_change(queue), self.now);
+            }
         }
         if let Some(run) = self.runs.get(&id) {
             self.locks.follow(&run.execution, self.now);

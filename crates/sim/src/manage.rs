@@ -8,7 +8,7 @@ use crate::{CalledFunction, LIMITS, Result, Simulator};
 use std::collections::BTreeMap;
 use xdb_calls::{Asker, CallOf, Outcome};
 use xdb_engine::*;
-use xdb_protocol::arguments::{self, key_text, move_to, payloads, positive, state_execution_id};
+use xdb_protocol::arguments::{self, key_text, move_to, payloads, state_execution_id, valid};
 use xdb_protocol::refusal::{self, invalid_argument};
 
 impl Simulator {
@@ -34,7 +34,7 @@ impl Simulator {
     pub(crate) fn publish_global(&mut self, given: &mut Given) -> Result<()> {
         let (queue, payload) = (given.name("queue_name")?, given.payload("message")?);
         let (key, message_id) = (given.name_if_given("key")?, given.name_if_given("message_id")?);
-        let expires_at = positive("ttl", given.length("ttl")?)?.map(|ttl| self.now + ttl);
+        let expires_at = valid("ttl", given.length("ttl")?, "not be negative")?.map(|ttl| self.now + ttl);
         given.end()?;
         self.queues.publish(&PublishedGlobally { queue, key, message_id, payload, expires_at }, self.now);
         self.serve_waiting()

@@ -1,6 +1,7 @@
 //! One execution with its history, and what the server would store beside it.
 
 use crate::line::shown;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,6 +70,7 @@ impl Run {
             child_ids,
             quotas: Quotas::FIXED,
             global_queues_full: false,
+            next_tick,
         };
         decide(&self.execution, command, context)
     }
@@ -90,6 +92,27 @@ impl Run {
             _ => {}
         }
         self.execution.apply(&event, now);
+    }
+
+    /// The last event as a message of the queue that its type names in `changes`.
+    pub fn last_change(&self, queue: &str) -> PublishedGlobally {
+        let Execution { id, process_id, process_type, .. } = &self.execution;
+        let row = self.history.last().map(|HistoryRow { event_id, event_time, event_type, details, .. }| {
+            let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+            format!(
+                r#"{{"processId":{},"processExecutionId":"{id}","processType":{},"eventId":{event_id},"eventTime":"{event_time}","eventType":"{event_type}","details":{}}}"#,
+                quoted(process_id),
+                quoted(process_type),
+                details.as_str()
+            )
+        });
+        PublishedGlobally {
+            queue: queue.to_owned(),
+            key: Some(process_id.clone()),
+            message_id: None,
+            payload: row.map(Json::from_trusted),
+            expires_at: None,
+        }
     }
 
     /// The state of this id.
@@ -119,4 +142,9 @@ impl Run {
         let (found, expected) = (&self.execution, &replay.execution);
         (found != expected).then(|| format!("process_execution: is {found:?} and should be {expected:?}"))
     }
+}
+
+/// The first tick after a moment: see [`xdb_protocol::next_tick`].
+pub fn next_tick(cron: &Cron, after: Timestamp) -> std::result::Result<Timestamp, UnknownName> {
+    xdb_protocol::next_tick(cron, after, |name| TimeZone::get(name).ok())
 }

@@ -2,7 +2,7 @@
 //! nothing.
 
 use crate::line::Given;
-use crate::run::Run;
+use crate::run::{Run, next_tick};
 use crate::tables::full_name;
 use crate::{LIMITS, Result, Simulator};
 use xdb_calls::Outcome;
@@ -25,6 +25,7 @@ impl Simulator {
             let what = format!("function {function}: the simulator has no database whose functions could answer calls");
             return Err(invalid_definition(what));
         }
+        definition.check_ticks(next_tick, self.now).map_err(invalid_definition)?;
         for table in &mut definition.global_attributes {
             // Replaces the table's oid, by which locks identify a table.
             table.relation = fnv1a(full_name(&table.table).bytes()) as u32;
@@ -108,6 +109,7 @@ impl Simulator {
         }
         self.runs.insert(id, run);
         self.record(id, events);
+        self.serve_waiting()?;
         self.call_functions(id, &functions);
         Ok(id)
     }

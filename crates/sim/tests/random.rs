@@ -61,7 +61,7 @@ fn effects(random: &mut Random, answer: &mut Value) {
         answer["publishToLocalQueue"] = json!([{"queueName": random.one_of(QUEUES), "messageId": id, "payload": 1}]);
     }
     if random.chance(20) {
-        let ttl = random.chance(50).then(|| 1 + random.below(100));
+        let ttl = random.chance(50).then(|| random.below(100));
         let id = random.chance(30).then(|| random.below(5).to_string());
         answer["publishToGlobalQueue"] =
             json!([{"queueName": "g", "key": random.one_of(&[None, Some("k")]), "messageId": id, "ttlSeconds": ttl}]);
@@ -147,7 +147,7 @@ fn command(random: &mut Random, open: &mut Vec<Value>) -> Value {
             json!({"publish": {"process_id": process_id, "queue_name": random.one_of(QUEUES), "message": 1, "message_id": id}})
         }
         15..17 => json!({"publish_global": {"queue_name": "g", "key": random.one_of(&[None, Some("k")]), "message": 1,
-            "ttl": random.chance(50).then(|| 1 + random.below(50))}}),
+            "ttl": random.chance(50).then(|| random.below(50))}}),
         17 => {
             let key = random.chance(50).then(|| random.below(9).to_string());
             json!({"rpc": {"process_id": process_id, "rpc_name": "r", "idempotency_key": key}})

@@ -176,6 +176,23 @@ fn timers_fire_at_their_time_and_not_before() {
 }
 
 #[test]
+fn a_cron_timer_fires_at_its_ticks() {
+    let mut sim = Sim::of(waiting());
+    sim.start("p");
+    sim.answered(wait(json!({"timerCommands": [{"cron": "30 8 * * *", "timezone": "Europe/Berlin"}]})));
+    assert_eq!(sim.next(), 7.5 * 3600.0, "the clock begins at midnight in UTC");
+    let results = sim.call()["body"]["commandResults"].take();
+    let fired = json!([{"commandId": null, "status": "COMPLETED_COMMAND", "fireAt": "2027-01-01T07:30:00.000000Z"}]);
+    assert_eq!(results["timerResults"], fired);
+    sim.start("q");
+    let call = sim.calls().into_iter().find(|call| call["process_id"] == "q").unwrap();
+    sim.answer(&call, wait(json!({"timerCommands": [{"cron": "@daily", "timezone": "Europe/Nowhere"}]})));
+    let failure = &sim.describe("q")["lastFailure"]["failure"];
+    assert_eq!(failure["detail"], "a timer's timezone is unknown: \"Europe/Nowhere\"");
+    sim.is_sound();
+}
+
+#[test]
 fn a_conditional_close_checks_its_queues() {
     let mut sim = Sim::of(one_state(json!({})));
     let close = json!({"stateDecision": {"nextStates": [{"stateId": "B"}],
@@ -415,6 +432,51 @@ fn an_expired_message_is_not_delivered() {
     sim.start("p");
     sim.answered(global(json!(null), 1));
     assert!(sim.calls().is_empty());
+}
+
+#[test]
+fn a_message_without_time_to_live_is_taken_at_once_or_never() {
+    let mut sim = Sim::of(waiting());
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "ttl": 0}));
+    sim.start("p");
+    sim.answered(global(json!(null), 1));
+    assert!(sim.calls().is_empty(), "nobody waited for the message");
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 2, "ttl": 0}));
+    let call = sim.call();
+    assert_eq!(call["body"]["commandResults"]["globalQueueResults"][0]["messages"][0]["payload"], 2);
+    // What goes back is offered again, once.
+    sim.start("q");
+    sim.answered(global(json!(null), 1));
+    sim.advance(60.0);
+    sim.ask("stop", json!({"process_id": "p"}));
+    assert_eq!(sim.call()["process_id"], "q");
+    sim.is_sound();
+}
+
+#[test]
+fn changes_are_published_in_their_order() {
+    let mut definition = one_state(json!({}));
+    definition["changes"] = json!("changed");
+    let mut sim = Sim::of(definition);
+    let mut taker = waiting();
+    taker["globalQueues"] = json!(["changed"]);
+    sim.ask("register", json!({"process_type": "Taker", "definition": taker}));
+    sim.start("p");
+    sim.answered(done(json!(1)));
+    sim.ask("start", json!({"process_id": "t", "process_type": "Taker"}));
+    let wait = json!({"globalQueueCommands": [{"queueName": "changed", "atLeast": 1, "atMost": 10}]});
+    sim.answered(self::wait(wait));
+    let results = sim.call()["body"]["commandResults"]["globalQueueResults"][0]["messages"].take();
+    let taken = results.as_array().unwrap().iter();
+    let taken = taken.map(|m| {
+        (
+            m["key"].as_str().unwrap(),
+            m["payload"]["eventId"].as_u64().unwrap(),
+            m["payload"]["eventType"].as_str().unwrap(),
+        )
+    });
+    let events = [(1, "ProcessStarted"), (2, "StateStarted"), (4, "StateCompleted"), (6, "ProcessClosed")];
+    assert_eq!(taken.collect::<Vec<_>>(), events.map(|(number, name)| ("p", number, name)));
 }
 
 #[test]
@@ -659,7 +721,7 @@ fn a_command_is_refused_before_anything_changes() {
         ("incidents", json!({"process_id": "p"}), "08P01"),
         ("advance", json!({"by": -1}), "XD009"),
         ("advance", json!({"until": "2026-01-01T00:00:00Z"}), "XD009"),
-        ("publish_global", json!({"queue_name": "g", "ttl": 0}), "XD009"),
+        ("publish_global", json!({"queue_name": "g", "ttl": -1}), "XD009"),
         ("set_local_attributes", json!({"process_id": "p"}), "XD009"),
         ("begin", json!({}), "08P01"),
     ] {

@@ -155,6 +155,19 @@ def test_calls_of_a_class_may_come_before_other_calls() -> None:
             type("Wrong", (xdb.Process,), {}, priority=wrong)
 
 
+def test_a_class_may_publish_its_changes() -> None:
+    class Told(xdb.Process, changes="order-events"):
+        pass
+
+    class Plain(xdb.Process):
+        pass
+
+    assert Told.definition()["changes"] == "order-events" and "changes" not in Plain.definition()
+    for wrong in ("", 1, ["events"]):
+        with pytest.raises(xdb.DefinitionError, match="is not the name of a global queue"):
+            type("Wrong", (xdb.Process,), {}, changes=wrong)
+
+
 def test_a_class_describes_itself_to_clients() -> None:
     described = Everything._xdb
     assert described.name == "all"

@@ -82,8 +82,18 @@ ONE, TWO = {"commandId": "timer", "delayInSeconds": 1.0}, {"commandId": "timer-2
                 "timerCommands": [{"commandId": "due", "fireAt": "2027-01-31T07:00:00+00:00"}],
             },
         ),
+        (
+            xdb.any_of(xdb.cron("0 3 * * mon-fri", timezone="Europe/Berlin"), xdb.cron("@every 90 seconds", id="often")),
+            {
+                "waitingType": "AnyOfCompletion",
+                "timerCommands": [
+                    {"commandId": "timer", "cron": "0 3 * * mon-fri", "timezone": "Europe/Berlin"},
+                    {"commandId": "often", "cron": "@every 90 seconds", "timezone": "UTC"},
+                ],
+            },
+        ),
     ],
-    ids=["queue", "any", "all", "any of all", "all of any", "counts", "global", "at"],
+    ids=["queue", "any", "all", "any of all", "all of any", "counts", "global", "at", "cron"],
 )
 def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> None:
     assert commands(as_wait(wait)).request == request_
@@ -92,6 +102,8 @@ def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "make, message",
     [
+        (lambda: xdb.cron(""), "expression='' of a cron is not a text"),
+        (lambda: xdb.cron("@daily", timezone=None), "timezone=None of a cron is not a text"),
         (lambda: xdb.timer(seconds=-1), "must not be negative"),
         (lambda: xdb.timer(at=datetime(2027, 1, 1)), "has no time zone"),
         (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "both a delay and at="),

@@ -185,6 +185,42 @@ fn a_message_expires_after_its_ttl_unless_it_is_consumed() {
     app.done(&[]);
 }
 
+/// "TTL=0": a message is correlated at once or never.
+#[test]
+fn a_message_with_ttl_zero_is_taken_at_once_or_never() {
+    let (app, worker) = application("global_now", None);
+    let mut db = app.db();
+    // Nobody waits: it goes.
+    db.run("SELECT xdb.publish_global('jobs', '1', ttl => '0')");
+    wait_until("it is deleted", 10, || left(&app) == 0);
+    db.start("t1", "take").go();
+    wait_until("t1 waits", 10, || !views::waits(&mut db, "t1").is_empty());
+    db.run("SELECT xdb.publish_global('jobs', '2', ttl => '0')");
+    assert_eq!(db.completes("t1").result(), &json!([2]));
+    // Of an answer, too. Of two messages, one finds a state.
+    db.start("t2", "take").go();
+    wait_until("t2 waits", 10, || !views::waits(&mut db, "t2").is_empty());
+    let brief = |n: u32| json!({"queueName": "jobs", "payload": n, "ttlSeconds": 0});
+    db.start("s", "send").input(json!([brief(3), brief(4)])).go();
+    assert_eq!(db.completes("t2").result(), &json!([3]));
+    wait_until("the second is deleted", 10, || left(&app) == 0);
+    // While it is taken it does not expire, and what goes back is offered once more.
+    worker.misbehave(|call: &Call| match (call.api, call.process_id()) {
+        (Api::Execute, "t3") => error(500, "Busy", "not now"),
+        _ => sending(call),
+    });
+    db.start("t3", "take").go();
+    wait_until("t3 waits", 10, || !views::waits(&mut db, "t3").is_empty());
+    db.run("SELECT xdb.publish_global('jobs', '5', ttl => '0')");
+    wait_until("t3 has it", 10, || app.superuser().count("xdb.global_message WHERE taken_by IS NOT NULL") == 1);
+    db.start("t4", "take").go();
+    wait_until("t4 waits", 10, || !views::waits(&mut db, "t4").is_empty());
+    db.run("SELECT xdb.stop_process('t3')");
+    assert_eq!(db.completes("t4").result(), &json!([5]));
+    wait_until("nothing is left", 10, || left(&app) == 0);
+    app.done(&[]);
+}
+
 #[test]
 fn a_message_belongs_to_its_publisher() {
     let (app, _worker) = application("global_owners", None);

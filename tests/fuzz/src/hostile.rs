@@ -38,7 +38,12 @@ fn good(random: &mut Random, call: &Call) -> Reply {
     let answer = match call.api {
         Api::WaitUntil => {
             let commands: Vec<Value> = (0..random.between(1, 4))
-                .map(|number| match random.below(3) {
+                .map(|number| match random.below(4) {
+                    3 => {
+                        let cron = *random.pick(&["@every 1 second", "* * * * *", "0 0 31 2 *", "0 0 29 2 *", "@yearly", "x"]);
+                        let timezone = *random.pick(&["UTC", "Europe/Berlin", "Nowhere", "../UTC"]);
+                        json!({"timerCommands": {"commandId": format!("c{number}"), "cron": cron, "timezone": timezone}})
+                    }
                     0 => timer(&format!("t{number}"), random.below(300) as f64 / 1000.0),
                     1 => local_queue(&format!("l{number}"), "inbox", random.between(1, 3) as u32),
                     _ => global_queue(&format!("g{number}"), "orders", random.between(1, 3) as u32),

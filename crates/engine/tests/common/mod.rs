@@ -53,6 +53,7 @@ impl World {
             child_ids: &CHILD_IDS,
             quotas: self.quotas,
             global_queues_full: self.global_queues_full,
+            next_tick: every_third_second,
         }
     }
 
@@ -283,4 +284,12 @@ pub fn global_message(number: u64, queue: &str, key: Option<&str>, payload: &str
 
 pub fn message(queue: &str, message_id: Option<&str>, payload: &str) -> Publish {
     Publish { queue: queue.to_owned(), message_id: message_id.map(str::to_owned), payload: Some(json(payload)) }
+}
+
+/// Cron expressions in the tests: a tick each third second. Error: the timer has a time zone.
+pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName> {
+    match &cron.timezone {
+        None => Ok(Timestamp((after.0.div_euclid(3 * SECOND) + 1) * 3 * SECOND)),
+        Some(name) => Err(UnknownName { at: "timezone".to_owned(), what: format!("is unknown: {name:?}") }),
+    }
 }

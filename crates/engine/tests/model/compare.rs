@@ -160,9 +160,10 @@ fn compare_wait(is: &mut Differences, model: &Model, seq: StateSeq, wait: Option
         is.same("command id", &command.command_id, &requested.command_id);
         is.same("command status", command.status, expected.status[at]);
         let kind = match &requested.kind {
-            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {
-                WaitKind::Timer { fire_at: expected.fire_at[at].expect("a timer has a time") }
-            }
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => WaitKind::Timer {
+                fire_at: expected.fire_at[at].expect("a timer has a time"),
+                cron: matches!(requested.kind, RequestedKind::TimerCron(_)),
+            },
             RequestedKind::LocalQueue { queue, at_least, at_most } => {
                 WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
             }

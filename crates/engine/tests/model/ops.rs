@@ -317,6 +317,9 @@ fn requested() -> impl Strategy<Value = RequestedCommand> {
     let kind = prop_oneof![
         3 => (0..6i64).prop_map(|seconds| RequestedKind::TimerAfter(Duration(seconds * SECOND))),
         1 => (-2..6i64).prop_map(|seconds| RequestedKind::TimerAt(Timestamp(T0 + seconds * SECOND))),
+        1 => option::weighted(0.1, Just("nowhere".to_owned())).prop_map(|timezone| {
+            RequestedKind::TimerCron(Cron { expression: "*".to_owned(), timezone })
+        }),
         5 => (queue(), bounds()).prop_map(|(queue, (at_least, at_most))| RequestedKind::LocalQueue { queue, at_least, at_most }),
         2 => (global_queue(), key(), bounds()).prop_map(|(queue, key, (at_least, at_most))| {
             RequestedKind::GlobalQueue { queue, key, at_least, at_most }
@@ -337,7 +340,7 @@ fn request() -> impl Strategy<Value = CommandRequest> {
     (waiting_type, vec(requested(), 1..5), vec(vec(0..8u32, 1..3), 1..4)).prop_map(
         |(waiting_type, mut commands, mut combinations)| {
             commands.sort_by_key(|command| match command.kind {
-                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => 0,
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => 0,
                 RequestedKind::LocalQueue { .. } => 1,
                 RequestedKind::GlobalQueue { .. } => 2,
             });
@@ -434,7 +437,7 @@ fn guard() -> impl Strategy<Value = StateConfig> {
     let commands = vec(prop_oneof![1 => requested(), 1 => requested_messages()], 1..3);
     (commands, option::of(any::<bool>())).prop_map(|(mut commands, interrupting)| {
         commands.sort_by_key(|command| match command.kind {
-            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => 0,
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => 0,
             RequestedKind::LocalQueue { .. } => 1,
             RequestedKind::GlobalQueue { .. } => 2,
         });
@@ -655,6 +658,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     guards: if of_process { vec!["P".to_owned()] } else { Vec::new() },
                     priority,
                     locks,
+                    changes: None,
                 }
             },
         );

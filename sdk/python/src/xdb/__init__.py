@@ -35,7 +35,7 @@ from .serve import Server, serve
 from .signatures import BadSignature
 from .states import RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
 from .version import VERSION as __version__
-from .waits import Wait, WaitError, all_of, any_of, queue, timer
+from .waits import Wait, WaitError, all_of, any_of, cron, queue, timer
 from .worker import Worker
 
 __all__ = [
@@ -105,6 +105,7 @@ __all__ = [
     "complete",
     "complete_if_empty",
     "connection",
+    "cron",
     "current",
     "end_thread",
     "errors",

@@ -69,7 +69,8 @@ class ProcessOptions:
     history: str | int
     retention: timedelta | None
     priority: int
-    locks: Sequence[Lock] = ()
+    locks: Sequence[Lock]
+    changes: str | None
 
 
 class _Place:
@@ -545,3 +546,7 @@ def _process_options(definition: dict[str, Any], options: ProcessOptions, place:
         place.refuse(str(error))
     if locks:
         definition["locks"] = locks
+    if options.changes is not None:
+        if not isinstance(options.changes, str) or not options.changes:
+            place.refuse(f"changes={options.changes!r} is not the name of a global queue")
+        definition["changes"] = options.changes

@@ -151,6 +151,7 @@ class Process:
     - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
     - `locks`: names, or `Shared(name)`. A process gets all of its locks before its first call, and has them until it closes.
+    - `changes`: the global queue that starts, steps and ends of these processes are published to. Default: none.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -168,9 +169,10 @@ class Process:
         retention: timedelta | None = None,
         priority: int = 0,
         locks: Sequence[Lock] = (),
+        changes: str | None = None,
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority, locks)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, locks, changes)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))

@@ -19,7 +19,7 @@ MOST_COMBINATIONS = 64
 
 
 class Wait:
-    """Something to wait for. Made by `timer`, `queue`, `any_of`, `all_of` and by `take()` of queues."""
+    """Something to wait for. Made by `timer`, `cron`, `queue`, `any_of`, `all_of` and by `take()` of queues."""
 
     def combinations(self) -> list[list[Leaf]]:
         """The ways in which the wait can complete: each is a list of timers and messages that all have to come."""
@@ -112,6 +112,18 @@ def timer(
     return Leaf("timer", {"delayInSeconds": delay} if moment is None else {"fireAt": moment}, id=id)
 
 
+def cron(expression: str, *, timezone: str = "UTC", id: str | None = None) -> Wait:
+    """Waits for the next tick of a cron expression, as in `xdb.cron("0 3 * * mon-fri", timezone="Europe/Berlin")`.
+
+    The five fields are those of cron; `@hourly` to `@yearly` and `@every 90 seconds` are possible too. The engine checks the
+    expression and the name of the time zone. `id` is as for `timer`. Raises `WaitError`.
+    """
+    for name, given in (("expression", expression), ("timezone", timezone)):
+        if not isinstance(given, str) or not given:
+            raise WaitError(f"{name}={given!r} of a cron is not a text")
+    return Leaf("timer", {"cron": expression, "timezone": timezone}, id=id)
+
+
 def when(what: str, *, at: object, **lengths: object) -> tuple[float, str | None]:
     """A delay in seconds, or a time as ISO text. `what` names the thing in messages. Raises `WaitError`."""
     delay = 0.0
@@ -183,7 +195,7 @@ def as_wait(part: object) -> Wait:
     if take is not None and written is not None:
         raise WaitError(f"{written} is a type that was not called: write {written}()")
     if take is None:
-        raise WaitError(f"{part!r} can't be waited for: use a queue, xdb.timer(), xdb.any_of() or xdb.all_of()")
+        raise WaitError(f"{part!r} can't be waited for: use a queue, xdb.timer(), xdb.cron(), xdb.any_of() or xdb.all_of()")
     taken: Wait = take()
     return taken
 

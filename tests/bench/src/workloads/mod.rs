@@ -10,6 +10,7 @@ mod w13_many_open;
 mod w14_functions;
 mod w15_pull;
 mod w16_pull_idle;
+mod w18_schedules;
 mod w19_locks;
 mod w1_chain;
 mod w2_single;
@@ -50,6 +51,7 @@ pub const WORKLOADS: &[Workload] = &[
     w14_functions::WORKLOAD,
     w15_pull::WORKLOAD,
     w16_pull_idle::WORKLOAD,
+    w18_schedules::WORKLOAD,
     w19_locks::WORKLOAD,
     growth::WORKLOAD,
     tenants::WORKLOAD,

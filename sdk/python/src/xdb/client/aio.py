@@ -124,6 +124,14 @@ class AsyncClient:
             started += await self._run(statements.start_many(chunk, self._traceparent()), None)
         return started
 
+    async def schedule(self, name: str, cron: str, start: Start, *, timezone: str = "UTC", conn: Any = None) -> Execution:
+        """Starts a schedule: a process that starts `start` at each tick of `cron`. A schedule with the same name is replaced.
+
+        `{time}` in the process id of `start` becomes the time of the tick, as in `report-{time}`. Stop, pause and describe a schedule by
+        its name. Raises `errors.InvalidArgument`, and `errors.UnknownProcessType` if the type `Schedule` is not registered.
+        """
+        return await self._run(statements.schedule(name, cron, start, timezone), conn)
+
     # --- RPCs and messages
 
     @overload

@@ -184,6 +184,11 @@ def _started(one: Start, execution_id: str) -> Execution:
     return Execution(execution_id if one.process_id is None else one.process_id, UUID(execution_id))
 
 
+def schedule(name: str, cron: str, one: Start, timezone: str) -> Query[Execution]:
+    sql = "SELECT xdb.schedule(name => %s::text, cron => %s::text, start => %s::text::jsonb, timezone => %s::text)::text"
+    return Query(sql, (name, cron, _json(one.arguments()), timezone), lambda rows: Execution(name, UUID(rows[0][0])))
+
+
 # --- RPCs and messages
 
 

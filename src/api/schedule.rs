@@ -1,0 +1,51 @@
+//! `xdb.schedule`: starts a process that waits for the ticks of a cron expression, and starts another one at each.
+//!
+//! Limitations: the handlers of that process are functions in `sql/always/functions.sql`.
+
+use super::bulk::element_of;
+use super::start::{TypeToStart, read, start, starter};
+use super::{json, needed};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::function::{Args, Value};
+use crate::pg::timezone;
+use crate::store::loaded::new_id;
+use crate::{clock, error};
+use xdb_engine::{Cron, IdReusePolicy, Json, UnknownName};
+use xdb_protocol::{GivenStart, object};
+
+/// The type of schedules. A deployer registers it once.
+const SCHEDULE: &str = "Schedule";
+
+/// `xdb.schedule()`: replaces the schedule of this name. Returns the id of the execution.
+pub fn schedule(args: &Args) -> Result<Value> {
+    let caller = starter(c"xdb.schedule()")?;
+    let cron = Cron { expression: needed("cron", args.text(1))?, timezone: Some(needed("timezone", args.text(3))?) };
+    timezone::next_tick(&cron, clock::now())
+        .map_err(|UnknownName { at, what }| error::invalid_argument(&at, format_args!("it {what}")))?;
+    let started = Json::from_trusted(needed("start", json(args, 2, "start")?)?);
+    let request = read("start.", element_of("start", &started)?, new_id())?;
+    caller.on_system_tables(|spi, registry| {
+        TypeToStart::find(spi, registry, &request.start.process_type)?;
+        TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)
+    })?;
+    let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+    let (expression, zone) = (quoted(&cron.expression), quoted(cron.timezone.as_deref().unwrap_or_default()));
+    let input = [("cron", expression.as_str()), ("timezone", &zone), ("start", started.as_str())];
+    let given = GivenStart {
+        process_id: Some(needed("name", args.text(0))?),
+        process_type: Some(SCHEDULE.to_owned()),
+        input: Some(object(input.iter().copied())),
+        id_reuse_policy: Some(IdReusePolicy::TerminateIfRunning.to_string()),
+        ..GivenStart::default()
+    };
+    start(caller, given)
+}
+
+fn unregistered(mut error: PgError) -> PgError {
+    error.hint = Some(format!(
+        "A deployer registers it once: SELECT xdb.register_process_type('{SCHEDULE}', NULL, '{{\"startingState\": \"Tick\", \
+         \"states\": {{\"Tick\": {{\"waitUntilFunction\": \"xdb.schedule_wait\", \"executeFunction\": \"xdb.schedule_tick\"}}}}, \
+         \"history\": {{\"keepLast\": 100}}}}');"
+    ));
+    error
+}

@@ -1,0 +1,178 @@
+//! Schedules: processes that start other processes at the ticks of a cron expression.
+
+use std::time::{Duration, Instant};
+use xdb_cluster_tests::db::literal;
+use xdb_cluster_tests::log::AFTER_A_CRASH;
+use xdb_cluster_tests::prelude::*;
+
+/// How a deployer registers the type of schedules.
+const SCHEDULE: &str = r#"SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick",
+    "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}},
+    "history": {"keepLast": 100}}')"#;
+
+/// The type `Report`, whose function notes the process.
+const REPORT: &str = r#"
+    CREATE TABLE public.report (process_id text, who text, at timestamptz DEFAULT clock_timestamp());
+    GRANT INSERT, SELECT ON public.report TO PUBLIC;
+    CREATE FUNCTION public.report(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
+        INSERT INTO public.report (process_id, who) VALUES (request->'context'->>'processId', current_user)
+        RETURNING '{"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS"}}}'::jsonb $$;
+    SELECT xdb.register_process_type('Report', NULL,
+        '{"startingState": "Write", "states": {"Write": {"skipWaitUntil": true, "executeFunction": "public.report"}}}')"#;
+
+fn application(app: App) -> App {
+    app.superuser().run(SCHEDULE);
+    app.superuser().run(REPORT);
+    app
+}
+
+fn schedule(db: &mut Db, name: &str, cron: &str, process_id: &str) {
+    let start = json!({"process_type": "Report", "process_id": process_id});
+    let [name, cron, start] = [name, cron, &start.to_string()].map(literal);
+    db.run(&format!("SELECT xdb.schedule({name}, {cron}, {start}::jsonb, 'Europe/Berlin')"));
+}
+
+/// The reports of a schedule, in the order of their ticks.
+fn reports(db: &mut Db, like: &str) -> Vec<String> {
+    db.all(&format!("SELECT process_id FROM public.report WHERE process_id LIKE '{like}' ORDER BY process_id"))
+}
+
+/// The schedule waits, beyond this time of the clock of processes.
+fn waits_beyond(db: &mut Db, name: &str, offset: &str) -> bool {
+    db.count(&format!("xdb.timers WHERE process_id = '{name}' AND fire_at > clock_timestamp() + interval '{offset}'"))
+        > 0
+}
+
+/// A year of nights in steps of the clock. One night leaves 02:30 out and ticks at 03:00, and in another one 02:30 comes
+/// twice and ticks once. The scheduler is killed now and then.
+#[test]
+fn cron_ticks_once_each_night_of_a_year_across_both_changes_of_the_clock() {
+    let app = application(App::alone("cron_year", ClusterOptions::default()));
+    let mut db = app.db();
+    schedule(&mut db, "nightly", "30 2 * * *", "night-{time}");
+    let days = 366;
+    for day in 1..=days {
+        app.cluster().set("xdb.now", &format!("{day} days"));
+        if day % 120 == 60 {
+            app.kill_scheduler();
+            db = app.db();
+        }
+        wait_until(&format!("day {day} has ticked"), 60, || waits_beyond(&mut db, "nightly", &format!("{day} days")));
+    }
+    // A moment that this server finds for 02:30 is half an hour late if 02:30 is left out, and one hour if it comes twice.
+    let expected = "SELECT 'night-' || to_char(CASE
+            WHEN (t.tick AT TIME ZONE 'Europe/Berlin')::time <> '02:30' THEN t.tick - interval '30 minutes'
+            WHEN ((t.tick - interval '1 hour') AT TIME ZONE 'Europe/Berlin')::time = '02:30' THEN t.tick - interval '1 hour'
+            ELSE t.tick END AT TIME ZONE 'UTC', 'YYYYMMDD\"T\"HH24MISS\"Z\"')
+        FROM xdb.processes AS p CROSS JOIN generate_series(0, 400) AS n
+        CROSS JOIN LATERAL (SELECT (((p.started_at AT TIME ZONE 'Europe/Berlin')::date + n) + time '02:30')
+            AT TIME ZONE 'Europe/Berlin' AS tick) AS t
+        WHERE p.process_id = 'nightly' AND t.tick > p.started_at
+            AND t.tick <= clock_timestamp() + interval '366 days' ORDER BY 1";
+    let expected: Vec<String> = db.all(expected);
+    wait_until("all have reported", 30, || reports(&mut db, "night-%").len() >= expected.len());
+    assert_eq!(reports(&mut db, "night-%"), expected);
+    assert!(expected.len() >= 365, "{}", expected.len());
+    assert!(expected.iter().any(|tick| tick.ends_with("T010000Z")), "one night leaves 02:30 out");
+    let owners: Vec<String> = db.all("SELECT DISTINCT who FROM public.report");
+    assert_eq!(owners, ["app"]);
+    app.done(AFTER_A_CRASH);
+}
+
+/// Ticks that were missed are made up for once.
+#[test]
+fn ticks_that_a_pause_has_missed_are_made_up_for_once() {
+    let app = application(App::alone("cron_missed", ClusterOptions::default()));
+    let mut db = app.db();
+    schedule(&mut db, "hourly", "@hourly", "hour-{time}");
+    wait_until("it waits", 20, || waits_beyond(&mut db, "hourly", "0"));
+    db.run("SELECT xdb.pause_process('hourly')");
+    app.cluster().set("xdb.now", "1 day");
+    db.run("SELECT xdb.resume_process('hourly')");
+    wait_until("it waits again", 20, || waits_beyond(&mut db, "hourly", "1 day"));
+    wait_until("it has reported", 20, || !reports(&mut db, "hour-%").is_empty());
+    assert_eq!(reports(&mut db, "hour-%").len(), 1);
+    app.done(&[]);
+}
+
+/// "Timer start event": the cycle of seed 5 is a schedule, and its start is a process.
+#[test]
+fn a_timer_start_event_starts_a_process_again_and_again() {
+    let app = application(App::new("cron_every"));
+    let mut db = app.db();
+    schedule(&mut db, "often", "@every 1 second", "often-{time}");
+    wait_until("it has ticked three times", 30, || reports(&mut db, "often-%").len() >= 3);
+    let described = db.json("SELECT xdb.describe_process('often')");
+    assert_eq!(described["status"], "RUNNING");
+    db.run("SELECT xdb.stop_process('often')");
+    let ticked = reports(&mut db, "often-%").len();
+    let until = Instant::now() + Duration::from_millis(2500);
+    while Instant::now() < until {
+        assert!(reports(&mut db, "often-%").len() <= ticked + 1);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    app.done(&[]);
+}
+
+/// "A new deployment replaces start subscriptions and timers of the old one."
+#[test]
+fn a_new_deployment_replaces_the_timer_of_the_old_one() {
+    let app = application(App::new("cron_replaced"));
+    let mut db = app.db();
+    schedule(&mut db, "deployed", "@every 1 second", "old-{time}");
+    wait_until("the old one ticks", 30, || !reports(&mut db, "old-%").is_empty());
+    schedule(&mut db, "deployed", "@every 1 second", "new-{time}");
+    let old = reports(&mut db, "old-%").len();
+    wait_until("the new one ticks", 30, || reports(&mut db, "new-%").len() >= 2);
+    let after = reports(&mut db, "old-%").len();
+    assert!(after <= old + 1, "a report of the old one may have been under way: {old}, {after}");
+    let statuses: Vec<String> =
+        db.all("SELECT status FROM xdb.processes WHERE process_id = 'deployed' ORDER BY execution_id");
+    assert_eq!(statuses, ["TERMINATED", "RUNNING"]);
+    app.done(&[]);
+}
+
+#[test]
+fn a_refused_start_skips_its_tick_and_is_told() {
+    let app = application(App::new("cron_refused"));
+    let mut db = app.db();
+    app.superuser().run("SELECT xdb.pause_process_type('Report', 'REJECT', reason => 'year end')");
+    schedule(&mut db, "refused", "@every 1 second", "refused-{time}");
+    let error = |db: &mut Db| db.json("SELECT xdb.get_local_attributes('refused')")["lastError"].take();
+    wait_until("a start is refused", 30, || !error(&mut db).is_null());
+    let told = error(&mut db);
+    assert_eq!(told["sqlState"], "XD023", "{told}");
+    assert!(told["message"].as_str().is_some_and(|text| text.contains("Report")), "{told}");
+    app.superuser().run("SELECT xdb.resume_process_type('Report')");
+    wait_until("a later tick starts its process", 30, || !reports(&mut db, "refused-%").is_empty());
+    let skipped = format!("refused-{}", told["tick"].as_str().unwrap_or_default());
+    assert!(!reports(&mut db, "refused-%").contains(&skipped), "the tick was skipped");
+    // What runs already is decided by the policy of the start: here it is refused.
+    db.run("SELECT xdb.stop_process('refused')");
+    app.done(&[]);
+}
+
+/// A timer of a worker, with the moment of its tick in the result.
+#[test]
+fn a_wait_of_a_worker_may_have_a_cron_timer() {
+    let app = App::new("cron_worker");
+    let cron = |timezone: &str| {
+        json!({"commandRequest": {"waitingType": "AllOfCompletion",
+            "timerCommands": [{"commandId": "t", "cron": "@every 1 second", "timezone": timezone}]}})
+    };
+    let worker = app.worker(move |call: &Call| match call.api {
+        Api::WaitUntil => Reply::Json(200, cron(call.input().as_str().unwrap_or_default())),
+        _ => force_complete(call.body["commandResults"]["timerResults"].clone()).into(),
+    });
+    app.register("waits", &Definition::starting_with("Wait").waiting_step("Wait"));
+    let mut db = app.db();
+    db.start("p", "waits").input(json!("Asia/Tokyo")).go();
+    let result = db.completes("p").result().clone();
+    assert_eq!((&result[0]["commandId"], &result[0]["status"]), (&json!("t"), &json!("COMPLETED_COMMAND")));
+    assert!(result[0]["fireAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{result}");
+    db.start("q", "waits").input(json!("Europe/Nowhere")).go();
+    wait_until("it fails", 20, || views::fails_saying(&mut db, "q", &["a timer's timezone is unknown"]));
+    db.run("SELECT xdb.stop_process('q')");
+    drop(worker);
+    app.done(&[]);
+}
