@@ -56,6 +56,8 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
         first_attempt_at: Timestamp(1_795_172_931_999_999),
         shard: None,
         recovery: None,
+        guards: None,
+        compensates: None,
     }
 }
 

@@ -28,6 +28,8 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
         timeout: std::time::Duration::from_secs(30),
         shard: None,
         recovery: None,
+        guards: None,
+        compensates: None,
     }
 }
 

@@ -20,7 +20,7 @@ from .call import Call, DatabaseError, Recovered, current
 from .checking import Finding
 from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, NotCompleted, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
-from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
+from .decisions import Decision, Fatal, Retryable, compensate, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
 from .errors import XdbError
 from .functions import Function, StartCall
@@ -31,7 +31,7 @@ from .queues import GlobalQueue, Queue
 from .request import DeadlineExceeded, NoDecision, Reply, UnusedMovement
 from .serve import Server, serve
 from .signatures import BadSignature
-from .states import RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
+from .states import COMPENSATE, RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
 from .version import VERSION as __version__
 from .waits import Wait, WaitError, all_of, any_of, queue, timer
 from .worker import Worker
@@ -41,6 +41,7 @@ __all__ = [
     "AsyncClient",
     "AsyncPullWorker",
     "BadSignature",
+    "COMPENSATE",
     "Call",
     "CallOver",
     "Change",
@@ -96,6 +97,7 @@ __all__ = [
     "abort",
     "all_of",
     "any_of",
+    "compensate",
     "complete",
     "complete_if_empty",
     "connection",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, overload
@@ -142,6 +142,7 @@ class Process:
     - `history`: "full" (the default), "none", or how many of the latest events are kept at least.
     - `retention`: how long closed executions are kept, `timedelta.max` for ever. Default: the server's setting.
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
+    - `guards`: names of states that wait while the process runs. When the wait of one ends, it ends all other threads.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -158,9 +159,10 @@ class Process:
         history: str | int = "full",
         retention: timedelta | None = None,
         priority: int = 0,
+        guards: Sequence[str] = (),
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, guards)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))
