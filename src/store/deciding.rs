@@ -6,7 +6,7 @@
 use super::loaded::Loaded;
 use super::queue::{self, QueueDemand};
 use super::state::{self, one_live};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::spi::Spi;
 use std::collections::BTreeMap;
 use xdb_engine::*;
@@ -34,7 +34,7 @@ pub fn decide(
     mut load: impl FnMut(&mut Executions, Lack) -> Result<()>,
 ) -> Result<std::result::Result<Vec<Event>, Rejection>> {
     let mut one_is_too_few = false;
-    loop {
+    for _ in 0..MOST_ROUNDS {
         let Some(entry) = executions.get(&id) else { return Ok(Err(Rejection::Stale)) };
         let decided = entry.decide_with(command, now, jitter, offered);
         let Ok(events) = &decided else { return Ok(decided) };
@@ -46,7 +46,11 @@ pub fn decide(
         one_is_too_few |= matches!(lack.steps, Some(Unloaded::OneOf(_)));
         load(executions, lack)?;
     }
+    Err(PgError::internal("a decision needs what can't be loaded"))
 }
+
+/// How often a command is decided at most. Each time, the decision lacks less.
+const MOST_ROUNDS: usize = 100;
 
 /// Decides about a command of the execution itself or of a caller, in a transaction that uses the system tables.
 pub fn decide_with_tables(

@@ -30,7 +30,8 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Notes a step that has just completed, if a state undoes it.
+    /// Notes a step that completes now, if a state undoes it. This comes before its completion: a history that is cut
+    /// between the two would forget the step.
     pub(crate) fn note_for_compensation(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>) {
         if let Some(seq) = seq
             && let Some((of, state_id)) = self.compensation_of(seq, close_type)

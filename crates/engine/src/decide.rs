@@ -488,8 +488,8 @@ impl Draft<'_> {
         };
         match decision {
             Decision::NextStates(movements) => {
-                self.complete_state(seq, None, warnings);
                 self.note_for_compensation(seq, None);
+                self.complete_state(seq, None, warnings);
                 for movement in movements {
                     self.start_state(movement, None);
                 }
@@ -499,8 +499,8 @@ impl Draft<'_> {
                 if let Some(output) = output {
                     self.emit(Event::ResultGiven { seq, output: output.clone() });
                 }
-                self.complete_state(seq, Some(*close_type), warnings);
                 self.note_for_compensation(seq, Some(*close_type));
+                self.complete_state(seq, Some(*close_type), warnings);
                 match close_type {
                     CloseType::Compensate => self.compensate("the worker decided to compensate the process".to_owned()),
                     // Inside of a compensation, only the thread ends.

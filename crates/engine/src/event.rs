@@ -216,7 +216,7 @@ pub enum Event {
         reason: Option<String>,
     },
     ProcessResumed {},
-    /// A step has completed, and a compensation undoes it by this state, with the step's input.
+    /// A step completes with the next event. A compensation undoes it by this state, with the step's input.
     CompensationAdded {
         seq: StateSeq,
         /// The step.

@@ -229,12 +229,13 @@ impl TryFrom<StoredRequest> for CommandRequest {
         let mut commands = stored.timer_commands.into_iter().map(timer).collect::<Result<Vec<_>, String>>()?;
         commands.extend(stored.local_queue_commands.into_iter().map(local));
         commands.extend(stored.global_queue_commands.into_iter().map(global));
-        let position = |id: &String| {
-            let found = commands.iter().position(|command| command.command_id.as_ref() == Some(id));
+        let position = |id: String| {
+            let found = commands.iter().position(|command| command.command_id.as_ref() == Some(&id));
             found.map(|position| position as u32).ok_or_else(|| format!("a combination names the unknown {id:?}"))
         };
-        let positions = |ids: &Vec<String>| ids.iter().map(position).collect::<Result<Vec<_>, String>>();
-        let combinations = stored.combinations.iter().map(positions).collect::<Result<Vec<_>, String>>()?;
+        // Consumed one by one, so that both forms are never in memory as a whole.
+        let positions = |ids: Vec<String>| ids.into_iter().map(position).collect::<Result<Vec<_>, String>>();
+        let combinations = stored.combinations.into_iter().map(positions).collect::<Result<Vec<_>, String>>()?;
         Ok(Self { waiting_type: stored.waiting_type, commands, combinations })
     }
 }

@@ -103,9 +103,12 @@ def test_a_definition_has_everything_of_its_class() -> None:
                 "executeLoadLocalAttributes": {"policy": "NONE"},
             },
             "both": {
-                "waitUntilLoadGlobalAttributes": {"policy": "NONE"},
+                "commandRequest": {
+                    "waitingType": "AllOfCompletion",
+                    "localQueueCommands": [{"commandId": "orders", "queueName": "orders", "atLeast": 2, "atMost": 5}],
+                    "globalQueueCommands": [{"commandId": "prices", "queueName": "prices", "count": 1, "key": "EUR"}],
+                },
                 "executeLoadGlobalAttributes": {"policy": "NONE"},
-                "waitUntilLoadLocalAttributes": {"policy": "NONE"},
                 "executeLoadLocalAttributes": {"policy": "NONE"},
             },
         },
@@ -186,7 +189,8 @@ def test_a_class_describes_itself_to_clients() -> None:
 
 
 def test_the_examples() -> None:
-    assert signup.SignUp.definition()["states"]["verify"]["waitUntilLoadGlobalAttributes"] == {"policy": "NONE"}
+    verify = signup.SignUp.definition()["states"]["verify"]
+    assert verify["commandRequest"]["waitingType"] == "AnyOfCompletion" and "waitUntilLoadGlobalAttributes" not in verify
     assert signup.SignUp.definition()["startingState"] == "submit"
     locks = {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}
     debit = transfer.MoneyTransfer.definition()["states"]["debit"]

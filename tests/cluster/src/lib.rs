@@ -37,7 +37,7 @@ pub mod prelude {
     pub use crate::views;
     pub use crate::wait::{at_once, timed, wait_until};
     pub use crate::worker::{
-        Answer, Api, Call, Reply, Worker, all_of, any_combination, any_of, close_if_empty, dead_end, error,
+        Answer, Api, Call, Reply, Worker, all_of, any_combination, any_of, close_if_empty, compensate, dead_end, error,
         force_complete, force_fail, global_queue, graceful_complete, local_queue, next, next_all, no_command, output,
         timer,
     };

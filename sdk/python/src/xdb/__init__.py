@@ -21,7 +21,7 @@ from .checking import Finding
 from .children import ChildClosed
 from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, NotCompleted, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
-from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
+from .decisions import Decision, Fatal, Retryable, compensate, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
 from .errors import XdbError
 from .functions import Function, StartCall
@@ -33,7 +33,7 @@ from .queues import GlobalQueue, Queue
 from .request import DeadlineExceeded, NoDecision, Reply, UnusedMovement
 from .serve import Server, serve
 from .signatures import BadSignature
-from .states import RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
+from .states import COMPENSATE, RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
 from .version import VERSION as __version__
 from .waits import Wait, WaitError, all_of, any_of, cron, queue, timer
 from .worker import Worker
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncClient",
     "AsyncPullWorker",
     "BadSignature",
+    "COMPENSATE",
     "Call",
     "CallOver",
     "Change",
@@ -102,6 +103,7 @@ __all__ = [
     "abort",
     "all_of",
     "any_of",
+    "compensate",
     "complete",
     "complete_if_empty",
     "connection",

@@ -73,6 +73,9 @@ class Call:
     # The W3C trace context that the process was started with.
     traceparent: str | None = None
     recovered_from: Recovered | None = None
+    # In a guard: the id of one step that it guarded. During a compensation: the id of the step that is undone.
+    guards: str | None = None
+    compensates: str | None = None
     database_error: DatabaseError | None = None
     # None: no answer started this process.
     parent: Parent | None = None

@@ -44,6 +44,14 @@ def fail(result: object = None) -> Decision:
     return _close("FORCE_FAIL_PROCESS", result)
 
 
+def compensate(result: object = None) -> Decision:
+    """Undoes what completed steps did, by the states of their `compensate=`, the latest first. Then the process fails, with a result.
+
+    Other threads are aborted. Raises `CodecError`.
+    """
+    return _close("COMPENSATE_PROCESS", result)
+
+
 def end_thread() -> Decision:
     """Ends this thread, and leaves the process running."""
     return _close("DEAD_END", None)

@@ -71,6 +71,7 @@ class ProcessOptions:
     priority: int
     locks: Sequence[Lock]
     changes: str | None
+    guards: Sequence[str | State[Any]]
 
 
 class _Place:
@@ -216,9 +217,12 @@ def describe(
     if starts:
         definition["startingState"] = starts[0].name
     definition["states"] = {
-        id: _state_config(state, states, loading[state.attribute], global_names, local, place)
+        id: _state_config(state, states, waits, loading[state.attribute], global_names, local, place)
         for id, state in states.items()
     }
+    guards = _guards(options.guards, states, waits, place)
+    if guards:
+        definition["guards"] = guards
     definition["globalAttributes"] = [_table(row) for row in rows.values()]
     definition["localAttributes"] = sorted(local)
     definition["localQueues"] = sorted(queues)
@@ -470,6 +474,7 @@ def _loading(member: Member, rows: Mapping[str, Any], names: Iterable[str], plac
 def _state_config(
     state: State[Any],
     states: Mapping[str, State[Any]],
+    waits: Mapping[str, Commands],
     loading: Loading,
     global_names: Iterable[str],
     local: Iterable[str],
@@ -478,13 +483,22 @@ def _state_config(
     config: dict[str, Any] = {}
     if state.options.wait is None:
         config["skipWaitUntil"] = True
+    elif state.name in waits:
+        config["commandRequest"] = _static(waits[state.name])
     try:
         config.update(call_options(state.options, states))
+        if state.options.compensate is not None:
+            config["compensationStateId"] = find_state("compensate", state.options.compensate, states).name
     except ValueError as error:
         place.refuse(str(error), state.fn)
+    guards = _guards(state.options.guards, states, waits, place, state.fn)
+    if guards:
+        config["guards"] = guards
+    if not state.options.interrupting:
+        config["interrupting"] = False
     on_failure = state.options.on_failure
     if on_failure is not None and not isinstance(on_failure, OnFailure) and not state.takes_input:
-        target = find_state(on_failure, states)
+        target = find_state("on_failure", on_failure, states)
         try:
             codec.encode(None, target.input_type)
         except CodecError as error:
@@ -492,13 +506,42 @@ def _state_config(
                 f"on_failure: this state has no input to pass on, but {target.attribute} needs one: {error}", state.fn
             )
     for key, names in (("LoadGlobalAttributes", global_names), ("LoadLocalAttributes", local)):
-        # A fixed wait reads no attributes.
-        before = loading.unlocked() if is_function(state.options.wait) else Loading(frozenset())
-        for api, each in (("waitUntil", before), ("execute", loading)):
+        # A fixed wait is not called, so it reads no attributes.
+        for api, each in (("waitUntil", loading.unlocked()), ("execute", loading)):
             options = each.options(names)
-            if options is not None and (api == "execute" or state.options.wait is not None):
+            if options is not None and (api == "execute" or is_function(state.options.wait)):
                 config[api + key] = options
     return config
+
+
+def _static(wait: Commands) -> Mapping[str, Any]:
+    """A fixed wait as an option of its state. A guard waits for any of its commands, so that a wait for one command is one for any."""
+    several = sum(len(wait.request.get(key, ())) for key in ("timerCommands", "localQueueCommands", "globalQueueCommands")) > 1
+    return wait.request if several else {**wait.request, "waitingType": "AnyOfCompletion"}
+
+
+def _guards(
+    wanted: Iterable[str | State[Any]],
+    states: Mapping[str, State[Any]],
+    waits: Mapping[str, Commands],
+    place: _Place,
+    fn: Callable[..., Any] | None = None,
+) -> list[str]:
+    """The ids of these guards. A guard needs a fixed wait for any of its parts."""
+    names = []
+    if isinstance(wanted, (str, State)):
+        place.refuse("guards= is not a list: write guards=[...]", fn)
+    for each in wanted:
+        try:
+            guard = find_state("guards", each, states)
+        except ValueError as error:
+            place.refuse(str(error), fn)
+        if guard.name not in waits or _static(waits[guard.name])["waitingType"] != "AnyOfCompletion":
+            place.refuse(f"{guard.attribute} is a guard, so it needs a wait= that is no function, for any of its parts", fn)
+        if guard.options.guards:
+            place.refuse(f"{guard.attribute} is a guard, so it can't have guards= itself", fn)
+        names.append(guard.name)
+    return names
 
 
 def _rpc_config(

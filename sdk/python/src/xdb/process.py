@@ -152,6 +152,7 @@ class Process:
     - `priority`: from -10 to 10, default 0. Calls with a higher priority are made first.
     - `locks`: names, or `Shared(name)`. A process gets all of its locks before its first call, and has them until it closes.
     - `changes`: the global queue that starts, steps and ends of these processes are published to. Default: none.
+    - `guards`: names of states that wait while the process runs. When the wait of one ends, it ends all other threads.
 
     Mistakes raise `DefinitionError` when the class is made.
     """
@@ -170,9 +171,10 @@ class Process:
         priority: int = 0,
         locks: Sequence[Lock] = (),
         changes: str | None = None,
+        guards: Sequence[str] = (),
     ) -> None:
         super().__init_subclass__()
-        options = _definition.ProcessOptions(timeout, history, retention, priority, locks, changes)
+        options = _definition.ProcessOptions(timeout, history, retention, priority, locks, changes, guards)
         cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))

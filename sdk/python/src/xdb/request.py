@@ -544,6 +544,8 @@ def _call(
         deadline=None if timeout is None else datetime.now(timezone.utc) + timedelta(seconds=min(timeout, 1e8)),
         traceparent=traceparent,
         recovered_from=recovered,
+        guards=context.get("guards"),
+        compensates=context.get("compensates"),
         database_error=database_error,
         parent=None if parent is None else Parent(parent["processId"], parent["processExecutionId"], parent.get("stateExecutionId")),
     )

@@ -76,10 +76,14 @@ class OnFailure(Enum):
     """What happens to a state whose retries are spent, other than to move to another state. See `RAISE_INCIDENT`."""
 
     RAISE_INCIDENT = "RAISE_INCIDENT"
+    COMPENSATE = "COMPENSATE_PROCESS"
 
 
 #: The step stays where it is, as an incident, until `client.retry_now()`.
 RAISE_INCIDENT: Final = OnFailure.RAISE_INCIDENT
+
+#: What completed steps did is undone by the states of their `compensate=`, and then the process fails.
+COMPENSATE: Final = OnFailure.COMPENSATE
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,9 @@ class StateOptions:
     timeout: timedelta | None = None
     wait_timeout: timedelta | None = None
     on_failure: str | State[Any] | OnFailure | None = None
+    guards: Sequence[str | State[Any]] = ()
+    interrupting: bool = True
+    compensate: str | State[Any] | None = None
     load: Iterable[str] | None = None
     lock: Lock | None = None
 
@@ -280,7 +287,7 @@ def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dic
     elif options.on_failure is not None:
         config["stateFailureRecoveryOptions"] = {
             "policy": "PROCEED_TO_CONFIGURED_STATE",
-            "stateFailureProceedStateId": find_state(options.on_failure, states).name,
+            "stateFailureProceedStateId": find_state("on_failure", options.on_failure, states).name,
         }
     return config
 
@@ -294,8 +301,8 @@ def timeout_seconds(option: str, time: object) -> float:
     return time.total_seconds()
 
 
-def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> State[Any]:
-    """The state that `on_failure=` names: by the state itself, its method's name, or its id. Raises `ValueError`."""
+def find_state(option: str, wanted: str | State[Any], states: Mapping[str, State[Any]]) -> State[Any]:
+    """The state that an option names: by the state itself, its method's name, or its id. Raises `ValueError`."""
     for state in states.values():
         if isinstance(wanted, State):
             if state.fn is wanted.fn:
@@ -303,7 +310,7 @@ def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> St
         elif wanted in (state.attribute, state.name):
             return state
     name = wanted.attribute if isinstance(wanted, State) else wanted
-    raise ValueError(f"on_failure={name!r} is not a state of the process; its states are {', '.join(states) or 'none'}")
+    raise ValueError(f"{option}={name!r} is not a state of the process; its states are {', '.join(states) or 'none'}")
 
 
 class Rpc(Member, Generic[I, O]):
@@ -349,6 +356,9 @@ def state(
     timeout: timedelta | None = ...,
     wait_timeout: timedelta | None = ...,
     on_failure: str | State[Any] | OnFailure | None = ...,
+    guards: Sequence[str | State[Any]] = ...,
+    interrupting: bool = ...,
+    compensate: str | State[Any] | None = ...,
     load: Iterable[str] | None = ...,
     lock: Lock | None = ...,
 ) -> _StateDecorator: ...
@@ -361,7 +371,11 @@ def state(fn: Any = None, /, **options: Any) -> Any:
       returns one of these. Default: nothing.
     - `retry`, `wait_retry`: the retry policy of the method's calls, and of the calls of a function in `wait=`.
     - `timeout`, `wait_timeout`: how long one such call may take. Default: 10 seconds.
-    - `on_failure`: what happens when the retries are spent: a state to move to, or `xdb.RAISE_INCIDENT`. Default: the process fails.
+    - `on_failure`: what happens when the retries are spent: a state to move to, `xdb.RAISE_INCIDENT`, or `xdb.COMPENSATE`. Default:
+      the process fails.
+    - `guards`: states that wait beside this one, each with a `wait=` that is no function. When the wait of a guard ends, it ends this
+      state. With `interrupting=False`, a guard leaves what it guards running.
+    - `compensate`: the state that undoes what a completed step of this one did.
     - `load`: names of the attributes and rows that the call loads. Default: all.
     - `lock`: `"share"` or `"exclusive"`, to lock the loaded attributes during the call. Default: no lock.
 

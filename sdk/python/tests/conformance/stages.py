@@ -269,7 +269,7 @@ class ByFunctions(OnServer):
         for name, options in made.get("states", {}).items() if self.states else ():
             options = made["states"][name] = options or {}
             options["executeFunction"] = "script.execute"
-            if not options.get("skipWaitUntil"):
+            if not options.get("skipWaitUntil") and "commandRequest" not in options:
                 options["waitUntilFunction"] = "script.wait_until"
         for name, options in made.get("rpcs", {}).items():
             made["rpcs"][name] = {**(options or {}), "function": "script.rpc"}
