@@ -60,6 +60,7 @@ const LARGE: &[&str] = &[
     "global_message",
     "global_waiter",
     "correlated_start",
+    "process_lock",
     "rpc_answer",
 ];
 
