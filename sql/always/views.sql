@@ -390,8 +390,8 @@ SELECT
     t.event_time,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS from_state,
     pg_catalog.jsonb_extract_path_text(t.details, 'stateExecutionId') AS to_state,
-    CASE f.event_type WHEN 'StateCompleted' THEN 'COMPLETED' WHEN 'StateFailed' THEN 'FAILED' WHEN 'StateAborted' THEN 'ABORTED' END
-        AS outcome,
+    -- Without the word State before it.
+    pg_catalog.upper(pg_catalog.substr(f.event_type, 6)) AS outcome,
     t.details['input'] AS input,
     t.written
 FROM (

@@ -15,7 +15,7 @@ use xdb_engine::{ExecutionId, Timestamp};
 
 record! {
     /// An event to be published. Its message has the process id as its key.
-    pub struct Change<'a> {
+    pub struct ChangeMessage<'a> {
         queue_name: &'a str,
         process_id: &'a str,
         execution_id: ExecutionId,
@@ -35,11 +35,11 @@ statements! {
         FROM {} CROSS JOIN LATERAL (SELECT pg_catalog.jsonb_build_object('processId', v.process_id, \
             'processExecutionId', v.execution_id, 'processType', v.process_type, 'eventId', v.event_id, \
             'eventTime', pg_catalog.to_jsonb(v.event_time AT TIME ZONE 'UTC') #>> '{{}}' || '+00:00', 'eventType', v.event_type, 'details', v.details)) AS m (payload)",
-        batch::<Change>());
+        batch::<ChangeMessage>());
 }
 
 /// Adds the new events of an execution that are changes, in their order.
-pub fn collect<'a>(changes: &mut Vec<Change<'a>>, loaded: &'a Loaded) {
+pub fn collect<'a>(changes: &mut Vec<ChangeMessage<'a>>, loaded: &'a Loaded) {
     let Loaded { meta, before, execution, events, .. } = loaded;
     let Some(queue_name) = meta.process_type.as_deref().and_then(|found| found.definition.changes.as_deref()) else {
         return;
@@ -49,7 +49,7 @@ pub fn collect<'a>(changes: &mut Vec<Change<'a>>, loaded: &'a Loaded) {
         (before.next_event..).zip(recorded).filter(|(_, (event, _))| event.is_change())
     {
         let (event_type, details) = event.to_parts();
-        changes.push(Change {
+        changes.push(ChangeMessage {
             queue_name,
             process_id: &execution.process_id,
             execution_id: execution.id,
@@ -64,7 +64,7 @@ pub fn collect<'a>(changes: &mut Vec<Change<'a>>, loaded: &'a Loaded) {
 }
 
 /// Publishes changes.
-pub fn publish(spi: &Spi, changes: &[Change<'_>]) -> Result<()> {
+pub fn publish(spi: &Spi, changes: &[ChangeMessage<'_>]) -> Result<()> {
     if run(spi, &PUBLISH, changes)? > 0 {
         wake::wake_scheduler_at_commit();
     }

@@ -4,7 +4,7 @@
 //! Limitations: all executions must be locked, and all statements run in the caller's transaction.
 
 use super::attribute::{self, LocalAttribute};
-use super::changes::{self, Change};
+use super::changes::{self, ChangeMessage};
 use super::children::Family;
 use super::claim::{self, Lease, Task};
 use super::correlated;
@@ -152,7 +152,7 @@ struct BatchChanges<'a> {
     rows: Rows<'a>,
     global: global_queue::GlobalQueueChanges<'a>,
     /// Events to publish.
-    changes: Vec<Change<'a>>,
+    changes: Vec<ChangeMessage<'a>>,
     history_cuts: Vec<(ExecutionId, u64)>,
     /// Executions whose pause has changed.
     paused: Vec<&'a Execution>,

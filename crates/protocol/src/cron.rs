@@ -6,6 +6,8 @@
 //! - If the field of the hour begins with `*`, the expression follows elapsed time. So it fires in both of two equal
 //!   hours, and never for a time that is left out.
 //!
+//! The crates for cron keep other rules: for them a day `*/2` is restricted, and a clock never leaves a whole day out.
+//!
 //! Limitations: no seconds, and no extensions such as `L`, `W` and `#`. The caller finds the time zone.
 
 use crate::fields::{cut, quote};
@@ -45,11 +47,11 @@ const SHOWN: usize = 100;
 
 enum Schedule {
     Every(Duration),
-    Fields(Fields),
+    Fields(CronFields),
 }
 
 /// The numbers that each field allows, as bits.
-struct Fields {
+struct CronFields {
     minutes: u64,
     hours: u64,
     days: u64,
@@ -71,7 +73,7 @@ impl Schedule {
             Some(interval) => {
                 every(interval).map(Self::Every).ok_or_else(|| wrong("@every needs a number and a unit".to_owned()))
             }
-            None => Fields::read(expression).map(Self::Fields).map_err(wrong),
+            None => CronFields::read(expression).map(Self::Fields).map_err(wrong),
         }
     }
 }
@@ -91,7 +93,7 @@ fn every(interval: &str) -> Option<Duration> {
     Some(Duration::from_seconds(f64::from(number) * seconds))
 }
 
-impl Fields {
+impl CronFields {
     fn read(expression: &str) -> Result<Self, String> {
         let expression = match expression.trim() {
             "@hourly" => "0 * * * *",

@@ -167,7 +167,7 @@ fn matches(field: &str, first: u32, last: u32, number: u32) -> bool {
             None if range == "*" => (first, last),
             None => (range.parse().unwrap(), range.parse().unwrap()),
         };
-        (from..=to).contains(&number) && (number - from) % step == 0
+        (from..=to).contains(&number) && (number - from).is_multiple_of(step)
     })
 }
 
