@@ -95,7 +95,10 @@ impl StateConfig {
             _ => None,
         });
         let within = |UnknownName { at, what }| UnknownName { at: format!("commandRequest.timerCommands.{at}"), what };
-        crons.map(|cron| next_tick(cron, now).map(drop).map_err(within)).collect()
+        let checked: Result<(), _> = crons.map(|cron| next_tick(cron, now).map(drop).map_err(within)).collect();
+        let recovery = self.state_failure_recovery_options.as_ref();
+        let next = recovery.and_then(|recovery| recovery.state_failure_proceed_state_config.as_ref());
+        checked.and_then(|()| next.map_or(Ok(()), |options| options.check_ticks(next_tick, now)))
     }
 }
 

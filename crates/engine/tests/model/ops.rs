@@ -356,9 +356,19 @@ fn request() -> impl Strategy<Value = CommandRequest> {
     )
 }
 
+/// Static waits are checked before they are stored, so their time zones are known.
+fn in_utc(commands: &mut [RequestedCommand]) {
+    for command in commands {
+        if let RequestedKind::TimerCron(cron) = &mut command.kind {
+            cron.timezone = None;
+        }
+    }
+}
+
 /// Its stored form has names in place of positions.
 fn static_wait() -> impl Strategy<Value = CommandRequest> {
     request().prop_map(|mut request| {
+        in_utc(&mut request.commands);
         if request.waiting_type == WaitingType::AnyCombination {
             for (at, command) in request.commands.iter_mut().enumerate() {
                 command.command_id = Some(format!("c{at}"));
@@ -436,6 +446,7 @@ fn config() -> impl Strategy<Value = StateConfig> {
 fn guard() -> impl Strategy<Value = StateConfig> {
     let commands = vec(prop_oneof![1 => requested(), 1 => requested_messages()], 1..3);
     (commands, option::of(any::<bool>())).prop_map(|(mut commands, interrupting)| {
+        in_utc(&mut commands);
         commands.sort_by_key(|command| match command.kind {
             RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_) => 0,
             RequestedKind::LocalQueue { .. } => 1,
