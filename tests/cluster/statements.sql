@@ -229,6 +229,21 @@ PREPARE statement AS
 SELECT jsonb_build_object('seq', t.seq)::text AS key, array_remove(ARRAY[CASE WHEN t.lane NOT BETWEEN 0 AND 3 THEN 'its lane is unknown' END, CASE WHEN t.attempt > 0 AND t.first_attempt_at IS NULL THEN 'it has begun an attempt, and first_attempt_at is null' END, CASE WHEN (t.lease_until IS NULL) <> (t.lease_epoch = 0 AND t.lease_number = 0) THEN 'only one of lease_epoch and lease_until is set' END, CASE WHEN pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts') THEN 'attempt is ' || t.attempt || ', and more attempts than that have failed' END, CASE WHEN w.worker_id IS NULL AND y.type_id IS NOT NULL AND (t.worker_id <> 0 OR t.lane = 0) THEN 'its worker is not registered' END, CASE WHEN t.lane <> 2 AND EXISTS (SELECT FROM xdb.process_lock l WHERE l.execution_id = t.execution_id AND l.status = 'WAITING') THEN 'it is not parked, and its process waits for locks' END], NULL) AS problems FROM xdb.task AS t JOIN xdb.process_execution AS p USING (execution_id) LEFT JOIN xdb.state_execution AS s ON s.execution_id = t.execution_id AND s.seq = t.seq LEFT JOIN xdb.worker AS w ON w.worker_id = t.worker_id LEFT JOIN xdb.process_type AS y ON y.type_id = p.type_id WHERE t.execution_id = $1 ORDER BY t.seq;
 DEALLOCATE statement;
 
+-- xdb::store::children::INFORM
+PREPARE statement AS
+WITH closed AS MATERIALIZED (SELECT p.execution_id, c.started_by ->> 'onClose' AS queue_name, c.execution_id::text AS message_id, p.shard, p.owner, pg_catalog.jsonb_build_object( 'processId', c.process_id, 'processExecutionId', c.execution_id, 'processType', c.process_type, 'status', c.status) || CASE WHEN c.reason IS NULL THEN '{}' ELSE pg_catalog.jsonb_build_object('reason', c.reason) END || CASE WHEN pg_catalog.octet_length(c.results::text) > $2 THEN '{"omitted": true}' ELSE pg_catalog.jsonb_build_object('results', c.results, 'result', CASE pg_catalog.jsonb_array_length(c.results) WHEN 1 THEN c.results -> 0 -> 'output' END) END AS payload FROM xdb.process_execution c JOIN xdb.process_execution p ON p.execution_id = c.parent_id WHERE c.execution_id = ANY ($1) AND p.status = 'RUNNING'), new AS (INSERT INTO xdb.message_key (execution_id, queue_name, message_id) SELECT execution_id, queue_name, message_id FROM closed ORDER BY execution_id, queue_name, message_id ON CONFLICT DO NOTHING RETURNING execution_id, queue_name, message_id) INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, bytes, published_at, owner) SELECT c.execution_id, c.shard, c.queue_name, c.message_id, c.payload, pg_catalog.octet_length(c.payload::text), $3, c.owner FROM closed c JOIN new n USING (execution_id, queue_name, message_id) ORDER BY c.message_id;
+DEALLOCATE statement;
+
+-- xdb::store::children::PARENTS
+PREPARE statement AS
+SELECT DISTINCT parent_id FROM xdb.process_execution WHERE execution_id = ANY ($1) AND parent_id IS NOT NULL AND started_by ? 'onClose' ORDER BY parent_id;
+DEALLOCATE statement;
+
+-- xdb::store::children::STOP
+PREPARE statement AS
+WITH stopped AS (INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at, owner) SELECT c.execution_id, 0, 2, c.shard, 'PARENT_CLOSED', $2, c.owner FROM xdb.process_execution c WHERE c.parent_id = ANY ($1) AND c.status = 'RUNNING' AND c.started_by ->> 'whenParentCloses' IS NULL ON CONFLICT DO NOTHING RETURNING owner) SELECT DISTINCT owner FROM stopped;
+DEALLOCATE statement;
+
 -- xdb::store::claim::ADOPT
 PREPARE statement AS
 WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT 1000 FOR UPDATE SKIP LOCKED) UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN COALESCE(t.worker_id, 0) = 0 THEN 1 ELSE k.lane END FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq;
@@ -1426,6 +1441,11 @@ DEALLOCATE statement;
 -- xdb::store::save::OF_WAITING
 PREPARE statement AS
 WITH timer AS (DELETE FROM xdb.timer WHERE execution_id = ANY ($1)), queue_waiter AS (DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)), global_waiter AS (DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)) SELECT;
+DEALLOCATE statement;
+
+-- xdb::store::slow::CHILDREN
+PREPARE statement AS
+SELECT 'children of ' || t.process_type AS name FROM xdb.process_type t WHERE t.type_id = $1;
 DEALLOCATE statement;
 
 -- xdb::store::slow::NAME

@@ -37,11 +37,23 @@ fn dead_end() -> Value {
     json!({"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}})
 }
 
-/// Whether the application chooses the keys at this place.
+/// Whether the application chooses the keys at this place, or the place is in the options of a child, where an unknown
+/// key makes the answer invalid.
 fn is_of_application(place: &str) -> bool {
-    ["/stateInput", "/closeInput", "/output", "/payload", "/writeToLocalAttributes", "/writeToGlobalAttributes"]
-        .iter()
-        .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))
+    [
+        "/stateInput",
+        "/closeInput",
+        "/output",
+        "/payload",
+        "/writeToLocalAttributes",
+        "/writeToGlobalAttributes",
+        "/startProcesses/0/input",
+        "/startProcesses/0/localAttributes",
+        "/startProcesses/0/globalAttributes",
+        "/startProcesses/0/options",
+    ]
+    .iter()
+    .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))
 }
 
 /// Each object with keys of the protocol: its place as a JSON pointer, and as in a warning.
