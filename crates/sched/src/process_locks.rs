@@ -30,9 +30,9 @@ impl NamedLock {
     /// Whether the lock can be granted to the request at this place.
     pub fn admits(&self, mode: LockMode, place: Place) -> bool {
         let is_behind = |first: Option<Place>| first.is_some_and(|first| first < place);
-        !self.granted.is_some_and(|granted| granted.conflicts(mode))
-            && !is_behind(self.first_exclusive)
-            && !(mode == LockMode::Exclusive && is_behind(self.first_shared))
+        let conflicts = self.granted.is_some_and(|granted| granted.conflicts(mode));
+        let overtakes = is_behind(self.first_exclusive) || mode == LockMode::Exclusive && is_behind(self.first_shared);
+        !conflicts && !overtakes
     }
 }
 
