@@ -190,7 +190,7 @@ fn queue() -> impl Strategy<Value = String> {
 }
 
 fn global_queue() -> impl Strategy<Value = String> {
-    name(&["G", "H"], "unlisted")
+    prop_oneof![9 => name(&["G", "H"], "unlisted"), 1 => Just("unlisted".to_owned())]
 }
 
 fn key() -> impl Strategy<Value = Option<String>> {

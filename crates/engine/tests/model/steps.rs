@@ -386,6 +386,7 @@ impl Model {
                 } else {
                     self.note(seq, context);
                     self.go_to(otherwise, context);
+                    self.complete_if_last(context);
                 }
             }
         }
