@@ -72,6 +72,7 @@
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `compensation.rs` | undoes what completed steps did |
 //! | `guards.rs` | guards: states that wait beside others, and may end them |
+//! | `request.rs` | what a state asks to wait for |
 //! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `merge.rs` | how a start is merged into another one |
@@ -92,6 +93,7 @@ mod json;
 mod merge;
 mod options;
 mod replay;
+mod request;
 mod retry;
 mod static_wait;
 mod types;
@@ -110,8 +112,8 @@ pub use json::Json;
 pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
+pub use request::*;
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
-pub use static_wait::MOST_COMMANDS;
 pub use types::*;
