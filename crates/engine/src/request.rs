@@ -99,8 +99,26 @@ struct StoredQueue {
     queue_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    at_least: u32,
-    at_most: u32,
+    /// In place of `at_least` and `at_most`, if both are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at_least: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at_most: Option<u32>,
+}
+
+impl StoredQueue {
+    fn of(command_id: Option<String>, queue_name: String, key: Option<String>, (least, most): (u32, u32)) -> Self {
+        let (count, range) = if least == most { (Some(least), None) } else { (None, Some((least, most))) };
+        let (at_least, at_most) = (range.map(|(least, _)| least), range.map(|(_, most)| most));
+        Self { command_id, queue_name, key, count, at_least, at_most }
+    }
+
+    fn bounds(&self) -> (u32, u32) {
+        let of = |bound: Option<u32>| bound.or(self.count).unwrap_or(1);
+        (of(self.at_least), of(self.at_most))
+    }
 }
 
 impl From<CommandRequest> for StoredRequest {
@@ -127,11 +145,16 @@ impl From<CommandRequest> for StoredRequest {
                     stored.timer_commands.push(StoredTimer { command_id, delay_in_seconds: None, fire_at });
                 }
                 RequestedKind::LocalQueue { queue: queue_name, at_least, at_most } => {
-                    let command = StoredQueue { command_id, queue_name, key: None, at_least, at_most };
+                    let command = StoredQueue::of(command_id, queue_name, None, (at_least, at_most));
                     stored.local_queue_commands.push(command);
                 }
                 RequestedKind::GlobalQueue { queue: queue_name, key, at_least, at_most } => {
-                    stored.global_queue_commands.push(StoredQueue { command_id, queue_name, key, at_least, at_most });
+                    stored.global_queue_commands.push(StoredQueue::of(
+                        command_id,
+                        queue_name,
+                        key,
+                        (at_least, at_most),
+                    ));
                 }
             }
         }
@@ -151,10 +174,13 @@ impl TryFrom<StoredRequest> for CommandRequest {
             };
             Ok(RequestedCommand { command_id, kind })
         };
-        let local = |StoredQueue { command_id, queue_name: queue, at_least, at_most, .. }: StoredQueue| {
+        let local = |command: StoredQueue| {
+            let ((at_least, at_most), StoredQueue { command_id, queue_name: queue, .. }) = (command.bounds(), command);
             RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } }
         };
-        let global = |StoredQueue { command_id, queue_name: queue, key, at_least, at_most }: StoredQueue| {
+        let global = |command: StoredQueue| {
+            let ((at_least, at_most), StoredQueue { command_id, queue_name: queue, key, .. }) =
+                (command.bounds(), command);
             RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } }
         };
         let mut commands = stored.timer_commands.into_iter().map(timer).collect::<Result<Vec<_>, String>>()?;
