@@ -81,7 +81,7 @@ impl Lack {
                 Unloaded::Of(ids) | Unloaded::OneOf(ids) => state::live_of(spi, id, ids.iter().cloned().collect())?,
             };
             match steps {
-                // They end, except those that are loaded.
+                // All of these steps end.
                 Unloaded::Every => state::states_without_inputs(spi, executions, &keys)?,
                 _ => state::states(spi, executions, &keys)?,
             }

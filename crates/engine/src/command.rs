@@ -1,9 +1,8 @@
 //! Everything that an execution can be asked to do: commands, and the answers that they carry.
 
-use crate::static_wait::StoredRequest;
 use crate::types::names;
 use crate::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What happened, or what a caller asks for: the input of [`decide`](crate::decide()).
@@ -338,63 +337,6 @@ impl RpcAnswer {
     pub fn is_read_only(&self) -> bool {
         self.decision.is_none() && self.effects.is_empty()
     }
-}
-
-/// What a state waits for. Commands are in the order of the request: timers, local queues, global queues.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "StoredRequest", into = "StoredRequest")]
-pub struct CommandRequest {
-    pub waiting_type: WaitingType,
-    /// In the order of the request: timers, local queues, global queues.
-    pub commands: Vec<RequestedCommand>,
-    /// Positions in `commands`, for `AnyCombination`.
-    pub combinations: Vec<Vec<u32>>,
-}
-
-/// One command of a request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RequestedCommand {
-    /// The command's name in combinations and results.
-    pub command_id: Option<String>,
-    pub kind: RequestedKind,
-}
-
-impl RequestedCommand {
-    /// Whether the command waits for a time.
-    pub fn is_timer(&self) -> bool {
-        matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::TimerCron(_))
-    }
-}
-
-/// A cron expression and its time zone, as an answer gave them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cron {
-    pub expression: String,
-    /// None: UTC.
-    pub timezone: Option<String>,
-}
-
-/// What a command waits for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RequestedKind {
-    /// A time, counted from the answer.
-    TimerAfter(Duration),
-    TimerAt(Timestamp),
-    /// The first tick after the begin of the wait.
-    TimerCron(Cron),
-    LocalQueue {
-        queue: String,
-        at_least: u32,
-        at_most: u32,
-    },
-    /// Without a key, the command takes messages with any key and without one.
-    GlobalQueue {
-        queue: String,
-        /// Only messages with this key. None: all messages.
-        key: Option<String>,
-        at_least: u32,
-        at_most: u32,
-    },
 }
 
 /// How a thread goes on after `execute`. `Close` ends the thread, and perhaps the process.

@@ -78,7 +78,7 @@ impl Draft<'_> {
         states.filter(|state| state.id.state_id == guard && state.is_waiting_guard()).map(|state| state.seq).collect()
     }
 
-    /// Starts these guards, except those that wait already. Delays of their timers count from `from`.
+    /// Starts these guards, except guards that wait already. Delays of their timers count from `from`.
     pub(crate) fn start_guards(&mut self, guards: &[String], from: Timestamp) {
         for guard in guards {
             let Some(request) = self.context.definition.static_wait(guard, None) else { continue };

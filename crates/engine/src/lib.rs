@@ -72,6 +72,7 @@
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `compensation.rs` | undoes what completed steps did |
 //! | `guards.rs` | guards: states that wait beside others, and may end them |
+//! | `request.rs` | what a state asks to wait for |
 //! | `static_wait.rs` | waits that the options of a state say |
 //! | `definition.rs`, `options.rs` | what is registered for a process type |
 //! | `children.rs`, `family.rs` | processes that an answer starts, and their parent |
@@ -97,6 +98,7 @@ mod merge;
 mod options;
 mod process_locks;
 mod replay;
+mod request;
 mod retry;
 mod static_wait;
 mod types;
@@ -118,8 +120,8 @@ pub use merge::{MergeOptions, MergedInput, MergedStart, merge_start, merged};
 pub use options::*;
 pub use process_locks::{LockMode, MOST_LOCKS, ProcessLocks};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
+pub use request::*;
 pub use retry::{
     FailedAttempt, LONGEST_UNREGISTERED_PAUSE, REGISTERED_WITHIN, REPEATS_AT_ONCE, Retry, next_repeat, next_retry,
 };
-pub use static_wait::MOST_COMMANDS;
 pub use types::*;

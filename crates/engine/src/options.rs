@@ -117,6 +117,7 @@ impl Loading {
 }
 
 /// Options of a state. If a field is absent, the registered option applies, or else the default.
+// Wide because it is an object of the protocol: each field is a key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateConfig {

@@ -61,6 +61,64 @@ fn a_definition_with_everything() {
 }
 
 #[test]
+fn guards_static_waits_and_compensation_are_read_and_stored() {
+    let text = r#"{"states": {
+        "Ship": {"skipWaitUntil": true, "guards": ["Nag"], "compensationStateId": "Return"}, "Return": null,
+        "Nag": {"interrupting": false, "commandRequest": {"waitingType": "AnyOfCompletion",
+            "timerCommands": [{"commandId": "t", "delayInSeconds": 0.1}, {"fireAt": "2030-01-02T03:04:05.000006Z"}],
+            "globalQueueCommands": [{"queueName": "g", "key": "k", "atLeast": 2, "atMost": 3}]}}},
+        "globalQueues": ["g"], "guards": ["Nag"]}"#;
+    let definition = parse_definition(text).unwrap();
+    let nag = definition.static_wait("Nag", None).unwrap();
+    let kinds: Vec<_> = nag.commands.iter().map(|command| &command.kind).collect();
+    assert_eq!(kinds[0], &RequestedKind::TimerAfter(Duration(100_000)));
+    assert_eq!(kinds[1], &RequestedKind::TimerAt(Timestamp(1_893_553_445_000_006)));
+    assert_eq!(definition.guards_of("Ship"), ["Nag"]);
+    assert_eq!(definition.guards, ["Nag"]);
+    let stored = serde_json::to_string(&definition).unwrap();
+    assert_eq!(serde_json::from_str::<Definition>(&stored).unwrap(), definition);
+    assert_eq!(parse_definition(&stored).unwrap().states, definition.states, "it is stored as it is written");
+}
+
+#[test]
+fn what_a_guard_or_a_static_wait_can_not_be() {
+    let cases = [
+        (
+            r#""A": {"commandRequest": {"waitingType": "AnyOfCompletion"}}"#,
+            "states.A.commandRequest.waitingType AnyOfCompletion needs at least one command",
+        ),
+        (
+            r#""A": {"commandRequest": {"waitingType": "EmptyCommand", "timers": []}}"#,
+            "states.A.commandRequest has the unknown key \"timers\"; known are waitingType, timerCommands, localQueueCommands, globalQueueCommands",
+        ),
+        (
+            r#""A": {"skipWaitUntil": true, "commandRequest": {"waitingType": "EmptyCommand"}}"#,
+            "states.A.commandRequest can't be given together with skipWaitUntil",
+        ),
+        (
+            r#""A": {"waitUntilFunction": "f", "commandRequest": {"waitingType": "EmptyCommand"}}"#,
+            "states.A.commandRequest can't be given together with waitUntilFunction",
+        ),
+        (
+            r#""A": {"commandRequest": {"waitingType": "AnyOfCompletion", "globalQueueCommands": [{"queueName": "g"}]}}"#,
+            "states.A.commandRequest names the unknown global queue \"g\"",
+        ),
+        (r#""A": {"guards": "B"}"#, "states.A.guards must be an array"),
+        (r#""A": {"interrupting": 1}"#, "states.A.interrupting must be true or false"),
+        (r#""A": {"compensationStateId": ""}"#, "states.A.compensationStateId is empty"),
+    ];
+    for (states, why) in cases {
+        assert_eq!(parse_definition(&format!("{{\"states\": {{{states}}}}}")).unwrap_err(), why);
+    }
+    let recovery = r#"{"states": {"B": {"skipWaitUntil": true}, "A": {"stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE",
+        "stateFailureProceedStateId": "B", "stateFailureProceedStateConfig": {"commandRequest": {"waitingType": "EmptyCommand"}}}}}}"#;
+    let why = "states.A.stateFailureRecoveryOptions.stateFailureProceedStateConfig.commandRequest can't be given together with skipWaitUntil";
+    assert_eq!(parse_definition(recovery).unwrap_err(), why);
+    let only = "startingStateConfig.guards is only allowed for the states of a definition";
+    assert_eq!(parse_start_options(r#"{"startingStateConfig": {"guards": []}}"#).unwrap_err(), only);
+}
+
+#[test]
 fn everything_is_optional_and_null_is_absent() {
     // By default a process type uses no global queue, and the stored definition shows this.
     let nothing = Definition::default();

@@ -128,7 +128,10 @@ pub fn mutate(random: &mut Random, value: &mut Value) {
 pub fn definition() -> Value {
     json!({
         "startingState": "Start",
-        "states": {"Start": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 2}, "Wait": {"waitUntilApiTimeoutSeconds": 2}},
+        "states": {"Start": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 2}, "Wait": {"waitUntilApiTimeoutSeconds": 2, "guards": ["Guard"], "compensationStateId": "Start"},
+            "Guard": {"interrupting": false, "commandRequest": {"waitingType": "AnyOfCompletion",
+                "timerCommands": [{"delayInSeconds": 1}], "localQueueCommands": [{"queueName": "inbox", "count": 1}]}}},
+        "guards": ["Guard"],
         "globalAttributes": [{"table": "public.counters", "primaryKey": ["id"], "attributes": {"n": "n"}}],
         "localQueues": ["inbox"],
         "globalQueues": ["*"],

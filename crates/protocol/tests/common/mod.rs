@@ -21,7 +21,16 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         "waitUntilLoadGlobalAttributes": {"policy": "NONE"}, "executeLoadGlobalAttributes": {"policy": "ALL"},
         "waitUntilLoadLocalAttributes": {"policy": "PARTIAL", "names": ["l"]},
         "executeLoadLocalAttributes": {"policy": "NONE"},
+        "commandRequest": {"waitingType": "AnyOfCombination",
+            "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"}],
+            "localQueueCommands": [{"commandId": "q", "queueName": "q", "atLeast": 1, "atMost": 2}],
+            "combinations": [["t"], ["q", "u"]]},
     });
+    let mut guarded = options.clone();
+    guarded["guards"] = json!(["G"]);
+    guarded["compensationStateId"] = json!("B");
+    let guard = json!({"interrupting": false, "commandRequest": {"waitingType": "AnyOfCompletion",
+        "localQueueCommands": [{"queueName": "q", "count": 1}]}});
     let mut wait_until = json!({"commandRequest": {"waitingType": "AnyOfCombination",
         "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"},
             {"commandId": "c", "cron": "*/5 8-18 1,15 jan-jun mon", "timezone": "Europe/Berlin"}],
@@ -43,7 +52,7 @@ pub fn documents() -> Vec<(Decoder, Value)> {
             "timeoutSeconds": 5, "startAt": "2030-01-01T00:00:00Z", "options": {"shardKey": "s", "priority": 1},
             "onClose": "q", "whenParentCloses": "LEAVE"}]);
     }
-    let definition = json!({"startingState": "A", "states": {"A": options, "B": null},
+    let definition = json!({"startingState": "A", "states": {"A": guarded, "B": null, "G": guard}, "guards": ["G"],
         "globalAttributes": [{"table": "t", "primaryKey": ["a", "b"], "attributes": {"g": "c"}}],
         "localAttributes": ["l"], "localQueues": ["q"],
         "rpcs": {"r": {"timeoutSeconds": 1, "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["g"]}}},
