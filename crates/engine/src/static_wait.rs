@@ -64,12 +64,12 @@ impl StateConfig {
     /// Checks that each cron timer of a static wait has a next tick.
     pub fn check_ticks(&self, next_tick: NextTick, now: Timestamp) -> Result<(), UnknownName> {
         let commands = self.command_request.iter().flat_map(|request| &request.commands);
-        let crons = commands.filter_map(|command| match &command.kind {
+        let mut crons = commands.filter_map(|command| match &command.kind {
             RequestedKind::TimerCron(cron) => Some(cron),
             _ => None,
         });
         let within = |UnknownName { at, what }| UnknownName { at: format!("commandRequest.timerCommands.{at}"), what };
-        let checked: Result<(), _> = crons.map(|cron| next_tick(cron, now).map(drop).map_err(within)).collect();
+        let checked = crons.try_for_each(|cron| next_tick(cron, now).map(drop).map_err(within));
         let recovery = self.state_failure_recovery_options.as_ref();
         let next = recovery.and_then(|recovery| recovery.state_failure_proceed_state_config.as_ref());
         checked.and_then(|()| next.map_or(Ok(()), |options| options.check_ticks(next_tick, now)))

@@ -1,9 +1,9 @@
 //! Children: how answers name the processes to start, and how `xdb.start_processes` gets them.
 
 use crate::definition::start_options;
-use crate::fields::{Fault, Object, Parsed, UnknownKeys, map, name, payload, quote, seconds, string, word};
+use crate::fields::{Fault, Object, Parsed, UnknownKeys, map, moment, name, payload, quote, seconds, string, word};
+use crate::object;
 use crate::payload::check_payload;
-use crate::{object, parse_moment};
 use xdb_engine::{ChildStart, Duration, IdReusePolicy, Json, WhenParentCloses};
 
 /// The most children of one answer.
@@ -58,7 +58,7 @@ pub(crate) fn child(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<
             .optional("idReusePolicy", |text| word(text, IdReusePolicy::WORDS, IdReusePolicy::parse))?
             .unwrap_or(IdReusePolicy::AllowIfNoRunning),
         timeout: object.optional("timeoutSeconds", seconds)?.map(Duration::from_seconds),
-        start_at: object.optional("startAt", |text| parse_moment(&string(text)?).map_err(Fault::new))?,
+        start_at: object.optional("startAt", moment)?,
         on_close: object.optional("onClose", name)?,
         when_parent_closes: object
             .optional("whenParentCloses", |text| word(text, WhenParentCloses::WORDS, WhenParentCloses::parse))?

@@ -1,9 +1,9 @@
 //! Reads state options, in definitions, start options and state movements.
 
-use crate::answer::command_request;
 use crate::fields::{
     Fault, Object, Parsed, UnknownKeys, boolean, list, name, number, seconds, whole, word, wrong_number,
 };
+use crate::wait::command_request;
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
 /// Options may contain the options of the state to proceed to, and so on. Stored options are read again by a reader

@@ -4,7 +4,9 @@ use crate::payload::check_payload;
 use crate::unknown::{Step, Unknown};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
-use xdb_engine::Json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use xdb_engine::{Json, Timestamp};
 
 /// Longest name of a state, queue, attribute, command or message, in bytes. Two such names fit into an index entry.
 pub const MAX_NAME_BYTES: usize = 1024;
@@ -195,6 +197,19 @@ pub(crate) fn string(text: &str) -> Parsed<String> {
         return Err(Fault::new("must be a string"));
     }
     serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))
+}
+
+pub(crate) fn moment(text: &str) -> Parsed<Timestamp> {
+    parse_moment(&string(text)?).map_err(Fault::new)
+}
+
+/// A moment in RFC 3339, rounded up to microseconds, so that a timer never fires early. The error is a predicate.
+pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    let parsed = OffsetDateTime::parse(text, &Rfc3339)
+        .map_err(|error| format!("{} is not a time in RFC 3339: {error}", quote(text)))?;
+    let microseconds = parsed.unix_timestamp_nanos().div_euclid(1000);
+    let rounding = i128::from(parsed.unix_timestamp_nanos().rem_euclid(1000) > 0);
+    i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| "is too far away".to_owned())
 }
 
 /// A name: not empty, at most [`MAX_NAME_BYTES`] long, without NUL.

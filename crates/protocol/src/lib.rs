@@ -24,6 +24,7 @@
 //! | `scan.rs`, `payload.rs` | checks the JSON grammar and depth; what a payload is |
 //! | `fields.rs`, `unknown.rs` | read objects, with places in errors; record unknown keys |
 //! | `config.rs`, `functions.rs`, `merge.rs` | read parts of documents: options of states, function calls, merges |
+//! | `wait.rs` | reads what a state asks to wait for |
 //! | `children.rs` | reads the starts in an answer, and writes them for `xdb.start_processes` |
 //! | `cron.rs` | when a cron expression has its next tick |
 //! | `definition.rs`, `answer.rs` | read whole documents |
@@ -46,11 +47,12 @@ mod request;
 mod scan;
 mod start;
 mod unknown;
+mod wait;
 
 pub use answer::{
     AnswerLimits, Executed, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
-    decode_wait_until, invalid_answer, parse_moment, rejected_answer, retry_after_seconds, unlisted_state,
-    unregistered, with_warnings,
+    decode_wait_until, invalid_answer, rejected_answer, retry_after_seconds, unlisted_state, unregistered,
+    with_warnings,
 };
 pub use children::{MAX_CHILDREN, bulk_start};
 pub use cron::next_tick;
@@ -58,7 +60,7 @@ pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, check_tables, is_traceparent,
     not_a_traceparent, parse_definition, parse_start_options,
 };
-pub use fields::MAX_NAME_BYTES;
+pub use fields::{MAX_NAME_BYTES, parse_moment};
 pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
