@@ -50,6 +50,7 @@ fn cron_ticks_once_each_night_of_a_year_across_both_changes_of_the_clock() {
     let app = application(App::alone("cron_year", ClusterOptions::default()));
     let mut db = app.db();
     schedule(&mut db, "nightly", "30 2 * * *", "night-{time}");
+    wait_until("it waits", 20, || waits_beyond(&mut db, "nightly", "0"));
     let days = 366;
     for day in 1..=days {
         app.cluster().set("xdb.now", &format!("{day} days"));
