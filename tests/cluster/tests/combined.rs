@@ -58,7 +58,7 @@ fn children_take_their_locks_one_after_the_other_while_the_parent_waits_for_them
                 json!({"processType": "child", "processId": format!("child-{n}"), "onClose": "ended",
                     "options": {"locks": ["printer"]}})
             };
-            next("Join", json!(null)).starting(&(0..10).map(child).collect::<Vec<_>>())
+            next("Join", json!(null)).starting((0..10).map(child).collect())
         }
         ("p", _) => force_complete(json!(call.messages("m").len())),
         _ => force_complete(json!(call.process_id())),
