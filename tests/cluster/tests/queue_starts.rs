@@ -62,3 +62,30 @@ fn a_message_start_event_starts_one_process_for_each_message() {
     db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE process_type = 'Orders'");
     app.done(AFTER_A_CRASH);
 }
+
+/// "One instance per correlation key; the next message waits for its end": the orders of a key run in the order of their
+/// messages.
+#[test]
+fn a_message_start_event_waits_for_the_end_of_the_process_with_its_key() {
+    let app = application(App::alone("queue_starts_keys", ClusterOptions::default()));
+    let mut db = app.db();
+    // The first order of each key takes long.
+    app.superuser().run(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN IF NEW.number::int < 5 THEN PERFORM pg_sleep(0.1); END IF; RETURN NEW; END $$;
+         CREATE TRIGGER slow BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION public.slow()",
+    );
+    db.start("orders", "Orders").go();
+    db.run(
+        "SELECT xdb.publish_global('orders', jsonb_build_object('number', n, 'customer', 'c' || n % 5), key => 'c' || n % 5)
+         FROM generate_series(0, 299) AS n",
+    );
+    app.kill_scheduler();
+    let mut db = app.db();
+    wait_until("all orders are written", 60, || db.count("public.orders") == 300);
+    let in_order = "SELECT count(*) FROM (SELECT number::int < lag(number::int) OVER (PARTITION BY customer ORDER BY taken_at)
+        AS overtaken FROM public.orders) AS o WHERE overtaken";
+    assert_eq!(db.one::<i64>(in_order), 0);
+    db.run("SELECT xdb.stop_process('orders')");
+    app.done(AFTER_A_CRASH);
+}
