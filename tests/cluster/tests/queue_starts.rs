@@ -83,7 +83,8 @@ fn a_message_start_event_waits_for_the_end_of_the_process_with_its_key() {
     app.kill_scheduler();
     let mut db = app.db();
     wait_until("all orders are written", 60, || db.count("public.orders") == 300);
-    let in_order = "SELECT count(*) FROM (SELECT number::int < lag(number::int) OVER (PARTITION BY customer ORDER BY taken_at)
+    let in_order =
+        "SELECT count(*) FROM (SELECT number::int < lag(number::int) OVER (PARTITION BY customer ORDER BY taken_at)
         AS overtaken FROM public.orders) AS o WHERE overtaken";
     assert_eq!(db.one::<i64>(in_order), 0);
     db.run("SELECT xdb.stop_process('orders')");
