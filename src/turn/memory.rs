@@ -107,7 +107,7 @@ impl Memory {
             tables: KnownTables::default(),
             matching: Matching::default(),
             locks: AttributeLocks::default(),
-            to_judge: ToJudge::default(),
+            to_judge: ToJudge::at_start(role),
             scans: Scans::default(),
             seen: LastTurn {
                 paused: false,

@@ -14,6 +14,7 @@
 //! Limitations: a turn looks at 1,000 noted rows, and at 1,000 requests that share freed locks.
 
 use super::next::{Next, Why};
+use super::role::Role;
 use super::scans::poll_interval;
 use super::types::Turn;
 use crate::pg::catch::Result;
@@ -29,7 +30,7 @@ const ROUNDS: usize = 3;
 
 /// Locks that a later turn has to judge, although no row says so. A turn takes the value of the turn before, and gives
 /// a new one. It counts once the turn has committed.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ToJudge {
     /// A scheduler that starts judges all locks, in the order of their names. The last name so far; None: all names.
     walk: Option<String>,
@@ -38,12 +39,6 @@ pub struct ToJudge {
     /// Locks with requests that another transaction had locked, and when to judge them again.
     locked: BTreeSet<String>,
     again_at: Option<Instant>,
-}
-
-impl Default for ToJudge {
-    fn default() -> Self {
-        Self { walk: Some(String::new()), shared_after: BTreeMap::new(), locked: BTreeSet::new(), again_at: None }
-    }
 }
 
 /// What a turn has to judge.
@@ -63,6 +58,11 @@ impl Judged {
 }
 
 impl ToJudge {
+    /// What a process has to judge when it starts. Only the scheduler judges.
+    pub fn at_start(role: Role) -> Self {
+        Self { walk: role.judges_process_locks().then(String::new), ..Self::default() }
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         self.walk.is_some() || !self.shared_after.is_empty() || self.again_at.is_some_and(|at| at <= now)
     }
@@ -97,7 +97,7 @@ pub struct Granted {
 /// Grants what can be granted. `noted`: rows of the table say that there is something to judge.
 pub fn grant(turn: &Turn, before: &ToJudge, noted: bool, now: Timestamp) -> Result<Granted> {
     let mut granted = Granted::default();
-    if !turn.scope.gather || turn.paused || !(noted || before.is_due(turn.began_at)) {
+    if !turn.role.judges_process_locks() || !turn.scope.gather || turn.paused || !(noted || before.is_due(turn.began_at)) {
         return Ok(granted);
     }
     let (judged, mut left) = collect(turn, before, noted, now, &mut granted)?;

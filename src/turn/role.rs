@@ -142,6 +142,11 @@ impl Role {
         self.is_scheduler()
     }
 
+    /// Whether processes get their locks. One process alone may do that.
+    pub fn judges_process_locks(self) -> bool {
+        self.is_scheduler()
+    }
+
     /// Whether locks on attributes are granted. They keep calls from conflicting. Correctness depends on the optimistic
     /// check alone.
     pub fn grants_locks(self) -> bool {

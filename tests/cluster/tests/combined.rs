@@ -95,7 +95,8 @@ fn a_static_wait_may_have_a_cron_timer() {
     let definition = |zone: &str| Definition::starting_with("Tick").waiting_step_with("Tick", tick(zone)).step("Odd");
     let mut db = app.db();
     app.register("tick", &definition("Europe/Berlin"));
-    let error = db
+    let error = app
+        .superuser()
         .try_run(&format!(
             "SELECT xdb.register_process_type('odd', 'stub', {})",
             literal(&definition("Mars/Olympus").json().to_string())
