@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use xdb_engine::*;
 
 /// Executions that this transaction has locked, by id.
-type Executions = BTreeMap<ExecutionId, Loaded>;
+type LockedExecutions = BTreeMap<ExecutionId, Loaded>;
 
 /// What a decision depends on that is not loaded.
 pub struct Lack {
@@ -26,12 +26,12 @@ pub struct Lack {
 
 /// Decides about a command, without applying the decision. `load` loads what the decision lacks: see [`Lack::load`].
 pub fn decide(
-    executions: &mut Executions,
+    executions: &mut LockedExecutions,
     id: ExecutionId,
     command: &Command,
     (now, jitter): (Timestamp, f64),
     offered: &[GlobalMessage],
-    mut load: impl FnMut(&mut Executions, Lack) -> Result<()>,
+    mut load: impl FnMut(&mut LockedExecutions, Lack) -> Result<()>,
 ) -> Result<std::result::Result<Vec<Event>, Rejection>> {
     let mut one_is_too_few = false;
     for _ in 0..MOST_ROUNDS {
@@ -55,7 +55,7 @@ const MOST_ROUNDS: usize = 100;
 /// Decides about a command of the execution itself or of a caller, in a transaction that uses the system tables.
 pub fn decide_with_tables(
     spi: &Spi,
-    executions: &mut Executions,
+    executions: &mut LockedExecutions,
     id: ExecutionId,
     command: &Command,
     (now, jitter): (Timestamp, f64),
@@ -68,7 +68,7 @@ pub fn decide_with_tables(
 }
 
 impl Lack {
-    pub fn load(self, spi: &Spi, executions: &mut Executions, command: &Command) -> Result<()> {
+    pub fn load(self, spi: &Spi, executions: &mut LockedExecutions, command: &Command) -> Result<()> {
         let Self { id, one_is_too_few, steps, queues } = self;
         if let (Some(steps), Some(entry)) = (steps, executions.get(&id)) {
             let keys = match &steps {

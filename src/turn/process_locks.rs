@@ -97,7 +97,11 @@ pub struct Granted {
 /// Grants what can be granted. `noted`: rows of the table say that there is something to judge.
 pub fn grant(turn: &Turn, before: &ToJudge, noted: bool, now: Timestamp) -> Result<Granted> {
     let mut granted = Granted::default();
-    if !turn.role.judges_process_locks() || !turn.scope.gather || turn.paused || !(noted || before.is_due(turn.began_at)) {
+    if !turn.role.judges_process_locks()
+        || !turn.scope.gather
+        || turn.paused
+        || !(noted || before.is_due(turn.began_at))
+    {
         return Ok(granted);
     }
     let (judged, mut left) = collect(turn, before, noted, now, &mut granted)?;
