@@ -163,7 +163,7 @@ def test_the_simulator_is_a_client_except_as_documented() -> None:
     client, simulator = methods(xdb.Client), methods(Simulator)
     missing = sorted(client.keys() - simulator.keys())
     page = " ".join((Path(__file__).parents[3] / "docs" / "python-testing.md").read_text(encoding="utf-8").split())
-    assert missing == ["list", "retry_now_many", "skip_timer_many", "start_many", "stop_many", "wait_for_state"]
+    assert missing == ["list", "retry_now_many", "schedule", "skip_timer_many", "start_many", "stop_many", "wait_for_state"]
     assert f"except {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
     assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
     for name in client.keys() & simulator.keys() - {"check"}:

@@ -42,7 +42,7 @@ class Order(xdb.Process):
     paid = xdb.Queue[str]()
     parcels = xdb.GlobalQueue[str]("parcels")
 
-    @xdb.state(start=True, wait=paid)
+    @xdb.state(start=True, wait=lambda self: self.paid)
     def pay(self, hint: str | None) -> xdb.Decision:
         return xdb.complete("paid")
 
@@ -67,7 +67,7 @@ class Idle(xdb.Process):
 
     paid = xdb.Queue[str]()
 
-    @xdb.state(start=True, wait=paid)
+    @xdb.state(start=True, wait=lambda self: self.paid)
     def rest(self) -> xdb.Decision:
         return xdb.complete()
 
