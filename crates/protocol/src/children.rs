@@ -30,14 +30,7 @@ pub(crate) fn children<'a>(
     object: &mut Object<'a>,
     read: impl FnMut(&'a str) -> Parsed<ChildStart>,
 ) -> Parsed<Vec<ChildStart>> {
-    let children = object.list_of("startProcesses", read)?;
-    match children.len() {
-        too_many if too_many > MAX_CHILDREN => {
-            let what = format!("has {too_many} entries; at most {MAX_CHILDREN} are allowed");
-            Err(Fault::new(what).at("startProcesses"))
-        }
-        _ => Ok(children),
-    }
+    object.list_of_at_most(MAX_CHILDREN, "startProcesses", read)
 }
 
 pub(crate) fn child(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<ChildStart> {

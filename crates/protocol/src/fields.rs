@@ -151,6 +151,20 @@ impl<'a> Object<'a> {
         Ok(self.optional(key, |text| list(text, read_one))?.unwrap_or_default())
     }
 
+    /// Like [`list_of`](Self::list_of), with at most this many elements.
+    pub fn list_of_at_most<T>(
+        &mut self,
+        most: usize,
+        key: &'static str,
+        read: impl FnMut(&'a str) -> Parsed<T>,
+    ) -> Parsed<Vec<T>> {
+        let items = self.list_of(key, read)?;
+        match items.len() > most {
+            true => Err(Fault::new(format!("has {} entries; at most {most} are allowed", items.len())).at(key)),
+            false => Ok(items),
+        }
+    }
+
     /// Reads an object with free keys. An absent object is empty.
     pub fn map_of<T>(
         &mut self,

@@ -1,6 +1,6 @@
 //! Functions of the database: how definitions name them, and how answers and starts call them.
 
-use crate::fields::{Fault, Object, Parsed, name, payload};
+use crate::fields::{Object, Parsed, name, payload};
 use std::collections::BTreeMap;
 use xdb_engine::FunctionCall;
 
@@ -15,14 +15,7 @@ pub(crate) fn function_calls<'a>(
     object: &mut Object<'a>,
     read: impl FnMut(&'a str) -> Parsed<FunctionCall>,
 ) -> Parsed<Vec<FunctionCall>> {
-    let calls = object.list_of("callFunctions", read)?;
-    match calls.len() {
-        too_many if too_many > MAX_FUNCTION_CALLS => {
-            let what = format!("has {too_many} entries; at most {MAX_FUNCTION_CALLS} are allowed");
-            Err(Fault::new(what).at("callFunctions"))
-        }
-        _ => Ok(calls),
-    }
+    object.list_of_at_most(MAX_FUNCTION_CALLS, "callFunctions", read)
 }
 
 pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<FunctionCall> {
