@@ -286,7 +286,7 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    fn under(mut self, key: &str) -> Self {
+    pub(crate) fn under(mut self, key: &str) -> Self {
         self.at = format!("{key}.{}", self.at);
         self
     }

@@ -32,8 +32,8 @@ impl Definition {
     /// Checks that each cron timer of its static waits has a next tick. The error says where, and what is wrong.
     pub fn check_ticks(&self, next_tick: NextTick, now: Timestamp) -> Result<(), String> {
         self.states.iter().try_for_each(|(state_id, options)| {
-            let checked = options.check_ticks(next_tick, now);
-            checked.map_err(|UnknownName { at, what }| format!("states.{state_id}.{at} {what}"))
+            let checked = options.check_ticks(next_tick, now).map_err(|wrong| wrong.under(state_id).under("states"));
+            checked.map_err(|UnknownName { at, what }| format!("{at} {what}"))
         })
     }
 
@@ -68,11 +68,16 @@ impl StateConfig {
             RequestedKind::TimerCron(cron) => Some(cron),
             _ => None,
         });
-        let within = |UnknownName { at, what }| UnknownName { at: format!("commandRequest.timerCommands.{at}"), what };
-        let checked = crons.try_for_each(|cron| next_tick(cron, now).map(drop).map_err(within));
+        crons.try_for_each(|cron| {
+            next_tick(cron, now).map(drop).map_err(|wrong| wrong.under("commandRequest.timerCommands"))
+        })?;
         let recovery = self.state_failure_recovery_options.as_ref();
-        let next = recovery.and_then(|recovery| recovery.state_failure_proceed_state_config.as_ref());
-        checked.and_then(|()| next.map_or(Ok(()), |options| options.check_ticks(next_tick, now)))
+        match recovery.and_then(|recovery| recovery.state_failure_proceed_state_config.as_ref()) {
+            Some(options) => options
+                .check_ticks(next_tick, now)
+                .map_err(|wrong| wrong.under("stateFailureRecoveryOptions.stateFailureProceedStateConfig")),
+            None => Ok(()),
+        }
     }
 }
 
