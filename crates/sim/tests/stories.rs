@@ -440,7 +440,7 @@ fn a_message_without_time_to_live_is_taken_at_once_or_never() {
     sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "ttl": 0}));
     sim.start("p");
     sim.answered(global(json!(null), 1));
-    assert!(sim.calls().is_empty(), "nobody waited for the message");
+    assert!(sim.calls().is_empty(), "no step waited for the message");
     sim.ask("publish_global", json!({"queue_name": "g", "message": 2, "ttl": 0}));
     let call = sim.call();
     assert_eq!(call["body"]["commandResults"]["globalQueueResults"][0]["messages"][0]["payload"], 2);

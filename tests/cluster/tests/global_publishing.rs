@@ -190,7 +190,7 @@ fn a_message_expires_after_its_ttl_unless_it_is_consumed() {
 fn a_message_with_ttl_zero_is_taken_at_once_or_never() {
     let (app, worker) = application("global_now", None);
     let mut db = app.db();
-    // Nobody waits: it goes.
+    // No step waits: it goes.
     db.run("SELECT xdb.publish_global('jobs', '1', ttl => '0')");
     wait_until("it is deleted", 10, || left(&app) == 0);
     db.start("t1", "take").go();

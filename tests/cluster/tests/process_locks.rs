@@ -60,6 +60,14 @@ fn are_sound(db: &mut Db) {
     assert_eq!(db.all::<String>(sql), [""; 0]);
 }
 
+/// `a` holds the lock `name`, `b` and then `c` wait for it, and the engine has judged that.
+fn a_holds_and_b_and_c_wait(db: &mut Db) {
+    start(db, "a", json!(["name"]));
+    wait_for_holders(db, "name", &["a"]);
+    ["b", "c"].iter().for_each(|id| start(db, id, json!(["name"])));
+    turns_pass(db, "other");
+}
+
 /// Nothing is left once all have closed.
 fn all_released(app: &App) {
     wait_until("no lock is left", 10, || app.superuser().count("xdb.process_lock") == 0);
@@ -252,11 +260,7 @@ fn names_in_opposite_orders_and_mixed_modes_never_deadlock() {
 fn an_open_stop_of_a_waiting_process_does_not_stop_the_queue() {
     let (app, _worker) = application("lock_open_stop", ClusterOptions::default());
     let mut db = app.db();
-    start(&mut db, "a", json!(["name"]));
-    wait_for_holders(&mut db, "name", &["a"]);
-    start(&mut db, "b", json!(["name"]));
-    start(&mut db, "c", json!(["name"]));
-    turns_pass(&mut db, "other");
+    a_holds_and_b_and_c_wait(&mut db);
     let mut stopper = app.db();
     stopper.run("BEGIN; SELECT xdb.stop_process('b')");
     ends(&mut db, "a");
@@ -273,7 +277,7 @@ fn an_open_stop_of_a_waiting_process_does_not_stop_the_queue() {
     stopper.run("COMMIT");
     wait_for_holders(&mut db, "name", &["d"]);
     ends(&mut db, "d");
-    // The same if nobody else waits, and the stop of the only request is rolled back.
+    // The same if no other process waits, and the stop of the only request is rolled back.
     start(&mut db, "e", json!(["name"]));
     wait_for_holders(&mut db, "name", &["e"]);
     start(&mut db, "f", json!(["name"]));
@@ -395,11 +399,7 @@ fn an_rpc_waits_for_the_locks_of_its_process_and_then_fails() {
 fn a_paused_process_and_type_keep_their_place_and_their_locks() {
     let (app, worker) = application("lock_pause", ClusterOptions::default());
     let mut db = app.db();
-    start(&mut db, "a", json!(["name"]));
-    wait_for_holders(&mut db, "name", &["a"]);
-    start(&mut db, "b", json!(["name"]));
-    start(&mut db, "c", json!(["name"]));
-    turns_pass(&mut db, "other");
+    a_holds_and_b_and_c_wait(&mut db);
     // The end of a pause does not resume the call of a process that waits for its lock.
     db.run("SELECT xdb.pause_process('b'); SELECT xdb.resume_process('b'); SELECT xdb.pause_process('b')");
     let mut boss = app.session("boss");
@@ -484,10 +484,7 @@ fn a_first_step_that_is_moved_waits_for_the_locks_too() {
 fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
     let (app, worker) = application("lock_crash", ClusterOptions::default());
     let mut db = app.db();
-    start(&mut db, "a", json!(["name"]));
-    wait_for_holders(&mut db, "name", &["a"]);
-    ["b", "c"].iter().for_each(|id| start(&mut db, id, json!(["name"])));
-    turns_pass(&mut db, "other");
+    a_holds_and_b_and_c_wait(&mut db);
     app.kill_scheduler();
     let mut db = app.db();
     turns_pass(&mut db, "another");
