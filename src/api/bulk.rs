@@ -28,7 +28,7 @@ use xdb_protocol::{GivenStart, StartRequest};
 const WRITTEN_AT_ONCE: usize = 1000;
 
 /// Memory for many small parts of starts, in bytes for each byte of the argument.
-const TAKEN: usize = 20;
+const TAKEN: usize = 24;
 
 /// The keys of an object: the parameters of `start_process`.
 const KEYS: [&str; 10] = [
