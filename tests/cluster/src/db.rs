@@ -149,7 +149,7 @@ impl Db {
     /// The one value of a query's one row.
     pub fn one<T: FromSqlOwned>(&mut self, sql: &str) -> T {
         match self.client.query_one(sql, &[]) {
-            Ok(row) => row.get(0),
+            Ok(row) => row.try_get(0).unwrap_or_else(|error| panic!("{sql}\n{error:?}")),
             Err(error) => panic!("{sql}\n{:?}", SqlError::from(error)),
         }
     }

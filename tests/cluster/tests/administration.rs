@@ -112,8 +112,8 @@ fn the_next_turn_is_shown_and_logged_with_its_reason() {
     let (mut db, mut superuser) = (app.db(), app.superuser());
     let mut shows = |why: &str, minutes: u32| {
         let next = format!(
-            "SELECT next_turn_why = '{why}' AND next_turn_at BETWEEN clock_timestamp() + interval '{} minutes'
-                    AND clock_timestamp() + interval '{minutes} minutes' FROM xdb.status()",
+            "SELECT (next_turn_why = '{why}' AND next_turn_at BETWEEN clock_timestamp() + interval '{} minutes'
+                    AND clock_timestamp() + interval '{minutes} minutes') IS TRUE FROM xdb.status()",
             minutes - 1
         );
         wait_until(&format!("the next turn is for {why}"), 10, || superuser.one::<bool>(&next));
