@@ -10,6 +10,7 @@ mod w13_many_open;
 mod w14_functions;
 mod w15_pull;
 mod w16_pull_idle;
+mod w17_children;
 mod w18_schedules;
 mod w19_locks;
 mod w1_chain;
@@ -51,6 +52,7 @@ pub const WORKLOADS: &[Workload] = &[
     w14_functions::WORKLOAD,
     w15_pull::WORKLOAD,
     w16_pull_idle::WORKLOAD,
+    w17_children::WORKLOAD,
     w18_schedules::WORKLOAD,
     w19_locks::WORKLOAD,
     growth::WORKLOAD,
