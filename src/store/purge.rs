@@ -19,12 +19,12 @@ table! {
     }
 }
 
-/// Tables with rows of an execution, besides `process_execution` and `latest_execution`.
-const TABLES: [&str; 12] = [
+/// Tables with rows of an execution, besides `process_execution` and `latest_execution`. The scheduler deletes rows of
+/// `process_lock`: they tell it that the locks are free.
+const TABLES: [&str; 11] = [
     "history_event",
     "state_execution",
     "local_attribute",
-    "process_lock",
     "rpc_answer",
     "message_key",
     "queue_message",

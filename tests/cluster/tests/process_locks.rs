@@ -507,7 +507,7 @@ fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
 }
 
 #[test]
-fn purging_deletes_locks_and_check_process_finds_wrong_ones() {
+fn check_process_finds_wrong_locks() {
     let (app, _worker) = application("lock_check", ClusterOptions::default());
     let mut db = app.db();
     start(&mut db, "a", json!(["name", share("system")]));
@@ -543,9 +543,25 @@ fn purging_deletes_locks_and_check_process_finds_wrong_ones() {
     db.run("SELECT xdb.stop_process('a')");
     assert_eq!(superuser.count("xdb.process_lock WHERE status = 'RELEASED'"), 2);
     assert_eq!(db.count("xdb.locks"), 0);
-    superuser.run("SELECT xdb.purge('0 s')");
-    assert_eq!(superuser.count("xdb.process_lock"), 0);
     app.resume();
+    all_released(&app);
+    app.done(&[]);
+}
+
+/// The rows of a closed process say that its locks are free.
+#[test]
+fn a_purge_leaves_released_locks_to_the_scheduler_which_grants_them_to_others() {
+    let (app, _worker) = application("lock_purge", ClusterOptions::default());
+    let mut db = app.db();
+    a_holds_and_b_and_c_wait(&mut db);
+    app.pause();
+    db.run("SELECT xdb.stop_process('a')");
+    app.superuser().run("SELECT xdb.purge('0 s')");
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'a'"), 0);
+    app.resume();
+    wait_for_holders(&mut db, "name", &["b"]);
+    ["b", "c"].iter().for_each(|id| ends(&mut db, id));
+    all_released(&app);
     app.done(&[]);
 }
 
