@@ -103,6 +103,10 @@ statements! {
             WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status <> 'RELEASED') \
         SELECT n.execution_id, n.name, n.mode, n.status = 'RELEASED' AS is_released, n.judge_at < n.due_at AS has_moved, \
             n.due_at <= $1 AS is_due FROM noted n") => pub fn notes(now: Timestamp) -> Vec<Noted>;
+    /// Notes requests that are not due any more, because the clock was set back or is that of another server.
+    NOTE_AGAIN = "UPDATE xdb.process_lock SET judge_at = due_at \
+            WHERE name = ANY ($1) AND status = 'WAITING' AND judge_at IS NULL AND due_at > $2"
+        => pub fn note_again(names: Vec<String>, now: Timestamp) -> ();
     WAITED_FOR = format!("WITH RECURSIVE names (name) AS ( \
             (SELECT l.name FROM xdb.process_lock l WHERE l.name > $1 ORDER BY l.name LIMIT 1) \
             UNION ALL SELECT (SELECT l.name FROM xdb.process_lock l WHERE l.name > n.name ORDER BY l.name LIMIT 1) \

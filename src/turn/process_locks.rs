@@ -32,13 +32,16 @@ const ROUNDS: usize = 3;
 /// a new one. It counts once the turn has committed.
 #[derive(Clone, Default)]
 pub struct ToJudge {
-    /// A scheduler that starts judges all locks, in the order of their names. The last name so far; None: all names.
+    /// A scheduler that starts judges all locks, in the order of their names, and so does one whose clock was set back.
+    /// The last name so far; None: all names.
     walk: Option<String>,
     /// Locks with more shared requests than one turn reads, and the last one that was read.
     shared_after: BTreeMap<String, Place>,
     /// Locks with requests that another transaction had locked, and when to judge them again.
     locked: BTreeSet<String>,
     again_at: Option<Instant>,
+    /// When locks were judged last, by the clock of processes.
+    judged_at: Timestamp,
 }
 
 /// What a turn has to judge.
@@ -126,14 +129,17 @@ fn collect(
     granted: &mut Granted,
 ) -> Result<(Judged, ToJudge)> {
     let mut judged = Judged::default();
-    let mut after = ToJudge { shared_after: BTreeMap::new(), ..before.clone() };
+    let mut after = ToJudge { shared_after: BTreeMap::new(), judged_at: now, ..before.clone() };
     before.shared_after.iter().for_each(|(name, place)| judged.free(name.clone(), Some(*place)));
     if before.again_at.is_some_and(|at| at <= turn.began_at) {
         std::mem::take(&mut after.locked).into_iter().for_each(|name| judged.free(name, Some(FIRST)));
         after.again_at = None;
     }
-    if let Some(last) = &before.walk {
+    // After the clock was set back, too.
+    let walk = if now < before.judged_at { Some("") } else { before.walk.as_deref() };
+    if let Some(last) = walk {
         let names = process_lock::names_after(turn.spi, last)?;
+        process_lock::note_again(turn.spi, names.clone(), now)?;
         after.walk = names.last().filter(|_| process_lock::may_have_more(names.len())).cloned();
         names.into_iter().for_each(|name| judged.free(name, Some(FIRST)));
     }

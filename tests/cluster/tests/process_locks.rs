@@ -565,6 +565,37 @@ fn a_purge_leaves_released_locks_to_the_scheduler_which_grants_them_to_others() 
     app.done(&[]);
 }
 
+/// `b` was due before the clock was set back, or before a server with another clock took over.
+#[test]
+fn a_request_that_is_not_due_any_more_is_granted_when_it_is_due_again() {
+    for restarts in [false, true] {
+        let (app, _worker) = application("lock_clock_back", ClusterOptions::default());
+        app.cluster().set("xdb.now", "1 hour");
+        let mut db = app.db();
+        start(&mut db, "a", json!(["name"]));
+        wait_for_holders(&mut db, "name", &["a"]);
+        start(&mut db, "b", json!(["name"]));
+        turns_pass(&mut db, "other");
+        app.cluster().set("xdb.now", "0");
+        if restarts {
+            app.kill_scheduler();
+            db = app.db();
+        }
+        turns_pass(&mut db, "another");
+        start(&mut db, "c", json!([share("name")]));
+        db.run("SELECT xdb.stop_process('a')");
+        wait_for_holders(&mut db, "name", &["c"]);
+        ends(&mut db, "c");
+        turns_pass(&mut db, "third");
+        assert_eq!(holders(&mut db, "name"), [""; 0], "b is not due");
+        app.cluster().set("xdb.now", "1 hour");
+        wait_for_holders(&mut db, "name", &["b"]);
+        ends(&mut db, "b");
+        all_released(&app);
+        app.done(&[]);
+    }
+}
+
 #[test]
 fn a_bulk_start_and_a_process_without_states_take_locks_too() {
     let (app, _worker) = application("lock_bulk", ClusterOptions::default());
