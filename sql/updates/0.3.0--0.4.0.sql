@@ -37,7 +37,7 @@ COMMENT ON COLUMN xdb.process_lock.execution_id IS 'Process execution that asks 
 COMMENT ON COLUMN xdb.process_lock.name IS 'Name of the lock.';
 COMMENT ON COLUMN xdb.process_lock.mode IS 'EXCLUSIVE or SHARE.';
 COMMENT ON COLUMN xdb.process_lock.status IS 'WAITING; GRANTED; RELEASED: the process has closed, and the scheduler deletes the row.';
-COMMENT ON COLUMN xdb.process_lock.due_at IS 'When the first call of the process is due. Requests for a lock are granted in this order.';
+COMMENT ON COLUMN xdb.process_lock.due_at IS 'When the first step of the process is due. Requests for a lock are granted in this order.';
 COMMENT ON COLUMN xdb.process_lock.granted_at IS 'When the process got the lock; null while it waits.';
 COMMENT ON COLUMN xdb.process_lock.judge_at IS 'When the scheduler has to look at the row; null = other rows decide about it.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_lock', '');

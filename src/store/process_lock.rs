@@ -34,7 +34,7 @@ table! {
         other {
             /// WAITING, GRANTED or RELEASED.
             status: &'a str,
-            /// When the process asks for it: when its first call is due. Requests are granted in this order.
+            /// When the process asks for it: when its first step is due. Requests are granted in this order.
             due_at: Timestamp,
             granted_at: Option<Timestamp>,
             /// When the scheduler has to look at the row. Null: other rows decide about it.
@@ -163,7 +163,7 @@ pub fn may_have_more(rows: usize) -> bool {
 
 /// The requests of an execution that starts.
 pub(in crate::store) fn requests(execution: &Execution) -> impl Iterator<Item = ProcessLock<'_>> {
-    let due_at = execution.first_call().map_or(execution.started_at, |call| call.not_before);
+    let due_at = execution.first_is_due().unwrap_or(execution.started_at);
     execution.locks.iter().map(move |(name, mode)| ProcessLock {
         execution_id: execution.id,
         name,

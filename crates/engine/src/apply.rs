@@ -264,6 +264,12 @@ impl Execution {
         (call.failed_attempts == 0 && call.repeats == 0).then_some(call)
     }
 
+    /// When the first step is due: its first call, or its static wait that has not begun. None: neither is to come.
+    pub fn first_is_due(&self) -> Option<Timestamp> {
+        let begins_at = self.states.get(&FIRST_STATE).and_then(|state| state.begins_at());
+        self.first_call().map(|call| call.not_before).or(begins_at)
+    }
+
     fn with_state(&mut self, seq: StateSeq, change: impl FnOnce(&mut StateExecution)) {
         if let Some(state) = self.states.get_mut(&seq) {
             change(Arc::make_mut(state));

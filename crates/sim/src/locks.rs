@@ -24,7 +24,7 @@ impl Locks {
         } else if !self.granted.contains_key(&id) {
             // A merge moves the first call. Without one, the request keeps its place.
             let before = self.waiting.keys().find(|place| place.1 == id).map_or(execution.started_at, |place| place.0);
-            let due = execution.first_call().map_or(before, |call| call.not_before);
+            let due = execution.first_is_due().unwrap_or(before);
             self.waiting.retain(|place, _| place.1 != id);
             self.waiting.insert((due, id), execution.locks.clone());
         }

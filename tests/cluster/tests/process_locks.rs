@@ -597,6 +597,25 @@ fn a_request_that_is_not_due_any_more_is_granted_when_it_is_due_again() {
 }
 
 #[test]
+fn a_start_for_later_whose_first_state_has_a_static_wait_takes_its_place_when_it_is_due() {
+    let (app, _worker) = application("lock_static", ClusterOptions::default());
+    let wait = json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]}});
+    app.register("static", &Definition::starting_with("Hold").waiting_step_with("Hold", wait));
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('later', 'static', options => '{\"locks\": [\"name\"]}', start_at => now() + interval '1 hour')");
+    db.start("now", "static").options(json!({"locks": ["name"]})).go();
+    wait_for_holders(&mut db, "name", &["now"]);
+    assert_eq!(db.count("xdb.locks WHERE process_id = 'later' AND NOT granted AND place IS NULL"), 1);
+    app.cluster().set("xdb.now", "1 hour");
+    wait_until("it is due", 10, || db.count("xdb.locks WHERE process_id = 'later' AND place = 1") == 1);
+    ends(&mut db, "now");
+    wait_for_holders(&mut db, "name", &["later"]);
+    ends(&mut db, "later");
+    all_released(&app);
+    app.done(&[]);
+}
+
+#[test]
 fn a_bulk_start_and_a_process_without_states_take_locks_too() {
     let (app, _worker) = application("lock_bulk", ClusterOptions::default());
     app.register("manual", &Definition::without_start());
