@@ -104,8 +104,7 @@ impl<T: TablesInSession> Answering<'_, T> {
             }
             refuse_unseen_in(spi, loaded, id, queues, command)?;
             let mut demand = BTreeMap::new();
-            let back = state::to_abort(spi, loaded, id, command.effects())?;
-            for (queue, wanted) in queue::demand(queues.iter().cloned().chain(back), command.publishes()) {
+            for (queue, wanted) in queue::demand(queues.iter().cloned(), command.publishes()) {
                 *demand.entry(queue).or_default() += wanted;
             }
             queue::queues(spi, loaded, &queue::QueueDemand::from([(id, demand)]))?;

@@ -11,7 +11,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{attribute, crashes, deciding, queue, state};
+use crate::store::{attribute, crashes, deciding, state};
 use crate::{calls, clock, error};
 use std::ffi::CStr;
 use xdb_engine::*;
@@ -112,9 +112,7 @@ pub fn move_state(args: &Args) -> Result<Value> {
         answering::take_in(spi, loaded, id, now)?;
         answering::refuse_unseen(spi, loaded, id, None)?;
         state::states(spi, loaded, &[(id, seq)])?;
-        let command = Command::MoveState { seq, next, reason };
-        queue::of_aborted(spi, loaded, id, &command)?;
-        Ok((0, command))
+        Ok((0, Command::MoveState { seq, next, reason }))
     })?;
     Ok(Value::Void)
 }

@@ -1,7 +1,7 @@
 //! Decides about commands. A decision may begin static waits, and start or end guards and what they guard. The command
 //! names neither them nor their queues. So this file loads what a decision lacks, and decides again.
 //!
-//! Limitations: what a command names itself is loaded before, by its driver.
+//! Limitations: what a command names itself is loaded before, by its driver, except for the steps that it aborts.
 
 use super::loaded::Loaded;
 use super::queue::{self, QueueDemand};
@@ -31,8 +31,17 @@ pub fn decide(
     command: &Command,
     (now, jitter): (Timestamp, f64),
     offered: &[GlobalMessage],
-    mut load: impl FnMut(&mut LockedExecutions, Lack) -> Result<()>,
+    mut load: impl FnMut(&mut LockedExecutions, Lack) -> Result<bool>,
 ) -> Result<std::result::Result<Vec<Event>, Rejection>> {
+    // Whether the decision is possible depends on how many threads the command itself ends.
+    let named = Lack { id, steps: None, one_is_too_few: false, queues: BTreeMap::new() };
+    let aborts = |effects: &Effects| effects.abort_states.is_some();
+    if (matches!(command, Command::MoveState { .. }) || command.effects().is_some_and(aborts))
+        && !load(executions, named)?
+    {
+        let what = "the steps of abortStates have more than 4 MB of large inputs and messages: name fewer of them";
+        return Ok(Err(Rejection::OverQuota(what.to_owned())));
+    }
     let mut one_is_too_few = false;
     for _ in 0..MOST_ROUNDS {
         let Some(entry) = executions.get(&id) else { return Ok(Err(Rejection::Stale)) };
@@ -68,8 +77,12 @@ pub fn decide_with_tables(
 }
 
 impl Lack {
-    pub fn load(self, spi: &Spi, executions: &mut LockedExecutions, command: &Command) -> Result<()> {
-        let Self { id, one_is_too_few, steps, queues } = self;
+    /// Loads it, and what the command names itself to be aborted. False: that is too large.
+    pub fn load(self, spi: &Spi, executions: &mut LockedExecutions, command: &Command) -> Result<bool> {
+        let Self { id, one_is_too_few, steps, mut queues } = self;
+        if !state::to_abort(spi, executions, id, command.effects())? {
+            return Ok(false);
+        }
         if let (Some(steps), Some(entry)) = (steps, executions.get(&id)) {
             let keys = match &steps {
                 Unloaded::Ended(seq) => vec![(id, *seq)],
@@ -89,7 +102,11 @@ impl Lack {
                 entry.have_loaded(steps, one_is_too_few || keys.is_empty());
             }
         }
+        if let Some(entry) = executions.get(&id) {
+            entry.filled(command).for_each(|queue| _ = queues.entry(queue.to_owned()).or_default());
+        }
         queue::queues(spi, executions, &QueueDemand::from([(id, queues)]))?;
-        executions.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))
+        executions.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))?;
+        Ok(true)
     }
 }

@@ -39,8 +39,6 @@ pub struct Loaded {
     pub acting_as: Option<pg_sys::Oid>,
     /// Queues whose first messages are loaded. All other queues are unknown, not empty.
     pub heads: BTreeMap<String, QueueHead>,
-    /// Whether steps that an answer aborts were not loaded, because they are too large.
-    pub lacks_aborted: bool,
     /// The states whose live steps are all loaded, as far as decisions about guards have asked.
     whole: BTreeSet<String>,
 }
@@ -139,7 +137,6 @@ impl Loaded {
             offered: BTreeSet::new(),
             acting_as: None,
             heads: BTreeMap::new(),
-            lacks_aborted: false,
             whole: BTreeSet::new(),
         }
     }
@@ -157,10 +154,6 @@ impl Loaded {
         jitter: f64,
         global_messages: &[GlobalMessage],
     ) -> std::result::Result<Vec<Event>, Rejection> {
-        if self.lacks_aborted && command.effects().is_some_and(|effects| effects.abort_states.is_some()) {
-            let what = "the steps of abortStates have more than 4 MB of large inputs and messages: name fewer of them";
-            return Err(Rejection::OverQuota(what.to_owned()));
-        }
         assert!(self.is_prepared(command), "a queue was not loaded");
         let definition = self.meta.definition();
         let ids: Vec<_> = command.children().iter().map(|_| new_id()).collect();

@@ -190,18 +190,6 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
     Ok(())
 }
 
-/// Loads the queues that messages go back to when a command aborts loaded steps.
-pub fn of_aborted(
-    spi: &Spi,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    id: ExecutionId,
-    command: &Command,
-) -> Result<()> {
-    let queues = loaded.get(&id).map(|entry| entry.filled(command).map(|queue| (queue.to_owned(), 0)).collect());
-    self::queues(spi, loaded, &QueueDemand::from([(id, queues.unwrap_or_default())]))?;
-    loaded.get_mut(&id).map_or(Ok(()), |entry| entry.prepare(spi, command))
-}
-
 /// The states that wait for each of these queues, taken together.
 fn waiting_for<'d>(
     loaded: &BTreeMap<ExecutionId, Loaded>,

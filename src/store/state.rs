@@ -309,32 +309,25 @@ pub fn states_with_unrecorded_attempts(
     states_without_inputs(spi, loaded, &keys)
 }
 
-/// Loads the live steps that an answer aborts. Large ones are loaded only as far as a phase's budget goes. Returns the
-/// queues that their messages go back to, as a demand of the decision.
-pub fn to_abort(
+/// Loads the live steps that an answer aborts. Large ones are loaded only as far as a phase's budget goes. Returns
+/// whether all are loaded.
+pub(super) fn to_abort(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
     id: ExecutionId,
     effects: Option<&Effects>,
-) -> Result<Vec<(String, usize)>> {
-    let Some(named) = effects.and_then(|effects| effects.abort_states.as_ref()) else { return Ok(Vec::new()) };
-    if loaded.get(&id).is_some_and(Loaded::has_other_threads) {
-        let keys = match named {
-            AbortStates::All => live(spi, id)?,
-            AbortStates::Named(names) => {
-                let of_step = |name: &String| name.parse().map_or(name.clone(), |id: StateExecutionId| id.state_id);
-                let states = names.iter().map(of_step).chain(names.iter().cloned()).collect();
-                live_named(spi, id, states, names.iter().cloned().collect())?
-            }
-        };
-        let left_out = states_in(spi, loaded, &keys, &mut ByteBudget::default())?;
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.lacks_aborted |= !left_out.is_empty();
+) -> Result<bool> {
+    let keys = match effects.and_then(|effects| effects.abort_states.as_ref()) {
+        Some(_) if !loaded.get(&id).is_some_and(Loaded::has_other_threads) => return Ok(true),
+        Some(AbortStates::All) => live(spi, id)?,
+        Some(AbortStates::Named(names)) => {
+            let of_step = |name: &String| name.parse().map_or(name.clone(), |id: StateExecutionId| id.state_id);
+            let states = names.iter().map(of_step).chain(names.iter().cloned()).collect();
+            live_named(spi, id, states, names.iter().cloned().collect())?
         }
-    }
-    let states = loaded.get(&id).into_iter().flat_map(|entry| entry.execution.states.values());
-    let aborted = states.filter(|state| named.includes(&state.id));
-    Ok(aborted.flat_map(|state| state.taken_messages()).map(|message| (message.queue.clone(), 0)).collect())
+        None => return Ok(true),
+    };
+    Ok(states_in(spi, loaded, &keys, &mut ByteBudget::default())?.is_empty())
 }
 
 /// The step with this name, if there is one.

@@ -52,10 +52,8 @@ pub struct TakenIn {
 
 /// What the items of a turn refer to.
 #[derive(Default)]
-struct Named<'i> {
+struct Named {
     answered: Vec<StateKey>,
-    /// Answers that abort steps.
-    aborting: Vec<(ExecutionId, &'i Answered)>,
     states: Vec<StateKey>,
     /// States of due timers, in the order of the items.
     with_timers: Vec<StateKey>,
@@ -70,7 +68,7 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     if items.is_empty() {
         return Ok(batch);
     }
-    let mut named = Named::by(items);
+    let named = Named::by(items);
     let ids: BTreeSet<_> = items.iter().map(Item::execution).collect();
     let ids: Vec<_> = ids.into_iter().collect();
     batch.executions = execution::executions(turn.spi, registry, &ids, Lock::StepOrSkip)?;
@@ -86,11 +84,6 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
         let mut left_out = state::states_in(turn.spi, &mut batch.executions, keys, &mut turn.bytes())?;
         batch.left_out.append(&mut left_out);
     }
-    for (id, answered) in &named.aborting {
-        let back = state::to_abort(turn.spi, &mut batch.executions, *id, answered.effects())?;
-        let queues = named.queues.entry(*id).or_default();
-        back.into_iter().for_each(|(queue, wanted)| *queues.entry(queue).or_default() += wanted);
-    }
     queue::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =
@@ -102,8 +95,8 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     Ok(batch)
 }
 
-impl<'i> Named<'i> {
-    fn by(items: &'i [Item]) -> Self {
+impl Named {
+    fn by(items: &[Item]) -> Self {
         let mut named = Self::default();
         for item in items {
             match item {
@@ -118,9 +111,6 @@ impl<'i> Named<'i> {
                     }
                     if record.reads.as_ref().is_some_and(|reads| reads.loads.local.locks()) {
                         named.with_locked_keys.push(id);
-                    }
-                    if answer.aborts() {
-                        named.aborting.push((id, answer));
                     }
                     for (queue, wanted) in queue::demand(answer.queues(), answer.publishes()) {
                         *named.queues.entry(id).or_default().entry(queue).or_default() += wanted;

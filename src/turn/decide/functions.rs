@@ -236,11 +236,9 @@ impl Decider<'_, '_, '_> {
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
         let (spi, id) = (self.turn.spi, record.key.0);
         let mut queues = queue::QueueDemand::new();
-        let effects = answered.effects();
-        let back = state::to_abort(spi, &mut self.decided.executions, id, effects)?;
         // Several calls of one transaction take from the same queues: each needs what the calls before it have left.
         let of = self.decided.executions.get(&id);
-        for (queue, wanted) in queue::demand(answered.queues().into_iter().chain(back), answered.publishes()) {
+        for (queue, wanted) in queue::demand(answered.queues(), answered.publishes()) {
             let before = of.map_or(0, |loaded| loaded.inspected(&queue));
             *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
