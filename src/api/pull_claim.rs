@@ -22,6 +22,7 @@ use crate::pg::subxact::guarded;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, LocalAttributes, Versioned};
+use crate::store::children::parents_about_to_close;
 use crate::store::claim;
 use crate::store::execution::{self, Lock};
 use crate::store::lanes::RUNNERS_LANE;
@@ -531,7 +532,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
             let command = begun.record(0).as_attempt().failed(failure, further);
             let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
             if matches!(outcome, Outcome::Closing { .. }) {
-                // Another session publishes to the process. A later claim records this attempt.
+                // Another session publishes to the process, or closes its parent. A later claim records this attempt.
                 loaded.remove(&id);
             }
         }
@@ -557,9 +558,13 @@ impl Driver for Failing<'_> {
     }
 
     fn lock_for_close(&mut self, _: bool) -> Result<CloseLock<Infallible>> {
-        if execution::lock_for_close(self.spi, &[self.id])?.is_empty() {
+        let parent = self.loaded.get(&self.id).and_then(|entry| entry.execution.parent_to_inform());
+        if execution::lock_for_close(self.spi, &[self.id])?.is_empty()
+            || !parents_about_to_close(self.spi, &parent.into_iter().collect())?.is_empty()
+        {
             return Ok(CloseLock::Missing);
         }
+        parent.into_iter().for_each(|parent| wake::note_locked(parent.0));
         state::states_with_unrecorded_attempts(self.spi, self.loaded, &[self.id])?;
         Ok(CloseLock::Taken)
     }

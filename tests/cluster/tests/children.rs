@@ -253,6 +253,48 @@ fn a_pull_worker_starts_children_and_closes_one() {
     app.done(&[]);
 }
 
+/// The lease of the last attempt of a child has ended. The claim that finds this closes the child.
+#[test]
+fn a_claim_that_closes_a_child_keeps_its_parent_from_closing_before_the_message_is_there() {
+    let app = App::new("children_claim");
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Begin") => next("Gate", json!(null))
+            .starting(json!([{"processType": "pulled", "processId": "c", "onClose": "ended"}])),
+        (Api::WaitUntil, "Gate") => any_of(&[local_queue("go", "go", 1)]),
+        (_, "Gate") => close_if_empty("ended", "Join"),
+        (Api::WaitUntil, _) => any_of(&[local_queue("ended", "ended", 1)]),
+        _ => force_complete(call.messages("ended")[0].clone()),
+    });
+    let definition = Definition::starting_with("Begin").step("Begin").waiting_step("Gate").waiting_step("Join");
+    app.register("parent", &definition.with("localQueues", json!(["go", "ended"])));
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    let once = json!({"executeApiRetryPolicy": attempts(1)});
+    app.register_with("pull", "pulled", &Definition::starting_with("Only").step_with("Only", once));
+    let mut db = app.db();
+    db.start("p", "parent").go();
+    waits(&mut db, "p");
+    assert_eq!(db.count("xdb.claim_calls('pull', wait => '10 s', lease => '1 microsecond')"), 1);
+    let mut claimer = app.db();
+    wait_until("a claim has found that the lease has ended", 20, || {
+        claimer.run("BEGIN; SELECT count(*) FROM xdb.claim_calls('pull')");
+        let has_failed = claimer.status("c") == "FAILED";
+        if !has_failed {
+            claimer.run("ROLLBACK");
+        }
+        has_failed
+    });
+    db.publish("p", "go", json!(null));
+    wait_until("the parent is about to close", 20, || {
+        superuser.count("xdb.process_execution WHERE process_id = 'p' AND closing IS NOT NULL") == 1
+    });
+    claimer.run("COMMIT");
+    assert_eq!(db.completes("p").result()["status"], "FAILED");
+    is_sound(&mut db, &["p", "c"]);
+    drop(worker);
+    app.done(&[]);
+}
+
 #[test]
 fn a_function_starts_children_in_its_own_transaction_or_not_at_all() {
     let (app, _worker, mut db) = family("children_function");
