@@ -258,8 +258,9 @@ fn a_pull_worker_starts_children_and_closes_one() {
 fn a_claim_that_closes_a_child_keeps_its_parent_from_closing_before_the_message_is_there() {
     let app = App::new("children_claim");
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
-        (_, "Begin") => next("Gate", json!(null))
-            .starting(json!([{"processType": "pulled", "processId": "c", "onClose": "ended"}])),
+        (_, "Begin") => {
+            next("Gate", json!(null)).starting(json!([{"processType": "pulled", "processId": "c", "onClose": "ended"}]))
+        }
         (Api::WaitUntil, "Gate") => any_of(&[local_queue("go", "go", 1)]),
         (_, "Gate") => close_if_empty("ended", "Join"),
         (Api::WaitUntil, _) => any_of(&[local_queue("ended", "ended", 1)]),

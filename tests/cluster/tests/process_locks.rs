@@ -599,7 +599,8 @@ fn a_request_that_is_not_due_any_more_is_granted_when_it_is_due_again() {
 #[test]
 fn a_start_for_later_whose_first_state_has_a_static_wait_takes_its_place_when_it_is_due() {
     let (app, _worker) = application("lock_static", ClusterOptions::default());
-    let wait = json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]}});
+    let wait =
+        json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]}});
     app.register("static", &Definition::starting_with("Hold").waiting_step_with("Hold", wait));
     let mut db = app.db();
     db.run("SELECT xdb.start_process('later', 'static', options => '{\"locks\": [\"name\"]}', start_at => now() + interval '1 hour')");
