@@ -18,7 +18,7 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
-use crate::pg::shmem::{self, held_up, held_up::LockOn};
+use crate::pg::shmem::{self, Slot, held_up, held_up::LockOn};
 use crate::store::StateKey;
 use crate::store::lines::{self, ForRunners};
 use crate::store::loaded::Loaded;
@@ -87,7 +87,10 @@ impl TurnOutcome {
             }
             false => ForRunners::default(),
         };
-        let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
+        // A runner in a function can't call another one meanwhile.
+        let busy = Slot::mine().map_or(0, |mine| mine.owners_of_functions().count());
+        let functions = if waiting.functions > 0 { waiting.functions + busy } else { 0 };
+        let for_runners = runners_for(waiting.workers, functions, turn.has_slow_steps, most);
         let due = due.min(Next::due(waiting.next, Why::Calls));
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
         let nothing_left = all_drained && saved.not_done.is_empty() && prepared.requests.released.is_empty();

@@ -554,10 +554,13 @@ impl Slot {
     }
 
     fn leaves_a_runner(self, owner: u32, most: usize) -> bool {
-        let owner_of = |slot: Slot| slot.cell().functions_of.load(Ordering::SeqCst);
-        let others = || Slot::of_database(self.database()).filter(|slot| *slot != self && slot.pid().is_some());
-        let busy = others().filter(|slot| owner_of(*slot) != 0).count();
-        busy + 1 < most || !others().any(|slot| owner_of(slot) == owner)
+        self.owners_of_functions().count() + 1 < most || !self.owners_of_functions().any(|of| of == owner)
+    }
+
+    /// The owners of the functions that other runners of this database call, one for each runner.
+    pub fn owners_of_functions(self) -> impl Iterator<Item = u32> {
+        let others = Slot::of_database(self.database()).filter(move |slot| *slot != self && slot.pid().is_some());
+        others.map(|slot| slot.cell().functions_of.load(Ordering::SeqCst)).filter(|owner| *owner != 0)
     }
 
     /// Records that this runner calls no functions any more.

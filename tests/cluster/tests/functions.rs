@@ -405,6 +405,31 @@ fn a_function_that_never_ends_is_cancelled_and_other_functions_continue() {
     app.done(&[]);
 }
 
+/// The engine starts another runner for one call that waits while the only runner is in a function.
+#[test]
+fn a_call_waits_for_no_long_function_while_there_may_be_another_runner() {
+    let app = functions(
+        "functions_behind",
+        "CREATE TABLE go (id int);
+         CREATE FUNCTION long(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             WHILE NOT EXISTS (SELECT FROM public.go) LOOP PERFORM pg_sleep(0.01); END LOOP;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;",
+    );
+    let mut db = app.db();
+    let options = json!({"executeFunction": "public.long", "executeApiTimeoutSeconds": 60});
+    register(&app, "Long", &Definition::starting_with("Wait").step_with("Wait", options));
+    register(&app, "Steps", &steps());
+    db.start("long", "Long").go();
+    wait_until("a runner is in the function", 20, || app.superuser().count(ASLEEP) == 1);
+    db.start("short", "Steps").input(json!(3)).go();
+    db.completes("short");
+    assert_eq!(db.status("long"), "RUNNING");
+    db.run("INSERT INTO go VALUES (1)");
+    db.completes("long");
+    app.done(&[]);
+}
+
 #[test]
 fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
     let app = App::alone("functions_swallow", ClusterOptions::default());
