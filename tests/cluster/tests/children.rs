@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
@@ -460,6 +461,8 @@ fn the_close_of_a_child_waits_for_a_session_that_is_about_to_stop_its_parent() {
     app.done(&[]);
 }
 
+/// The parent closes as soon as its queue is empty. A message of a child that closed before is in the queue, and one that
+/// closes later is dropped. Both also happen in one turn.
 #[test]
 fn no_message_of_a_child_is_lost_to_a_conditional_close_of_its_parent() {
     let app = App::new("children_conditional");
@@ -467,30 +470,113 @@ fn no_message_of_a_child_is_lost_to_a_conditional_close_of_its_parent() {
         (_, "Begin") => {
             let n = call.input().as_u64().unwrap_or_default();
             let children: Vec<_> = (0..n).map(|_| json!({"processType": "quick", "onClose": "ended"})).collect();
-            next("Drain", json!(0)).starting(json!(children))
+            next("Drain", json!(null)).starting(json!(children))
         }
-        (Api::WaitUntil, _) => any_of(&[
+        (Api::WaitUntil, "Drain") => any_of(&[
             json!({"localQueueCommands": {"commandId": "ended", "queueName": "ended", "atLeast": 1, "atMost": 3}}),
         ]),
-        (_, "Drain") => {
-            let seen = call.input().as_u64().unwrap_or_default() + call.messages("ended").len() as u64;
-            match seen {
-                20 => force_complete(json!(seen)),
-                _ => next("Drain", json!(seen)),
-            }
-        }
+        (_, "Drain") => close_if_empty("ended", "Drain"),
         _ => force_complete(json!(null)),
     });
     let definition = Definition::starting_with("Begin").step("Begin").waiting_step("Drain");
     app.register("drain", &definition.with("localQueues", json!(["ended"])));
     app.register("quick", &one_step());
     let mut db = app.db();
-    for round in 0..3 {
+    for round in 0..10 {
         let id = format!("p{round}");
         db.start(&id, "drain").input(json!(20)).go();
-        assert_eq!(db.completes(&id).result(), 20);
+        db.completes(&id);
+        wait_until("the children have closed", 20, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+        let received = format!(
+            "xdb.history, jsonb_array_elements(details -> 'messages') WHERE process_id = '{id}' AND event_type = 'MessagesReceived'"
+        );
+        let received = db.count(&received);
+        let consumed = format!(
+            "xdb.history, jsonb_array_elements(details -> 'messages') WHERE process_id = '{id}' AND event_type = 'CommandCompleted'"
+        );
+        assert_eq!(db.count(&consumed), received, "{id} closed when its queue was empty");
+        let closed = |condition: &str| {
+            format!(
+                "xdb.processes AS c JOIN xdb.processes AS p ON p.execution_id = c.parent_execution_id
+                 WHERE p.process_id = '{id}' AND c.status = 'COMPLETED' AND c.closed_at {condition} p.closed_at"
+            )
+        };
+        let (before, at_the_latest) = (db.count(&closed("<")), db.count(&closed("<=")));
+        assert!((before..=at_the_latest).contains(&received), "{id}: {before}, {received}, {at_the_latest}");
         is_sound(&mut db, &[&id]);
     }
+    drop(worker);
+    app.done(&[]);
+}
+
+/// The answer of one process starts a child in the place of a process whose answer is in the same turn. The turn is made
+/// again in parts, and no attempt is spent.
+#[test]
+fn an_answer_starts_a_child_in_the_place_of_a_process_that_answers_in_the_same_turn() {
+    let app = App::alone("children_in_place", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| {
+        let child = json!([{"processType": "other", "processId": "other", "input": "child", "idReusePolicy": "TERMINATE_IF_RUNNING"}]);
+        match (call.target(), call.input().as_str()) {
+            ("Only", _) => Reply::hang(next("Rest", json!(null)).starting(child)),
+            ("Work", Some("child")) => next("Rest", json!("child")).into(),
+            ("Work", _) => Reply::hang(next("Work", json!(null)).publish("noise", json!(1))),
+            _ => dead_end().into(),
+        }
+    });
+    let rest =
+        json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]}});
+    app.register("one", &one_step().waiting_step_with("Rest", rest.clone()));
+    app.register("other", &Definition::starting_with("Work").step("Work").waiting_step_with("Rest", rest));
+    let mut db = app.db();
+    for round in 0..8 {
+        let id = format!("p{round}");
+        let old = db.start("other", "other").go();
+        db.start(&id, "one").go();
+        worker.wait_for("both calls", 20, |call| call.process_id() == id && call.executes("Only"));
+        worker.wait_for("both calls", 20, |call| {
+            call.body["context"]["processExecutionId"] == old && call.executes("Work")
+        });
+        let scheduler = app.scheduler();
+        signal(scheduler, libc::SIGSTOP);
+        worker.release();
+        // A message for the process that is replaced is in the same turn too.
+        db.publish("other", "go", json!(round));
+        signal(scheduler, libc::SIGCONT);
+        wait_until("the child rests", 20, || views::waits(&mut db, "other").len() == 1);
+        let statuses: Vec<String> =
+            db.all("SELECT status FROM xdb.processes WHERE process_id = 'other' ORDER BY started_at DESC LIMIT 2");
+        assert_eq!(statuses, ["RUNNING", "TERMINATED"]);
+        let parent: String =
+            db.one("SELECT parent_execution_id::text FROM xdb.processes WHERE process_id = 'other' AND is_latest");
+        assert_eq!(
+            parent,
+            db.one::<String>(&format!("SELECT execution_id::text FROM xdb.processes WHERE process_id = '{id}'"))
+        );
+        db.run(&format!("SELECT xdb.stop_process('{id}')"));
+        wait_until("its child has ended", 20, || db.status("other") == "TERMINATED");
+        worker.release();
+    }
+    assert_eq!(db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'StateFailed')"), 0);
+    app.done(&[]);
+}
+
+/// A child in the place of the very process that starts it: the attempt fails, and nothing of the answer is applied.
+#[test]
+fn an_answer_that_would_start_a_child_in_the_place_of_its_own_process_is_a_failed_attempt() {
+    let app = App::new("children_own_place");
+    let worker = app.worker(|call: &Call| {
+        let child =
+            json!([{"processType": "one", "processId": call.process_id(), "idReusePolicy": "TERMINATE_IF_RUNNING"}]);
+        force_complete(json!("first")).starting(child)
+    });
+    let options = json!({"executeApiRetryPolicy": attempts(2)});
+    app.register("one", &Definition::starting_with("Only").step_with("Only", options));
+    let mut db = app.db();
+    db.start("p", "one").go();
+    assert_eq!(db.outcome("p").status(), "FAILED");
+    assert!(reason(&mut db, "p").contains("can't change the same process"), "{}", reason(&mut db, "p"));
+    assert_eq!(db.count("xdb.processes"), 1);
+    is_sound(&mut db, &["p"]);
     drop(worker);
     app.done(&[]);
 }

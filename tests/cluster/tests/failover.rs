@@ -101,6 +101,64 @@ fn a_promoted_standby_finishes_the_work_and_late_answers_change_nothing() {
     assert_eq!(standby.unexplained_errors(&lost_primary), Vec::<String>::new());
 }
 
+/// Locks of processes, guards, schedules, and a parent whose children are about to end.
+#[test]
+fn a_promoted_standby_grants_locks_triggers_guards_and_ends_children() {
+    let app = App::alone("failover_together", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Begin" => next("Join", json!(null)).starting(json!([{"processType": "rests", "processId": "child"},
+            {"processType": "rests", "processId": "heir", "whenParentCloses": "LEAVE"}])),
+        target => force_complete(json!(target)),
+    });
+    let waits = |queue: &str| {
+        json!({"commandRequest": {"waitingType": "AnyOfCompletion",
+            "localQueueCommands": [{"commandId": "m", "queueName": queue}]}})
+    };
+    let rests = Definition::starting_with("Rest").waiting_step_with("Rest", waits("go"));
+    app.register(
+        "rests",
+        &rests.clone().waiting_step_with("Recall", waits("recall")).with("guards", json!(["Recall"])),
+    );
+    app.register("parent", &Definition::starting_with("Begin").step("Begin").waiting_step_with("Join", waits("go")));
+    let standby = app.cluster().standby();
+    let mut db = app.db();
+    for id in ["a", "b", "c"] {
+        db.start(id, "rests").options(json!({"locks": ["name"]})).go();
+        wait_until("a has the lock", 20, || db.count("xdb.locks WHERE granted") == 1);
+    }
+    db.start("p", "parent").go();
+    wait_until("all wait", 20, || waiting(&mut db) == 11);
+    // The engine does not see the ends of the holder and of the parent any more.
+    app.pause();
+    db.run("SELECT xdb.stop_process('a'); SELECT xdb.stop_process('p'); SELECT xdb.publish('heir', 'recall', '1')");
+    let position: String = db.one("SELECT pg_current_wal_flush_lsn()::text");
+    let mut there = standby.superuser();
+    wait_until("the standby has all of it", 20, || {
+        there.one(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"))
+    });
+    app.cluster().crash();
+    there.run("SELECT pg_promote()");
+    standby.scheduler(app.database());
+    let mut boss = standby.connect(app.database(), "postgres");
+    boss.run("SELECT xdb.resume_engine()");
+    let mut db = standby.connect(app.database(), "app");
+    wait_until("b has the lock", 20, || db.count("xdb.locks WHERE granted AND process_id = 'b'") == 1);
+    assert_eq!(db.count("xdb.locks"), 2);
+    assert_eq!(db.completes("heir").result(), "Recall");
+    wait_until("the child has ended", 20, || db.status("child") == "TERMINATED");
+    for id in ["b", "c"] {
+        db.publish(id, "go", json!(1));
+        assert_eq!(db.completes(id).result(), "Rest");
+    }
+    wait_until("no lock is left", 20, || boss.count("xdb.process_lock") == 0);
+    let problems: Vec<String> = boss.all(
+        "SELECT format('%s: %s', p.process_id, c.problem)
+         FROM xdb.processes p, xdb.check_process(p.process_id, p.execution_id) c",
+    );
+    assert_eq!(problems, Vec::<String>::new());
+    drop(worker);
+}
+
 #[test]
 fn a_recovery_to_a_moment_brings_rows_and_processes_back_together() {
     let archive = std::env::temp_dir().join(format!("xdb-test-archive-{}", std::process::id()));
