@@ -341,3 +341,81 @@ fn in_a_turn_that_deletes_released_locks() {
     were_alone(&worker, 3);
     done(app, worker);
 }
+
+/// The lock of `p0` goes to `p1` only when the end of `p0` has committed.
+#[test]
+fn in_a_stop_that_releases_locks() {
+    let (app, worker) = application("stop_releases", ClusterOptions::default());
+    worker.misbehave(|_: &Call| Reply::hang(force_complete(json!("late"))));
+    start_locked(&app, 3);
+    worker.wait_for("p0 is called", 20, |call| call.process_id() == "p0");
+    let stop = || app.db().try_run("SELECT xdb.stop_process('p0')");
+    app.crash_at("caller-save", stop);
+    assert_eq!(app.db().all::<String>("SELECT process_id FROM xdb.locks WHERE granted"), ["p0"]);
+    app.crash_at("caller-committed", stop);
+    worker.heal();
+    complete(&app, &ids(3)[1..], 2);
+    were_alone(&worker, 3);
+    wait_until("all are released", 30, || app.superuser().count("xdb.process_lock") == 0);
+    done(app, worker);
+}
+
+/// An answer that completes a process releases its locks.
+fn an_answer_that_releases_locks_crashes_at(point: &str) {
+    let (app, worker) = application(&format!("releases_{}", point.replace('-', "_")), ClusterOptions::default());
+    worker.misbehave(|call: &Call| match call.target() {
+        "One" => next("Two", json!(null)).globals(json!({"n": 1})).into(),
+        _ => Reply::hang(force_complete(json!(null)).globals(json!({"n": 2}))),
+    });
+    start_locked(&app, 3);
+    worker.wait_for("p0 is at its last call", 20, |call| call.executes("Two"));
+    app.cluster().arm(point);
+    worker.heal();
+    app.cluster().wait_for_crash(point);
+    complete(&app, &ids(3), 2);
+    were_alone(&worker, 3);
+    wait_until("all are released", 30, || app.superuser().count("xdb.process_lock") == 0);
+    done(app, worker);
+}
+
+#[test]
+fn in_the_middle_of_saving_an_answer_that_releases_locks() {
+    an_answer_that_releases_locks_crashes_at("turn-save");
+}
+
+#[test]
+fn between_an_answer_that_releases_locks_and_its_commit() {
+    an_answer_that_releases_locks_crashes_at("answer-commit");
+}
+
+/// The locks of a pull worker's process, and of one whose function completes it.
+#[test]
+fn in_the_answers_of_pull_workers_and_functions_that_release_locks() {
+    let (app, worker) = application("handlers_release", ClusterOptions::default());
+    app.superuser().run(
+        "SELECT xdb.register_worker('pull', NULL, role => 'app');
+         CREATE FUNCTION public.ends(request jsonb) RETURNS jsonb LANGUAGE sql AS
+             $$ SELECT '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}'::jsonb $$",
+    );
+    app.register_with("pull", "pulled", &one_step());
+    let function = Definition::starting_with("Do").step_with("Do", json!({"executeFunction": "public.ends"}));
+    app.superuser().run(&format!("SELECT xdb.register_process_type('function', NULL, '{}')", function.json()));
+    let locks = json!({"locks": ["name"]});
+    app.db().start("pull", "pulled").options(locks.clone()).go();
+    let token: String = app.db().one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s', lease => '1 hour')");
+    app.db().start("function", "function").options(locks).go();
+    let answer = format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!("done")).json());
+    let holders = |app: &App| app.db().all::<String>("SELECT process_id FROM xdb.locks WHERE granted");
+    for point in ["caller-save", "pull-answer"] {
+        app.crash_at(point, || app.db().try_run(&answer));
+        assert_eq!(holders(&app), ["pull"], "{point}");
+    }
+    // The function gets the lock, and the server crashes before it has committed its end.
+    app.cluster().arm("function-called");
+    while app.db().try_run(&answer).is_err_and(|error| error.is_lost()) {}
+    app.cluster().wait_for_crash("function-called");
+    app.db().completes("function");
+    assert_eq!(app.db().status("pull"), "COMPLETED");
+    wait_until("all are released", 30, || app.superuser().count("xdb.process_lock") == 0);
+    done(app, worker);
+}
