@@ -67,6 +67,13 @@ fn of_wait_until() -> Vec<(String, &'static str)> {
         (combined("[[]]"), "combinations[0] is empty"),
         (combined(r#"[["a","c"]]"#), r#"combinations[0][1] names the unknown commandId "c""#),
         (combined(r#"["a"]"#), "combinations[0] must be an array"),
+        (timer(r#"{"cron":"0 0 * * * *"}"#), r#"timerCommands[0].cron is "0 0 * * * *": it must have five fields"#),
+        (timer(r#"{"cron":"0 0 31 2 *"}"#), r#"timerCommands[0].cron is "0 0 31 2 *": no month has such a day"#),
+        (timer(r#"{"cron":7}"#), "timerCommands[0].cron must be a string"),
+        (timer(r#"{"cron":"@daily","timezone":"Europe/Nowhere"}"#), r#"timezone is unknown: "Europe/Nowhere""#),
+        (timer(r#"{"cron":"@daily","timezone":""}"#), "timezone is"),
+        (timer(r#"{"delayInSeconds":1,"timezone":"UTC"}"#), "timerCommands[0]"),
+        (timer(r#"{"delayInSeconds":1,"cron":"@daily"}"#), "timerCommands[0] has both"),
     ]
 }
 
@@ -143,6 +150,47 @@ fn of_execute() -> Vec<(String, &'static str)> {
         (effect(r#""publishToLocalQueue":{}"#), "publishToLocalQueue must be an array"),
         (effect(r#""publishToLocalQueue":[{"queueName":"nowhere"}]"#), r#"unknown local queue "nowhere""#),
         (effect(r#""publishToLocalQueue":[{"queueName":"known","messageId":""}]"#), "[0].messageId is empty"),
+        (effect(r#""abortStates":"Only""#), "abortStates must be an array"),
+        (effect(r#""abortStates":[1]"#), "abortStates[0] must be a string"),
+        (effect(r#""abortStates":["Only",""]"#), "abortStates[1] is empty"),
+        (effect(r#""abortStates":["Only-1","Onyl"]"#), r#"unknown state "Onyl""#),
+        (effect(r#""abortStates":["Onyl-1"]"#), r#"unknown state "Onyl-1""#),
+        (effect(r#""startProcesses":{}"#), "startProcesses must be an array"),
+        (effect(r#""startProcesses":[{"processType":"one"},7]"#), "startProcesses[1] must be an object"),
+        (effect(r#""startProcesses":[{"processType":"one","onClose":""}]"#), "startProcesses[0].onClose is empty"),
+        (
+            effect(r#""startProcesses":[{"processType":"one","whenParentCloses":"leave"}]"#),
+            r#"startProcesses[0].whenParentCloses "leave" is unknown; known are TERMINATE, LEAVE"#,
+        ),
+        (
+            effect(r#""startProcesses":[{"processType":"one","options":{"locks":["a","a"]}}]"#),
+            r#"locks has the lock "a" twice"#,
+        ),
+        (
+            options(r#"{"skipWaitUntil":true,"commandRequest":{"waitingType":"EmptyCommand"}}"#),
+            "commandRequest can't be given together with skipWaitUntil",
+        ),
+        (
+            options(r#"{"waitUntilFunction":"f","commandRequest":{"waitingType":"EmptyCommand"}}"#),
+            "commandRequest can't be given together with waitUntilFunction",
+        ),
+        (
+            options(r#"{"commandRequest":{"waitingType":"AnyOfCompletion"}}"#),
+            "stateConfig.commandRequest.waitingType AnyOfCompletion needs at least one command",
+        ),
+        (
+            options(r#"{"commandRequest":{"waitingType":"AnyOfCompletion","timerCommands":[{"cron":"61 * * * *"}]}}"#),
+            r#"stateConfig.commandRequest.timerCommands[0].cron is "61 * * * *": "61" is no minute"#,
+        ),
+        (options(r#"{"guards":["Only"]}"#), "stateConfig.guards is only allowed for the states of a definition"),
+        (
+            options(r#"{"interrupting":false}"#),
+            "stateConfig.interrupting is only allowed for the states of a definition",
+        ),
+        (
+            options(r#"{"compensationStateId":"Only"}"#),
+            "stateConfig.compensationStateId is only allowed for the states of a definition",
+        ),
     ]
 }
 
@@ -177,8 +225,16 @@ fn every_key_of_an_answer() {
         for (number, (answer, words)) in cases.iter().enumerate() {
             let id = format!("{kind}-{number}");
             // What is not registered may be about to be.
-            let is_unregistered =
-                words.starts_with("unknown ") || words.contains("unknown attribute") || words.contains("not listed");
+            let is_unregistered = [
+                "unknown state",
+                "unknown local",
+                "unknown global",
+                "unknown attribute",
+                "not listed",
+                "given together",
+            ]
+            .iter()
+            .any(|text| words.contains(text));
             if is_unregistered {
                 xdb_cluster_tests::wait::wait_until(&id, 20, || !views::failures(&mut db, &id).is_empty());
                 db.run(&format!("SELECT xdb.retry_now('{id}')"));
@@ -231,6 +287,15 @@ fn an_answer_of_an_rpc_with_a_fault_is_the_callers_error() {
         (r#"{"publishToLocalQueue": [{"queueName": "nowhere"}]}"#, "unknown local queue \"nowhere\""),
         (r#"{"writeToLocalAttributes": {"missing": 1}}"#, "unknown local attribute \"missing\""),
         (r#"{"writeToGlobalAttributes": {"missing": 1}}"#, "unknown global attribute \"missing\""),
+        (r#"{"abortStates": ["Onyl"]}"#, "unknown state \"Onyl\""),
+        (r#"{"abortStates": {}}"#, "abortStates must be an array"),
+        (r#"{"startProcesses": [{}]}"#, "startProcesses[0].processType is missing"),
+        (r#"{"startProcesses": [{"processType": "one", "onClose": "nowhere"}]}"#, "unknown local queue \"nowhere\""),
+        (
+            r#"{"stateDecision": {"nextStates": [{"stateId": "Only", "stateConfig":
+                {"skipWaitUntil": true, "commandRequest": {"waitingType": "EmptyCommand"}}}]}}"#,
+            "commandRequest can't be given together with skipWaitUntil",
+        ),
     ] {
         let input = xdb_cluster_tests::db::jsonb(&json!(answer));
         let error = db.refused(codes::WORKER_FAILED, &format!("SELECT xdb.invoke_rpc('p', 'answer', {input})"));

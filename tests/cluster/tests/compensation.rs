@@ -140,3 +140,40 @@ fn a_state_that_undoes_must_be_listed_and_registered() {
     assert!(error.message.contains(why) && error.code == "XD008", "{error:?}");
     app.done(&[]);
 }
+
+/// A process notes a thousand compensations. The answer that would note one more is a failed attempt, and the process can
+/// still be undone.
+#[test]
+fn a_process_with_a_thousand_and_one_compensations_fails_the_attempt() {
+    let app = App::new("compensate_many");
+    app.db().run(
+        "CREATE FUNCTION public.step(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
+             SELECT CASE request->>'stateId'
+                 WHEN 'Undo' THEN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"DEAD_END\"}}}'
+                 ELSE '{\"stateDecision\": {\"nextStates\": [{\"stateId\": \"Step\"}]}}' END::jsonb $$",
+    );
+    let function = |more: Value| {
+        let mut options = json!({"executeFunction": "public.step", "executeApiRetryPolicy": attempts(2)});
+        options.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        options
+    };
+    let compensates =
+        json!({"compensationStateId": "Undo", "stateFailureRecoveryOptions": {"policy": "COMPENSATE_PROCESS"}});
+    let definition = Definition::starting_with("Step")
+        .step_with("Step", function(compensates))
+        .step_with("Undo", function(json!({})));
+    app.superuser()
+        .run(&format!("SELECT xdb.register_process_type('many', NULL, {})", literal(&definition.json().to_string())));
+    let mut db = app.db();
+    db.start("p", "many").go();
+    assert_eq!(db.outcome("p").status(), "FAILED");
+    let failure = db.json(
+        "SELECT details -> 'failure' FROM xdb.history WHERE process_id = 'p' AND event_type = 'AttemptFailed' LIMIT 1",
+    );
+    let detail = failure["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("the process would have more than 1000 compensations"), "{failure}");
+    fails_compensated(&mut db, "p");
+    let undone = "xdb.state_executions WHERE process_id = 'p' AND state_id = 'Undo' AND status = 'COMPLETED'";
+    assert_eq!(db.count(undone), 1000);
+    app.done(&[]);
+}
